@@ -113,11 +113,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
-    engine = None
+    engine, partitions = None, None
     try:
         require_file(settings.database.address)
         engine = open_engine(settings.database.address)
         yield from _examine_database(settings, engine)
+        partitions = _followed(engine)
     except DatabaseUnusable as unusable:
         sentence, _, cure = str(unusable).partition("; ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
@@ -127,8 +128,13 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     finally:
         if engine is not None:
             engine.dispose()
+    is_reached = True
     for observation in _kafka(settings):
+        is_reached = is_reached and observation.state == "fine"
         yield Finding("kafka", *observation)
+    if partitions is not None and is_reached:
+        for observation in _group(settings, partitions):
+            yield Finding("kafka", *observation)
 
 
 def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
@@ -157,6 +163,13 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     for name, check in CHECKS:
         for observation in check(installation):
             yield Finding(name, *observation)
+
+
+def _followed(engine: sa.Engine) -> Sequence[FollowedPartition] | None:
+    """Returns the partitions of this database; None where the tables have another version."""
+    if installation_status(engine, head()).revision != head():
+        return None
+    return followed(engine)
 
 
 def _free_space(installation: Installation) -> Iterator[Observation]:
@@ -479,6 +492,31 @@ def _kafka(settings: Settings) -> Iterator[Observation]:
     if all(isinstance(partitions, int) for partitions in found.values()):
         counts = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
         yield Observation("fine", f"{servers}: reached; {counts}")
+
+
+def _group(settings: Settings, partitions: Sequence[FollowedPartition]) -> Iterator[Observation]:
+    """Finds members of the consumer group that count for another database than this one."""
+    topics = {source.topic for source in settings.sources if source.topic is not None}
+    if not topics or settings.kafka.assign == "all":
+        return
+    from analyzer.kafka.group.members import members_of
+
+    here = {
+        (part.topic, part.partition)
+        for part in partitions
+        if part.heard_s is not None and part.heard_s * 1000 <= SILENT_MS
+    }
+    group = settings.kafka.group_id
+    for member in members_of({**settings.kafka.client(), "group_id": group}):
+        elsewhere = sorted(at for at in member.partitions - here if at[0] in topics)
+        if elsewhere:
+            names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
+            yield Observation(
+                "wrong",
+                f"{member.client_id} on {member.host} reads {names} in the group {group}, and no analyzer of "
+                "this database does: it counts for another database, or has just begun",
+                "run `gatelock doctor` once more; if this stays, give each database its own [kafka] group_id",
+            )
 
 
 Check = Callable[[Installation], Iterator[Observation]]

@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from kafka import KafkaConsumer
 
 from analyzer import doctor
 from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import Gap, Partition
+from analyzer.core.model import Gap, Partition, PartitionProgress
 from analyzer.doctor import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
@@ -417,3 +418,32 @@ def served_url(log: Path) -> str | None:
         if line.endswith("\n") and "listening" in json.loads(line)["message"]:
             return str(json.loads(line)["message"].split()[-1])
     return None
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_two_databases_in_one_consumer_group_are_found(
+    gatelock: Gatelock, engine: sa.Engine, configure: Configure, kafka: Any
+) -> None:
+    """A consumer of another database has a partition of the topic that this database counts."""
+    topic = kafka.create_topic(partitions=2)
+    configure_topic(configure, engine, kafka.bootstrap, topic)
+    group = f'group_id = "{topic}"\n'
+    text = Path("gatelock.toml").read_text()
+    Path("gatelock.toml").write_text(text.replace("[kafka]\n", f"[kafka]\n{group}"))
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap, group_id=topic, client_id="gatelock-other-7-0a1b2c3d"
+    )
+    try:
+        wait_for(lambda: consumer.poll(100) or consumer.assignment(), DEADLINE_S)
+        [problem] = [one for one in findings(gatelock, exit_code=1)["kafka"] if one["state"] == "wrong"]
+        assert f"gatelock-other-7-0a1b2c3d on 127.0.0.1 reads {topic}[0], {topic}[1]" in problem["what"]
+        assert "group_id" in problem["cure"]
+        store = SqlStore(engine, "other:7")
+        for number in (0, 1):
+            part = Partition("c", "t", number, topic, topic)
+            at = store.begin(part, 0).next
+            with store.transaction() as tx:
+                tx.move_offsets([PartitionProgress(part, at, at)], {})
+        assert all(one["state"] == "fine" for one in findings(gatelock, exit_code=1)["kafka"])
+    finally:
+        consumer.close(autocommit=False)

@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from analyzer.core.counting.meters import Meter
+from analyzer.core.counting.meters import DAY_S, Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
@@ -358,12 +358,40 @@ class WrongClock(Act):
 
 
 @dataclass(frozen=True)
+class ClockLeap(Act):
+    """The database's clock is three days ahead for a while, and until an analyzer has worked as the warden."""
+
+    seconds: float
+
+    weight: ClassVar[int] = 2
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> ClockLeap:
+        return cls(random.choice((3.0, 8.0, 15.0)))
+
+    def do(self, world: World) -> bool:
+        if world.database.clock_ahead_s:
+            return False
+        world.database.clock_ahead_s = 3.0 * DAY_S
+        world.later(self.seconds, "the database's clock is right again", partial(self._end, world))
+        return True
+
+    def _end(self, world: World) -> None:
+        if world.truth.is_clock_believed():  # what happened meanwhile is noted nowhere
+            world.later(1.0, "the database's clock is right again", partial(self._end, world))
+        else:
+            world.database.clock_ahead_s = 0.0
+
+
+@dataclass(frozen=True)
 class Dump(Act):
     """The database is copied."""
 
     weight: ClassVar[int] = 3
 
     def do(self, world: World) -> bool:
+        if world.database.clock_ahead_s:
+            return False
         world.dump = world.database.dump(), world.truth.copy()
         return True
 
@@ -488,5 +516,5 @@ class Sleep(Act):
 
 KINDS: tuple[type[Act], ...] = (
     Requests, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage, AnswerFaults,
-    NewApplication, WrongClock, Dump, Restore, DeleteOld, AcceptGaps, Suspend, Resume, Sleep,
+    NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend, Resume, Sleep,
 )  # fmt: skip

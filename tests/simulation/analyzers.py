@@ -45,8 +45,9 @@ MAPPING = SourceMapping(
     deny_if=(("status", ("429",)),),
 )
 CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
-# Minutes are kept for longer than the longest window of the simulated policies.
-RETENTION = Retention(minutes_s=3 * DAY_S, quarters_s=6 * DAY_S, fold_requests=2)
+# Minutes are kept for longer than the longest window of the simulated policies,
+# and for longer than the database's clock is ahead.
+RETENTION = Retention(minutes_s=6 * DAY_S, quarters_s=9 * DAY_S, fold_requests=2)
 FETCH_S = 0.02  # from a record's arrival to the poll that returns it
 RESTART_S = 1.0  # until a supervisor starts a process again
 

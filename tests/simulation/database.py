@@ -58,6 +58,7 @@ class SimulatedDatabase:
     faults: dict[str, StepFault] = field(default_factory=dict)  # by process
     applied: Counter[str] = field(default_factory=Counter)  # faults that a process had
     away_until_s: float = 0.0
+    clock_ahead_s: float = 0.0  # of the database's clock
     has_written_buckets: bool = False  # perhaps, since it was last set to False
 
     def __post_init__(self) -> None:
@@ -84,9 +85,13 @@ class SimulatedDatabase:
         gc.collect()  # SQLite replaces nothing while a cursor is open, and errors refer to cursors
         dump.backup(self.connection)
 
+    def clock_s(self) -> float:
+        """Returns the time by the database's clock."""
+        return self.wall_s() + self.clock_ahead_s
+
     def _julian_day(self, _time: str) -> float:
         # The time of NowMs; exact to 0.04 ms, and NowMs rounds to whole milliseconds.
-        return JULIAN_EPOCH + round(self.wall_s() * 1000) / DAY_MS
+        return JULIAN_EPOCH + round(self.clock_s() * 1000) / DAY_MS
 
     # -- faults ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.core.counting.meters import DAY_S
-from tests.simulation.acts import Act, Dump, Kill, Rebalance, Requests, Restore, Size, Sleep, Stop
+from tests.simulation.acts import Act, ClockLeap, Dump, Kill, Rebalance, Requests, Restore, Size, Sleep, Stop
 from tests.simulation.analyzers import RESOURCES
 from tests.simulation.stories import Story
 
@@ -27,12 +27,12 @@ def requests(caller: str, count: int, *, clock_s: float = 0.0) -> Requests:
 
 
 STORIES: Mapping[str, Story] = {
-    # Minutes are rolled up after three days, by a new process at once. Nothing is counted after that, and the
+    # Minutes are rolled up after six days, by a new process at once. Nothing is counted after that, and the
     # requests stay as many: neither a flush nor the audit shows who lost them. The dump gives the job time.
     "rolled_up_to_another_caller": story(
         (0,),
         (1.0, requests("eve", 8)),
-        (3.0, Sleep(4.0 * DAY_S)),
+        (3.0, Sleep(7.0 * DAY_S)),
         (4.0, Kill(0, 0.2)),
         (9.0, Dump()),
     ),
@@ -54,6 +54,19 @@ STORIES: Mapping[str, Story] = {
         (2.5, requests("eve", 1)),
         (3.5, Rebalance(by_force=True)),
         (5.0, Restore(None, 0)),
+    ),
+    # A limit of 25 is reached; the process that starts while the clock is ahead prunes at once.
+    "totals_pruned_by_the_clock": story(
+        (0,),
+        *((1.0 + at, requests("eve", 8)) for at in range(4)),
+        (6.0, ClockLeap(8.0)),
+        (7.0, Kill(0, 0.2)),
+    ),
+    "leaps_not_noticed": story(
+        (0,),
+        *((1.0 + at, requests("eve", 8)) for at in range(4)),
+        (6.0, ClockLeap(3.0)),
+        (12.0, requests("ann", 1)),
     ),
     # The total is above the old limit of 14, whose lock only tags, and reaches the new one of 25 after the
     # activation has judged it and before it clears locks.

@@ -20,7 +20,7 @@ from analyzer.kafka.partitions import AssignedPartitions
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.schema import buckets
 from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.operations import roll_up
+from analyzer.store.operations import roll_up, upkeep
 from analyzer.store.transaction import flush, lock_feed, plans
 from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
@@ -255,6 +255,16 @@ def flushes_late(patch: Patch) -> None:
     patch.setattr(Pipeline, "is_due", is_due_late)
 
 
+def totals_pruned_by_the_clock(patch: Patch) -> None:
+    """Totals of windows that are over by the database's clock are deleted, whatever the counts say."""
+    patch.setattr(upkeep, "newest_event_ms", lambda _db, _catalog, default_ms: default_ms)
+
+
+def leaps_not_noticed(patch: Patch) -> None:
+    """Nothing is judged again when the database's clock was ahead and is back."""
+    patch.setattr(plans, "judge_again", lambda _db: None)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -282,5 +292,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         rolled_up_to_another_caller,
         next_too_high,
         flushes_late,
+        totals_pruned_by_the_clock,
+        leaps_not_noticed,
     )
 }

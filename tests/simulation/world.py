@@ -148,6 +148,8 @@ class World:
                 return f"partition {log.number} is at {offsets.get(log.number)} of {log.stable_end}"
         if self.database.read("select 1 from plans where active = 1 and pending != ''"):
             return "an activation"
+        if not self.truth.is_clock_believed():
+            return "a clock that was ahead, and no warden has seen that it is back"
         now_ms = self.wall_s() * 1000
         if self.database.read("select 1 from locks where until_ms < ?", now_ms - 3_000):
             return "a lock that has ended"

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, WIDTHS_S, bucket_start_s
+from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
 from analyzer.core.judging.judge import lapsed
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.store.database.schema import buckets, gates, leases, rejects, stretches, totals
+from analyzer.store.database.schema import gates, leases, rejects, stretches, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import roll_up, total_repair
 from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
-from analyzer.store.transaction.buckets import AUDITED
+from analyzer.store.transaction.buckets import newest_event_ms
 from gatekeeper.model import Change
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SqlUpkeep:
         with writing(self._engine) as db:
             without_scans(db)
             now_ms = clock_ms(db)
-            past_ms = min(now_ms, newest_event_ms(db, now_ms)) - TOTALS_KEPT_MS
+            past_ms = min(now_ms, newest_event_ms(db, catalog.load(db), now_ms)) - TOTALS_KEPT_MS
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
             deleted = sum(
@@ -192,24 +192,6 @@ class SqlUpkeep:
         Raises CountsDiffer where they differ, again and again while they do.
         """
         return prove_next_day(self._engine, self._differing)
-
-
-def newest_event_ms(db: sa.Connection, default_ms: int) -> int:
-    """Returns the time of the newest bucket of the audited grouping, or the default without any."""
-    known = catalog.load(db)
-    if AUDITED not in known.groupings:
-        return default_ms
-    page, at = known.meters[REQUESTS.name].page, buckets.c.bucket_s
-    found = (
-        db.execute(
-            sa.select(at)
-            .where(roll_up.KeyPrefix(known.groupings[AUDITED], page, width_s).condition)
-            .order_by(at.desc())
-            .limit(1)
-        ).scalar()
-        for width_s in WIDTHS_S
-    )
-    return max((at_s * 1000 for at_s in found if at_s is not None), default=default_ms)
 
 
 def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement[bool]]:

@@ -218,5 +218,12 @@ def _from(position: BucketPosition) -> sa.ColumnElement[bool]:
     return sa.tuple_(*POSITION) >= sa.tuple_(*map(sa.literal, position))
 
 
+def judge_later_windows_again(db: sa.Connection, numbers: Mapping[Sum, int], now_s: int) -> None:
+    """Has the next growth of totals judged whose windows have not begun yet."""
+    for sum_, number in numbers.items():
+        later = sa.and_(totals.c.sum == number, totals.c.window_s > window_at(sum_.window, now_s).start_s)
+        db.execute(sa.update(totals).where(later).values(plan=0))
+
+
 def store_steps(db: sa.Connection, version: int, steps: Sequence[Step]) -> None:
     db.execute(sa.update(plans).where(plans.c.version == version).values(pending=stored_text(steps)))

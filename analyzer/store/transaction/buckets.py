@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS, bucket_start_s
+from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S, bucket_start_s
 from analyzer.core.model import CountTable, Partition
 from analyzer.store.database.partition_keys import KEY_COLUMNS, PartitionKey, key_of
 from analyzer.store.database.row_parameters import Assignments, ColumnValues, upsert_columns
@@ -61,6 +61,30 @@ def add_counts(
             add_rows(db, rows, {meter.place: meter.join for meter, _ in meters})
         if table.grouping == AUDITED:
             add_days(db, requests_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
+
+
+def newest_event_ms(db: sa.Connection, catalog: Catalog, default_ms: int) -> int:
+    """Returns the beginning of the newest bucket of the audited grouping, or the default without any.
+
+    A second opinion on the time, for what a clock that is ahead must not do.
+    """
+    meter = catalog.meters.get(REQUESTS.name)
+    if meter is None or AUDITED not in catalog.groupings:
+        return default_ms
+    newest = [
+        db.execute(
+            sa.select(buckets.c.bucket_s)
+            .where(
+                buckets.c.grouping == catalog.groupings[AUDITED],
+                buckets.c.page == meter.page,
+                buckets.c.width_s == width_s,
+            )
+            .order_by(buckets.c.bucket_s.desc())
+            .limit(1)
+        ).scalar()
+        for width_s in WIDTHS_S
+    ]
+    return max((bucket_s * 1000 for bucket_s in newest if bucket_s is not None), default=default_ms)
 
 
 def add_rows(db: sa.Connection, rows: BucketColumns, joins: Mapping[int, str]) -> None:

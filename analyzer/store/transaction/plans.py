@@ -17,7 +17,13 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog, lock_feed
-from analyzer.store.transaction.activation import Activation, StoredPlan, store_steps
+from analyzer.store.transaction.activation import (
+    Activation,
+    StoredPlan,
+    judge_later_windows_again,
+    store_steps,
+)
+from analyzer.store.transaction.buckets import newest_event_ms
 from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
@@ -118,7 +124,9 @@ def activate(
         for sum_, number in numbers.sum_numbers(plan).items()
         if known.sums.get(catalog.sum_name(sum_)) == number
     }
-    steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, now_ms // 1000)
+    # New totals are filled from the window that the counts have reached, if the clock is ahead of them.
+    from_s = min(now_ms, newest_event_ms(db, numbers, now_ms)) // 1000
+    steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, from_s)
     stored = StoredPlan(plan, version, now_ms)
     changes = _run(db, Activation(db, stored, numbers, now_ms, rows_max), version, steps, random_mark)
     return Activated(version, changes)
@@ -164,6 +172,8 @@ def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_
 def judge_again(db: sa.Connection) -> Plan | None:
     """Has the steps of the activation judge every total of the windows that are open now.
 
+    A total of a window that has not begun is judged when it grows again.
+
     Returns the plan in force, None without one. Keeps flushes out until commit. Raises SchemaBehind.
     """
     _block_flushes(db)
@@ -171,7 +181,9 @@ def judge_again(db: sa.Connection) -> Plan | None:
     if row is None:
         return None
     plan, unfinished = _decoded(row.body), steps_of(row.pending)
-    steps = steps_to_judge_again(unfinished, plan, catalog.load(db).sum_numbers(plan))
+    numbers = catalog.load(db).sum_numbers(plan)
+    steps = steps_to_judge_again(unfinished, plan, numbers)
+    judge_later_windows_again(db, numbers, clock_ms(db) // 1000)
     store_steps(db, row.version, steps)
     return plan
 
