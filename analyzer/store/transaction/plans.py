@@ -32,6 +32,8 @@ ACTIVATION_MS = 60_000  # time-out of its statements
 # Rows that an activation reads itself; a small installation agrees with its new plan at once.
 ACTIVATION_ROWS = 20_000
 LOGGED_MAX = 50  # locks that one transaction of an activation changed
+# The newest bucket may be ahead of the true time by as much: see `SourceMapping.future_ms_max`.
+RECORDS_AHEAD_MS = 300_000
 
 
 class LockedPlan(NamedTuple):
@@ -124,8 +126,8 @@ def activate(
         for sum_, number in numbers.sum_numbers(plan).items()
         if known.sums.get(catalog.sum_name(sum_)) == number
     }
-    # New totals are filled from the window that the counts have reached, if the clock is ahead of them.
-    from_s = min(now_ms, newest_event_ms(db, numbers, now_ms)) // 1000
+    # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
+    from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000
     steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, from_s)
     stored = StoredPlan(plan, version, now_ms)
     changes = _run(db, Activation(db, stored, numbers, now_ms, rows_max), version, steps, random_mark)
@@ -176,7 +178,7 @@ def judge_again(db: sa.Connection) -> Plan | None:
 
     Returns the plan in force, None without one. Keeps flushes out until commit. Raises SchemaBehind.
     """
-    _block_flushes(db)
+    block_flushes(db)
     row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     if row is None:
         return None
