@@ -198,7 +198,7 @@ class FileReader:
         return stored | of_host, unused
 
     def _numbered(self, positions: PositionStore, name: str) -> tuple[dict[Partition, Position], Partition]:
-        """Returns the stored positions under a topic id and those with a number after it, and an unused one."""
+        """Returns the positions under `name`, alone and with a number after it, and an unused partition."""
         stored: dict[Partition, Position] = {}
         for first in itertools.count(0, NAMES_AT_ONCE):
             ids = [f"{name}#{number}" if number else name for number in range(first, first + NAMES_AT_ONCE)]

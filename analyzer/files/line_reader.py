@@ -29,8 +29,8 @@ class Checkpoint(NamedTuple):
     @property
     def resume_token(self) -> str:
         """The resume token of `next` (see `Position`): SHA-256 of all bytes before it, then shortened digests
-        of the first 4 KiB, 8 KiB, 16 KiB and so on; and behind "/", of everything up to the end of each of the
-        first lines, as long as these are within 4 KiB."""
+        of the first 4 KiB, 8 KiB, 16 KiB and so on; after "/", of everything up to the end of each of the
+        first lines, if these are within 4 KiB."""
         token = ".".join((self.digest.hexdigest(), *self.prefix_digests))
         return f"{token}/{','.join(self.line_digests)}" if self.line_digests else token
 
@@ -64,11 +64,13 @@ class LineReader:
         """Whether the bytes before `next` are the first bytes of those that `resume_token` describes.
 
         Compares the digests of prefixes, which cover at least half of the bytes. Below 4 KiB, the digest of
-        all complete lines; False when there are more than `LINE_DIGESTS_MAX`.
+        all complete lines: False when these are `LINE_DIGESTS_MAX` or more. A last line without its newline
+        passes for one that was cut.
         """
         token, _, lines = resume_token.partition("/")
         if not self._prefix_digests:
-            return bool(self._line_digests) and self._line_digests[-1] in lines.split(",")
+            is_digest_of_all = 0 < len(self._line_digests) < LINE_DIGESTS_MAX
+            return is_digest_of_all and self._line_digests[-1] in lines.split(",")
         others = tuple(token.split(".")[1:])
         return bool(self._prefix_digests) and others[: len(self._prefix_digests)] == self._prefix_digests
 
@@ -165,9 +167,9 @@ class LineReader:
             piece, passed = passed[:end], passed[end:]
             self._digest.update(piece)
             self.next += len(piece)
-            if self.next <= FIRST_PREFIX_BYTES and piece.endswith(b"\n"):
-                if len(self._line_digests) < LINE_DIGESTS_MAX:
-                    self._line_digests += (self._digest.hexdigest()[:LINE_DIGEST_CHARS],)
+            is_first = self.next <= FIRST_PREFIX_BYTES and len(self._line_digests) < LINE_DIGESTS_MAX
+            if is_first and piece.endswith(b"\n"):
+                self._line_digests += (self._digest.hexdigest()[:LINE_DIGEST_CHARS],)
             if self.next == prefix_bytes:
                 self._prefix_digests += (self._digest.hexdigest()[:16],)
 

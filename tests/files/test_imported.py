@@ -314,3 +314,10 @@ def test_a_file_whose_name_is_not_utf_8_is_read(world: World) -> None:
     (part,) = world.kept
     assert part.topic.endswith("caf\\xe9.log")
     part.topic.encode()
+
+
+def test_a_short_file_that_differs_in_a_late_line_is_another_file(world: World) -> None:
+    """Only the first lines have a digest: more of them prove nothing."""
+    lines = [f"{n}\n" for n in range(100)]
+    world.load(world.write("access.log", "".join(lines)))
+    assert len(world.load(world.write("other.log", "".join([*lines[:70], "another\n"])))) == 171

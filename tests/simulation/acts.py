@@ -359,7 +359,7 @@ class WrongClock(Act):
 
 @dataclass(frozen=True)
 class ClockLeap(Act):
-    """The database's clock is three days ahead for a while, and until an analyzer has worked as the warden."""
+    """The database's clock is three days ahead for a while, and until an analyzer has been the warden."""
 
     seconds: float
 

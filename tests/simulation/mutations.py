@@ -256,7 +256,7 @@ def flushes_late(patch: Patch) -> None:
 
 
 def totals_pruned_by_the_clock(patch: Patch) -> None:
-    """Totals of windows that are over by the database's clock are deleted, whatever the counts say."""
+    """Totals of windows that are over by the database's clock are deleted, against what the counts say."""
     patch.setattr(upkeep, "newest_event_ms", lambda _db, _catalog, default_ms: default_ms)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +32,8 @@ def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.En
     """Returns an engine for writers: READ COMMITTED on PostgreSQL, BEGIN IMMEDIATE on SQLite, fully durable.
 
     The server's defaults are overridden. `statement_ms` is PostgreSQL's statement time-out, 0 for none.
-    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled. Its connections raise
-    DatabaseUnusable in a database that is not UTF-8, and DatabaseReplaced when their SQLite file was replaced.
+    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled. The connections raise
+    DatabaseUnusable in a database that is not UTF-8, DatabaseReplaced when their SQLite file was replaced.
     """
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":
@@ -113,7 +112,7 @@ def _open_sqlite(url: sa.URL) -> sa.Engine:
 def _inode(url: sa.URL) -> tuple[int, int] | None:
     """Returns device and number of a SQLite file; None in memory, or when there is no file."""
     try:
-        status = os.stat(url.database) if url.database and url.database != ":memory:" else None
+        status = Path(url.database).stat() if url.database and url.database != ":memory:" else None
     except FileNotFoundError:
         return None
     return None if status is None else (status.st_dev, status.st_ino)
@@ -122,7 +121,7 @@ def _inode(url: sa.URL) -> tuple[int, int] | None:
 def _require_same_file(url: sa.URL, opened: tuple[int, int] | None) -> None:
     """Raises DatabaseReplaced if the file at the path is not the one that a connection has opened.
 
-    Not opened anew: other connections of this process may still hold the deleted file, whose write-ahead log
+    Not opened again: other connections of this process may still hold the deleted file, whose write-ahead log
     has the name that the new file's would have.
     """
     if opened is not None and _inode(url) != opened:

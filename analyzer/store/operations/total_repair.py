@@ -4,7 +4,7 @@ A total can only be wrong after something outside of counting: rows that were de
 an analyzer of an earlier version that pruned by a clock that was ahead.
 
 The buckets are read in a snapshot, beside flushes. Later flushes add equal amounts to buckets and totals, so
-the difference in the snapshot stays right: it is added to the total, whatever the total is by then. A number
+the difference in the snapshot stays right, and is added to the total of that moment. A number
 in the catalog, which each correction raises, keeps two wardens from adding it twice.
 """
 
@@ -35,7 +35,7 @@ CORRECTIONS = "corrections"  # kind of the catalog's entry that each correction 
 
 @dataclass(slots=True)
 class Pace:
-    """When the totals of this process were last compared, by the database's clock, and for how long."""
+    """The last comparison of this process: its end by the database's clock, and how long it took."""
 
     compared_ms: int | None = None
     took_ms: int = 0
@@ -72,7 +72,7 @@ def repair(engine: sa.Engine, pace: Pace) -> int:
         _correct(db, of, wrong, plan.thresholds_of[of.sum][0])
     first = wrong[0]
     log.warning(
-        "%d totals of %s did not equal the buckets, and are corrected: the first is %s with %d in place of %d",
+        "%d totals of %s did not equal the buckets, and are corrected: first %s, with %d in place of %d",
         len(wrong), sum_name(of.sum), first.key or "everyone", first.counted, first.used,
     )  # fmt: skip
     return len(wrong)

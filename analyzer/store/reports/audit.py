@@ -56,8 +56,8 @@ class PartitionLedger(NamedTuple):
     def holes(self) -> int:
         """Offsets from the beginning to `next` without a record that was seen.
 
-        In Kafka these are markers of transactions, aborted records and what compaction has deleted; negative
-        when more records were seen than there can be. Offsets of a file are bytes, of which a record has many.
+        In Kafka these are markers of transactions, aborted records and what compaction has deleted. Negative
+        when more records were seen than there can be. Offsets of a file are bytes: a record has many.
         """
         return self.next - (self.begin or 0) + self.recounted - self.skipped - self.seen
 

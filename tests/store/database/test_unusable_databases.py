@@ -1,4 +1,4 @@
-"""Databases that must not be written: without UTF-8, and a SQLite file that is not the one that was opened."""
+"""Databases that must not be written: one without UTF-8, and a SQLite file that was replaced."""
 
 from __future__ import annotations
 

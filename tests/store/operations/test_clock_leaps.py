@@ -1,4 +1,4 @@
-"""A database whose clock is ahead for a while: locks come back, totals stay, leases of that time are nobody's."""
+"""A database whose clock is ahead for a while: locks come back, totals stay, leases of that time are void."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 10
 
 @pytest.fixture
 def set_clock(engine: sa.Engine, new_engine: Callable[[], sa.Engine]) -> Iterator[SetClock]:
-    """Sets the database's clock ahead by so many seconds, for connections of `engine`."""
+    """Sets the database's clock ahead by a number of seconds, for connections of `engine`."""
     ahead = {"s": 0.0}
     sqlite = engine.dialect.name == "sqlite"
 

@@ -82,7 +82,7 @@ def test_a_renamed_source_keeps_its_history(engine: sa.Engine, store: SqlStore) 
     assert [event[1:] for event in entries(engine)] == [
         ("one", "source renamed", "old to renamed", "it reads old-log")
     ]
-    # A topic that is made anew in the same maintenance still shows that it is another one.
+    # A topic that is deleted and created in the same maintenance still shows that it is another one.
     assert store.logs("renamed", "old-log") == [("c", "old")]
 
 

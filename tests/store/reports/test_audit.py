@@ -32,7 +32,7 @@ PLAN = plan_of(GROUPINGS, [BYTES, LARGEST], [quota(10, name="daily"), quota(10, 
 
 
 def rows_of(key: str, requests: int, at_s: int) -> list[CountRow]:
-    """Returns the counts of so many requests of 3 bytes, half of them for each resource, one denied."""
+    """Returns the counts of a number of requests of 3 bytes, half of them for each resource, one denied."""
     found: list[CountRow] = []
     minute_s = at_s // MINUTE_S * MINUTE_S
     for at, resource in enumerate(("/a", "/b", "")):
@@ -181,7 +181,8 @@ def the_ledger_raised(db: sa.Connection, _of: Callable[[str], int]) -> None:
 DAMAGES: list[Damage] = [
     one_more_in_a_bucket, a_row_deleted, counts_of_another_caller, counts_of_another_day, counts_as_denied,
     another_sum, another_resource, the_empty_resource_deleted, everyone_changed, a_total_changed,
-    a_total_deleted, a_lock_deleted, a_lock_moved, a_lock_of_no_policy, the_offset_set_back, the_ledger_raised,
+    a_total_deleted, a_lock_deleted, a_lock_moved, a_lock_of_no_policy, the_offset_set_back,
+    the_ledger_raised,
 ]  # fmt: skip
 
 
@@ -226,7 +227,7 @@ def test_records_that_are_counted_twice_without_a_compare_and_set_are_found(
     found = audit(engine)
     assert not found.equal
     assert [ledger.holes for ledger in found.partitions] == [-10]
-    assert not (found.differing or found.groupings or found.totals or found.locks)
+    assert [found.differing, found.groupings, found.totals, found.locks] == [[], [], [], []]
 
 
 def only(found: Audit, name: str) -> bool:
@@ -249,7 +250,7 @@ def test_the_audit_names_the_series_that_differ(engine: sa.Engine) -> None:
     assert ("caller", "caller+resource", "largest") in pairs
 
 
-def test_offsets_that_an_operator_skipped_are_no_room_for_records(store: SqlStore, engine: sa.Engine) -> None:
+def test_offsets_that_an_operator_skipped_hold_no_records(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(PLAN)
     at_s = now_s(engine)
     assert store.begin(PART, 100).next == 100
