@@ -79,9 +79,9 @@ class SqlUpkeep:
         Its row stays: the next holder sees by it whether the clock was ahead.
         """
         with writing(self._engine) as db:
-            ours = sa.and_(leases.c.name == name, leases.c.holder == self._owner)
+            is_held = sa.and_(leases.c.name == name, leases.c.holder == self._owner)
             db.execute(
-                sa.update(leases).where(ours, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1)
+                sa.update(leases).where(is_held, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1)
             )
 
     def end_locks(self) -> list[Change]:

@@ -193,7 +193,7 @@ def test_a_lock_that_a_wrong_total_has_set_ends_when_the_total_is_corrected(
     assert locked(engine) == {}
 
 
-def test_what_is_counted_between_the_comparison_and_the_correction_is_not_lost(
+def test_counts_between_the_comparison_and_the_correction_are_not_lost(
     engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_s = now_s(engine)

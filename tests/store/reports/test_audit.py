@@ -1,4 +1,4 @@
-"""What the audit compares: each kind of damage to the tables is found, and nothing else is."""
+"""The audit finds each kind of damage to the tables, and nothing in tables that are right."""
 
 from __future__ import annotations
 
