@@ -55,6 +55,15 @@ STORIES: Mapping[str, Story] = {
         (3.5, Rebalance(by_force=True)),
         (5.0, Restore(None, 0)),
     ),
+    # The second analyzer drops a sum and brings it back, under another number; the first one counts on.
+    "catalog_read_once": story(
+        (0, 0),
+        (1.0, requests("eve", 2)),
+        (2.0, Stop(1, 3)),
+        (5.0, requests("eve", 1)),
+        (6.0, Stop(1, 0)),
+        (9.0, requests("eve", 3)),
+    ),
     # A limit of 25 is reached; the process that starts while the clock is ahead prunes at once.
     "totals_pruned_by_the_clock": story(
         (0,),
