@@ -116,8 +116,8 @@ def build_import(
     agreement = agree()
     log_notes(agreement)
     if host is None:
-        host = next((known.host for known in settings.sources if known.name == source), "")
-    imported = ImportedFiles(files, source, store, host=host, wall_ms=wall_ms)
+        host = next((known.host for known in settings.sources if known.name == source), None)
+    imported = ImportedFiles(files, source, store, host=host or "", wall_ms=wall_ms)
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
@@ -274,7 +274,7 @@ def _files(settings: Settings, store: SqlStore) -> list[Source]:
             store,
             start=source.start,
             open_files=open_files,
-            host=source.host,
+            host=source.host or "",
             wall_ms=wall_ms,
         )
         for source in settings.sources

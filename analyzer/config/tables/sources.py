@@ -32,7 +32,7 @@ class SourceTable(ConfigTable):
     caller: Names | None = None
     deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
     start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
-    host: Text = ""  # of the file, where several machines share a database
+    host: Text | None = None  # of the file, where several machines share a database
     groupings: tuple[GroupingName, ...] = ()
     # Both are for each partition: rejected records in a row, and callers that are counted by name.
     stop_after_rejected: Annotated[int, integer_between(1, 1 << 31)] = 1_000
