@@ -139,9 +139,9 @@ def test_usage_equals_a_sum_row_by_row(
     for row in rows:
         if row.grouping == "caller" and from_s <= row.bucket_s < until_s:
             shown_s = row.bucket_s if row.width_s > width_s else row.bucket_s // width_s * width_s
-            joined[shown_s, row.key, row.resource, row.meter, max(row.width_s, width_s)].append(row)
+            joined[shown_s, row.key, row.resource, max(row.width_s, width_s), row.meter].append(row)
     expected = []
-    for (shown_s, key, resource, meter, stretch_s), of_bucket in sorted(joined.items()):
+    for (shown_s, key, resource, stretch_s, meter), of_bucket in sorted(joined.items()):
         join = max if meter == "slowest" else sum
         if not any(row.value or row.denied for row in of_bucket):
             continue
@@ -214,8 +214,10 @@ def test_the_audit_agrees_when_every_record_is_in_one_bucket(engine: sa.Engine) 
         engine,
         minute("a", 0, 5, 2),
         CountRow("caller", "a", "", "requests", 86_400, 0, 3, 0),
-        CountRow("caller+resource", "a", "/x", "requests", 60, 0, 100, 0),
+        CountRow("caller+resource", "a", "/x", "requests", 60, 0, 5, 2),
+        CountRow("caller+resource", "a", "/x", "requests", 86_400, 0, 3, 0),
         CountRow("caller", "a", "", "slowest", 60, 0, 100, 0),
+        CountRow("caller+resource", "a", "/x", "slowest", 60, 0, 100, 0),
     )
     found = audit(engine)
     assert (found.buckets, found.counted, found.equal) == (10, 10, True)
