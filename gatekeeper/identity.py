@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-__all__ = ["NAME_BYTES_MAX", "address_of", "caller_of", "is_name", "typed"]
+__all__ = ["MISSING", "NAME_BYTES_MAX", "UNNAMED", "address_of", "caller_of", "is_name", "typed"]
 
 NAME_BYTES_MAX = 256
+
+# The caller of requests that have no usable name. No name can make it: the text behind a colon is not empty.
+UNNAMED = "unnamed:"
+MISSING = frozenset(("", "-"))  # names that servers write where a request has none
 
 # Control characters (C0, DEL, C1), bidirectional controls, and halves of surrogate pairs: a name that
 # contains one looks like another name, or breaks the log or the database that it is written to.
@@ -87,33 +91,29 @@ def typed(kind: str, text: str) -> str:
 
 
 def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
-    """The typed name of a caller, made from the first of `names` that is present; "" when none is.
+    r"""The typed name of a caller, made from the first of `names` that is usable; "" when none is.
+
+    A name is not usable if it is too long, has hidden characters, or, for `address`, is no IP address. What a
+    client says never makes its request uncounted, so the next name is tried. A request without a caller is
+    counted under its address, and without that under `unnamed:`; guards ask for the same.
 
     Args:
         prefix6: How many bits of an IPv6 address count.
-        **names: The caller's names by kind, in the order of the source's `caller` setting. None or "" is
-            absent.
-
-    Raises:
-        ValueError: The first name that is present is not a valid one. The next one is not tried: a caller
-            with a malformed key must not be counted under its proxy's address.
+        **names: The caller's names by kind, in the order of the source's `caller` setting, and its address.
+            None, "" and "-" are absent.
 
     Example:
         >>> caller_of(api_key="acme", address="192.0.2.1")
         'api_key:acme'
-        >>> caller_of(user="", address="2001:db8::9", prefix6=64)
+        >>> caller_of(user="a\x00b", address="2001:db8::9", prefix6=64)
         'address:2001:db8::/64'
+        >>> caller_of(address="unix:")
+        ''
     """
     for kind, text in names.items():
-        if text is None or text == "":
+        if text is None or text in MISSING:
             continue
         name = address_of(text, prefix6) if kind == "address" else text
-        if name is None or not is_name(name):
-            expected = (
-                "be an IP address"
-                if kind == "address"
-                else f"have at most {NAME_BYTES_MAX} bytes of UTF-8 and no hidden characters"
-            )
-            raise ValueError(f"{kind}: a name must {expected}")
-        return typed(kind, name)
+        if name is not None and is_name(name):
+            return typed(kind, name)
     return ""

@@ -238,7 +238,8 @@ class CounterState(NamedTuple):
     rejects_accepted_to: int = 0  # records before this offset add to no run: an operator accepted them
     hour: int = NO_HOUR  # the hour that the partition has reached, since 1970
     hour_before: int = NO_HOUR  # the hour that it had reached before
-    behind_run: int = 0  # records in a row that are more than a day behind `hour`
+    # How many more records were a day behind `hour` than others; below 0: a day ahead of it.
+    behind_run: int = 0
     named: Sequence[NamedCallers] = ()  # of these two hours; when drained, only those that are new
     kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all
 
@@ -257,6 +258,7 @@ class PartitionProgress(NamedTuple):
     resume_token: str = ""
     overflow: int = 0  # of those counted: in the overflow series
     state: CounterState | None = None  # None: unchanged
+    renamed: int = 0  # of those counted: under another name, because theirs was unusable, or had none
 
 
 class DrainedCounts(NamedTuple):

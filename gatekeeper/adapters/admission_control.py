@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
+from gatekeeper.adapters.caller_extraction import asked_caller
 from gatekeeper.adapters.refusal_response import (
     HeaderStyle,
     RefusalResponse,
@@ -236,8 +237,9 @@ class AdmissionController:
         return limit_headers(result.decision, self._headers, result.limiter_name)
 
     def _check_gate(self, identity: RequestIdentity) -> Decision:
+        caller = asked_caller(identity.caller, identity.address)
         return self.gate.check(
-            identity.caller, resource=identity.resource, address=identity.address, tenant=identity.tenant
+            caller, resource=identity.resource, address=identity.address, tenant=identity.tenant
         )
 
     def _admit(self, result: CheckResultBuilder, identity: RequestIdentity) -> CheckResult:

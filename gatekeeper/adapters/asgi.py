@@ -17,6 +17,7 @@ from gatekeeper.adapters.admission_control import (
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
     TrustedProxies,
+    asked_caller,
     caller_name,
     name_from_header,
     peer_address,
@@ -288,7 +289,8 @@ class Guard:
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
-        decision = self._gate.check(caller, resource=resource, address=address, tenant=tenant)
+        asked = caller or asked_caller(caller, address)
+        decision = self._gate.check(asked, resource=resource, address=address, tenant=tenant)
         # In place, not in a copy: the applications around and below the guard share these dicts.
         state = scope.setdefault("state", {})
         if decision is ALLOWED and NOTES_STATE_KEY not in state:

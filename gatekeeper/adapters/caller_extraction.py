@@ -2,7 +2,7 @@
 
 A gate finds a lock only under the name that the analyzer counts. So the rules here are those of the
 analyzer's mapping: the same `gatekeeper.identity`, UTF-8 as in the logs of proxies, and no name for a value
-that the analyzer would reject. A client can write anything into X-Forwarded-For; only the part that trusted
+under which the analyzer counts nothing. A client can write anything into X-Forwarded-For; only the part that trusted
 proxies appended counts.
 """
 
@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
-from gatekeeper.identity import NAME_BYTES_MAX, address_of, caller_of, is_name, typed
+from gatekeeper.identity import NAME_BYTES_MAX, UNNAMED, address_of, is_name, typed
 
 CallerKind = Literal["api_key", "user", "address"]
 
@@ -29,21 +29,24 @@ ADDRESS_WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P
 
 Request = TypeVar("Request")
 
-CALLER_KINDS: dict[str, Callable[[str, int], str]] = {
-    "api_key": lambda text, _prefix6: caller_of(api_key=text),
-    "user": lambda text, _prefix6: caller_of(user=text),
-    "address": lambda text, prefix6: caller_of(address=text, prefix6=prefix6),
-}
+CALLER_KINDS: tuple[str, ...] = get_args(CallerKind)
 
 
 def caller_name(kind: str, text: str, prefix6: int = 128) -> str:
-    """Returns the caller's typed name; "" for a text that cannot be a name."""
-    if kind != "address":  # equal to CALLER_KINDS[kind], at a third of its cost
-        return typed(kind, text) if is_name(text) else ""
-    try:
-        return CALLER_KINDS[kind](text, prefix6)
-    except ValueError:
-        return ""
+    """Returns the caller's typed name; "" for a text that cannot be a name, and for "-", which stands for none.
+
+    Equal to `caller_of`, at a third of its cost.
+    """
+    name = address_of(text, prefix6) if kind == "address" else text
+    return typed(kind, name) if name and name != "-" and is_name(name) else ""
+
+
+def asked_caller(caller: str, address: str) -> str:
+    """Returns the caller that a gate is asked for: `unnamed:` for a request with neither caller nor address.
+
+    The log counts such a request under this name. One with an address is found by that.
+    """
+    return caller or ("" if address else UNNAMED)
 
 
 def name_from_header(kind: str, value: bytes) -> str:
@@ -66,7 +69,7 @@ def first(*extractors: Callable[[Request], str]) -> Callable[[Request], str]:
     """Returns an extractor that gives the first name that one of `extractors` finds; "" if none does.
 
     Use it where the log's mapping lists several fields, such as `caller = ["api_key", "address"]`. A key that
-    cannot be a name counts as absent, although the analyzer rejects a record that has one.
+    cannot be a name counts as absent, here and in the log.
 
     >>> from gatekeeper.adapters.asgi import address, header
     >>> caller = first(header("x-api-key"), address(prefix6=64))

@@ -100,7 +100,8 @@ def _checked(name: str, value: FieldValue) -> FieldValue:
 def line_of(entry: LogEntry, event_id: str) -> LogLine:
     """Returns the record as one line of JSON: always ASCII, even if the request contains other bytes.
 
-    Fields without a value are left out.
+    Fields without a value are left out, but the address of a request that has neither caller nor address (behind
+    a Unix socket): every record says who called, if only that this is not known.
 
     `deploy/requestlog.toml` maps its fields for the analyzer.
 
@@ -112,13 +113,14 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
     identity = entry.identity
     parts = [f'{{"id":"{event_id}","ts":{entry.ended_ns // 1_000}']
     address = identity.address
-    if identity.caller:
-        kind, _, name = identity.caller.partition(":")
-        if kind == "address":
-            # It may be that of a client behind proxies, while `identity.address` is the last proxy.
-            address = name.partition("/")[0]
-        else:
-            parts.append(f',"caller":{{{_quoted(kind)}:{_quoted(name)}}}')
+    kind, _, name = identity.caller.partition(":")
+    if name and kind == "address":
+        # It may be that of a client behind proxies, while `identity.address` is the last proxy.
+        address = name.partition("/")[0]
+    elif name:
+        parts.append(f',"caller":{{{_quoted(kind)}:{_quoted(name)}}}')
+    elif not address:
+        parts.append(',"address":""')  # so that the analyzer sees a request without a name, not a wrong mapping
     gate, policy = gate_fields(entry)
     for field, text in (
         (',"address":', address),

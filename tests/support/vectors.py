@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from gatekeeper.identity import UNNAMED
+
 FILE = Path(__file__).parents[1] / "vectors" / "callers.json"
 
 
 class Vector(NamedTuple):
-    """Names of a request in the order of precedence, and the caller.
-
-    The caller is "" when no name is given, and None when a name is invalid.
-    """
+    """Names of a request in the order of precedence, and the caller: "unnamed:" when no name is usable."""
 
     names: dict[str, str | None]
-    caller: str | None
+    caller: str
     prefix6: int = 128
 
     def __str__(self) -> str:
@@ -29,7 +28,7 @@ def vectors() -> list[Vector]:
         times = entry.pop("times", 1)  # a long text is its short form, repeated
         names = {kind: text and text * times for kind, text in entry.pop("names").items()}
         caller = entry.pop("caller")
-        if caller and times > 1:
+        if caller != UNNAMED and times > 1:
             kind, _, text = caller.partition(":")
             caller = f"{kind}:{text * times}"
         found.append(Vector(names, caller, **entry))

@@ -12,7 +12,7 @@ from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import ConditionValues, Names, Text, integer_between, one_of
 from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.mapping import CALLER_FIELDS, SourceMapping
+from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.mapping import Field as MappedField
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ class SourceTable(ConfigTable):
 
     @property
     def callers(self) -> tuple[str, ...]:
-        """Fields that identify the caller; by default the mapped ones of api_key, user and address."""
-        return self.caller or tuple(name for name in CALLER_FIELDS if name in self.fields.names)
+        """Fields that identify the caller; by default the mapped ones of the format's.
+
+        The user of a combined line is not among them: servers write there what a client says, also of a login
+        that failed.
+        """
+        return self.caller or tuple(name for name in FORMATS[self.format].caller if name in self.fields.names)
 
     def mapping(self, metered: frozenset[str]) -> SourceMapping:
         """The mapping that the counter reads this source by; the fields in `metered` are numbers."""

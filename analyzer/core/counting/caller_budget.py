@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from analyzer.core.model import CounterState, NamedCallers, NamedHow
+from analyzer.core.model import NO_HOUR, CounterState, NamedCallers, NamedHow
 
 # The name of all callers beyond the limit. No caller can have it: a caller's name does not end with its
 # colon.
@@ -19,10 +19,11 @@ FOLDED = "folded:"
 NOT_CALLERS = (OVERFLOW, FOLDED)  # rows of many callers: no policy judges them
 
 HOUR_MS = 3_600_000
-BEHIND_HOURS = 24
-BEHIND_RUN_MAX = (
-    10_000  # after this many consecutive records further behind, the reached hour counts as wrong
-)
+FAR_HOURS = 24  # a record further from the reached hour may have a wrong time
+# So many more records far behind the reached hour than others show that the hour was wrong; so many far ahead
+# of it, that time has passed: a topic that rests for a weekend.
+BEHIND_RUN_MAX = 10_000
+AHEAD_RUN_MAX = 100
 NAMING_RULES: tuple[NamedHow, ...] = ("old", "new", "drawn")
 FIBONACCI_MULTIPLIER, WORD_MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 DRAWN_BITS = 10  # one record in 1,024
@@ -82,11 +83,19 @@ class CallerBudget:
         latest of `times_ms`, which is not empty.
         """
         first, last = (ms // HOUR_MS for ms in span_ms)
-        if last == self._hour.number and first >= last - BEHIND_HOURS:
-            self._behind_run = 0
+        if last == self._hour.number and first >= last - FAR_HOURS:
+            run, near = self._behind_run, len(callers)
+            if run:
+                self._behind_run = max(0, run - near) if run > 0 else min(0, run + near)
             if self._all_fit(callers):
                 return callers
+            self._behind_run = run
         return [self._name(*request) for request in zip(callers, times_ms, offsets(), strict=True)]
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether any record of the partition was counted by its caller."""
+        return self._hour.number != NO_HOUR
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -130,11 +139,17 @@ class CallerBudget:
         return caller
 
     def _advance_to(self, number: int) -> None:
-        current = self._hour.number
-        self._behind_run = self._behind_run + 1 if number < current - BEHIND_HOURS else 0
-        if number <= current and self._behind_run < BEHIND_RUN_MAX:
-            return
-        self._behind_run = 0
+        current, run = self._hour.number, self._behind_run
+        if current == NO_HOUR or abs(number - current) <= FAR_HOURS:
+            self._behind_run = run - (run > 0) + (run < 0)
+            if number <= current:
+                return
+        else:
+            # One absurd time neither moves the hour nor keeps it where it is wrong.
+            self._behind_run = run = run + 1 if number < current else run - 1
+            if not (run >= BEHIND_RUN_MAX if number < current else run <= -AHEAD_RUN_MAX):
+                return
+            self._behind_run = 0
         known = self._before if self._before.number == number else NamedHour(number, stored=False)
         self._before, self._hour = self._hour, known
 

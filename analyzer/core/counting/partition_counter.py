@@ -72,6 +72,7 @@ class PartitionCounter:
     seen: int = 0
     late: int = 0
     overflow: int = 0
+    renamed: int = 0
     resume_token: str = ""
 
     def count(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
@@ -81,26 +82,32 @@ class PartitionCounter:
         """
         for chunk in chunked(records):
             if chunk.values:
-                too_many = self._add(ReadChunk(chunk, *self.reader.read(chunk, read_ms)))
+                after_counted = self.memory.budget.has_counted
+                read = self.reader.read(chunk, read_ms, after_counted=after_counted)
+                too_many = self._add(ReadChunk(chunk, *read))
                 if too_many is not None:
                     return too_many
         return None
 
     def count_all_or_none(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
         """Counts all records, or none of them if too many in a row are rejected. `read_ms`: see `count`."""
-        chunks = [
-            ReadChunk(chunk, *self.reader.read(chunk, read_ms)) for chunk in chunked(records) if chunk.values
-        ]
+        after_counted = self.memory.budget.has_counted
+        chunks: list[ReadChunk] = []
+        for chunk in chunked(records):
+            if chunk.values:
+                read = ReadChunk(chunk, *self.reader.read(chunk, read_ms, after_counted=after_counted))
+                after_counted = after_counted or bool(read.requests.times_ms)
+                chunks.append(read)
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
-        for chunk in chunks:
-            rejected += self._rejected_of(chunk)
-            index = trial.extend(chunk.records.offsets, chunk.reasons)
+        for read in chunks:
+            rejected += self._rejected_of(read)
+            index = trial.extend(read.records.offsets, read.reasons)
             if index is not None:
                 first = next(record for record in rejected if record.offset == trial.first)
-                return TooManyRejected(first, chunk.records.offsets[index] + 1)
-        for chunk in chunks:
-            self._add(chunk)
+                return TooManyRejected(first, read.records.offsets[index] + 1)
+        for read in chunks:
+            self._add(read)
         return None
 
     def _add(self, chunk: ReadChunk) -> TooManyRejected | None:
@@ -133,6 +140,7 @@ class PartitionCounter:
                 requests = self._within_budget(requests, column, span_ms, chunk)
             self.aggregate.add(requests, span_ms)
             self.seen += len(requests.times_ms)
+            self.renamed += requests.renamed.count(True)
 
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], chunk: ReadChunk
@@ -193,5 +201,6 @@ class PartitionCounter:
             late=self.late,
             resume_token=self.resume_token,
             overflow=self.overflow,
+            renamed=self.renamed,
             state=self.memory.drain(),
         )

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from analyzer.core.model import RejectReason
 
+SAY_NOTHING: tuple[RejectReason, ...] = ("tombstone", "too-large")
+
 
 @dataclass(slots=True)
 class RejectRun:
     """The number of records of a partition that were rejected since the last one that was counted.
 
-    A tombstone says nothing about the mapping: it neither counts nor ends a run. Nor do records before
-    `accepted_to`, which an operator has accepted.
+    A tombstone says nothing about the mapping, nor does a value that is too large: they neither count nor end
+    a run. Nor do records before `accepted_to`, which an operator has accepted.
     """
 
     too_long_at: int
@@ -32,7 +34,7 @@ class RejectRun:
             if index > expected:
                 self.end()
             expected = index + 1
-            if reasons[index] == "tombstone" or offsets[index] < self.accepted_to:
+            if reasons[index] in SAY_NOTHING or offsets[index] < self.accepted_to:
                 continue
             if self.first is None:
                 self.first, self.drained = offsets[index], self.length

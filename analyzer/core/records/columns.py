@@ -7,9 +7,17 @@ from typing import Any, Literal, NamedTuple
 
 from analyzer.core.records.decimals import scaled
 from analyzer.core.records.format_decoder import Columns, RawValue
-from analyzer.core.records.mapping import Condition, FieldPath, NumberField, SourceMapping, TimeField
+from analyzer.core.records.mapping import (
+    AddressField,
+    Condition,
+    FieldPath,
+    NumberField,
+    SourceMapping,
+    TimeField,
+)
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
 from analyzer.core.records.value_rules import (
+    UNUSABLE,
     MemoizedRule,
     caller_rule,
     condition_rule,
@@ -17,6 +25,7 @@ from analyzer.core.records.value_rules import (
     text_rule,
     time_rule,
 )
+from gatekeeper.identity import UNNAMED
 
 Answers = list[Any]  # one value per record; None where the record cannot be read
 
@@ -24,6 +33,7 @@ VALUE_MAX = 2**53
 MS_MAX = 2**63
 FAST_TIME_MAX = 2**50  # below it a time of any unit converts to any other within 64 bits
 INTEGERS = {int}
+ADDRESS = "address"
 MS_PLACES = {"s": 3, "ms": 0, "us": -3, "ns": -6}  # decimal places from a unit to milliseconds
 MICRO_PLACES = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
@@ -54,29 +64,73 @@ class ColumnIndex:
         return self.paths.index(path)
 
 
+class CallerNames(NamedTuple):
+    """The callers of some records."""
+
+    names: Answers  # None: a caller field holds a value that is not text
+    renamed: list[bool]  # whether a record had an unusable name, or none; empty: no record had
+    absent: Sequence[int] = ()  # indexes of the records that have none of the fields
+
+
 class CallerColumn:
-    """The caller's typed name, from the first caller field that is present."""
+    """The caller's typed name, from the first caller field that has a usable one.
+
+    Behind the fields of `caller` comes the address, where the source maps one, and at last UNNAMED.
+    """
 
     def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
         """Raises ValueError when the mapping has none of the caller fields."""
-        self._rules = [
-            (index.of(field.path), caller_rule(name, field, mapping.name_bytes_max))
-            for name in mapping.caller
-            if (field := mapping.fields.get(name)) is not None
-        ]
-        if not self._rules:
+        mapped = [name for name in mapping.caller if name in mapping.fields]
+        if not mapped:
             raise ValueError(f"caller: map one of the fields {', '.join(mapping.caller)}")
+        if isinstance(mapping.fields.get(ADDRESS), AddressField) and ADDRESS not in mapped:
+            mapped.append(ADDRESS)
+        fields = [(name, mapping.fields[name]) for name in mapped]
+        self._rules = [
+            (index.of(field.path), caller_rule(name, field, mapping.name_bytes_max)) for name, field in fields
+        ]
 
-    def read(self, columns: Columns) -> Answers:
+    def read(self, columns: Columns) -> CallerNames:
         (column, rule), *others = self._rules
         names = rule.read(columns[column])
+        if all(names):  # most columns
+            return CallerNames(names, [])
+        unusable: set[int] = set()
+        not_text: set[int] = set()
+        _note(names, unusable, not_text)
         for column, rule in others:
-            if all(names):
-                return names
-            # Only a missing name comes from the next field; an unusable one is rejected.
             further = rule.read(columns[column])
-            names = [other if name == "" else name for name, other in zip(names, further, strict=True)]
-        return names if all(names) else [name or None for name in names]
+            names = [name or other for name, other in zip(names, further, strict=True)]
+            if all(names):
+                break
+            _note(names, unusable, not_text)
+        is_complete = all(names)
+        if is_complete and not unusable and not not_text:
+            return CallerNames(names, [])
+        absent = [] if is_complete else self._without_name(names, columns)
+        for index in not_text:
+            names[index] = None
+        renamed = [index in unusable or name == UNNAMED for index, name in enumerate(names)]
+        return CallerNames(names, renamed if True in renamed else [], absent)
+
+    def _without_name(self, names: Answers, columns: Columns) -> list[int]:
+        """Gives UNNAMED to records without a name; returns those in which no field has any value."""
+        absent = []
+        for index, name in enumerate(names):
+            if not name:
+                names[index] = UNNAMED
+                if all(columns[column][index] is None for column, _ in self._rules):
+                    absent.append(index)
+        return absent
+
+
+def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:
+    """Adds the indexes of the names that are UNUSABLE, and of those that are None."""
+    # Compared with text alone, in C: where keys are optional, this is done for each record.
+    if len(list(filter(None, names))) + names.count("") == len(names):
+        return
+    unusable.update(index for index, name in enumerate(names) if name is UNUSABLE)
+    not_text.update(index for index, name in enumerate(names) if name is None)
 
 
 class TimeColumn:

@@ -1,6 +1,10 @@
-"""The "combined" and "common" log formats of Apache and nginx: the parts of each line.
+"""The "combined", "common" and "vhost_combined" log formats of Apache and nginx: the parts of each line.
 
-The regular expression LINE defines the format. It takes a quarter of the time of an import, so blocks of
+A line of Debian's vhost_combined has host and port in front; each line is recognised by itself. The user is
+what a client says, and servers write it as it is: blanks, brackets, nothing at all. So the line is read from
+both ends: what stands between the identity and the last bracket before the request is the user.
+
+The regular expression LINE and `_front_parts` define the format. They take a quarter of the time of an import, so blocks of
 ordinary lines are not matched but split: the text of the whole block at its quotes, and the texts between two
 quotes, joined again, at their spaces. That is several calls for a block instead of several for a line. The
 separators show whether each line has its parts where an ordinary line has them; `split_block` returns None
@@ -14,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analyzer.core.model import RejectReason
-from analyzer.core.records.format_decoder import Columns, invalid_utf8
+from analyzer.core.records.format_decoder import Columns, invalid_utf8, text_of_bytes
 from analyzer.core.records.mapping import (
     AddressField,
     Field,
@@ -27,16 +31,20 @@ from analyzer.core.records.mapping import (
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make the expression backtrack.
 QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+# A host and its port, only in front of an address: an IPv6 address alone is no host.
+VHOST = r"(?:((?:[^ :]++|\[[^ \]]++\]):[0-9]{1,5}) (?=[0-9A-Fa-f]*+[.:][0-9A-Fa-f.:]*+ ))?+"
+# Apache writes "" for an empty user.
 LINE = re.compile(
-    rf'([^ ]++) [^ ]++ ([^ ]++(?: [^\[" ]++)*+) \[([^\]]++)\] {QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)'
+    rf'{VHOST}([^ ]++) [^ ]++ ("" )?+([^"\\]*+(?:\\.[^"\\]*+)*+){QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)'
     rf"(?: {QUOTED} {QUOTED})?+(?: .*+)?",
     re.DOTALL,
 )
 STATUS = re.compile("[0-9]{3}|-")
 REQUEST = re.compile(r"([A-Z]++) ([^ ]++)(?: (HTTP/[0-9.]++))?")
-LINE_PARTS = ("address", "user", "time", "", "status", "bytes", "referer", "agent")  # "": the request
+# "": the request.
+LINE_PARTS = ("vhost", "address", "user", "time", "", "status", "bytes", "referer", "agent")
 REQUEST_PARTS = ("method", "path", "protocol")
-PARTS = ("address", "user", "time", "method", "path", "protocol", "status", "bytes", "referer", "agent")
+PARTS = ("vhost", "address", "user", "time", "method", "path", "protocol", "status", "bytes", "referer", "agent")
 INTEGER_PARTS = ("status", "bytes")
 INTEGER_DIGITS_MAX = 19
 
@@ -90,20 +98,40 @@ class CombinedFormat:
             if any(name in REQUEST_PARTS for name in self._names):
                 parts |= _request_parts(parts[""])
             for column, name in zip(columns, self._names, strict=True):
-                column.extend(_values(name, parts.get(name, ()), len(block)))
+                column.extend(_values(name, parts.get(name), len(block)))
         return columns, reasons
 
 
 def match_lines(values: Sequence[bytes]) -> tuple[LineParts, dict[int, RejectReason]]:
     """Returns the parts of lines, which are None for an unreadable one, and the reasons of these by index."""
-    reasons: dict[int, RejectReason] = dict.fromkeys(invalid_utf8(values), "bad-utf8")
+    reasons: dict[int, RejectReason] = {}
     rows: list[tuple[str | None, ...]] = []
     for index, value in enumerate(values):
-        match = None if index in reasons else LINE.fullmatch(value.decode().rstrip("\r\n"))
-        rows.append(NO_LINE if match is None else match.groups())
-        if match is None:
-            reasons.setdefault(index, "bad-line")
+        match = LINE.fullmatch(text_of_bytes(value).rstrip("\r\n"))
+        parts = None if match is None else _front_parts(match)
+        rows.append(parts or NO_LINE)
+        if parts is None:
+            reasons[index] = "bad-line"
+    if reasons:
+        reasons |= dict.fromkeys(reasons.keys() & invalid_utf8(values), "bad-utf8")
     return dict(zip(LINE_PARTS, zip(*rows, strict=True), strict=True)), reasons
+
+
+def _front_parts(match: re.Match[str]) -> tuple[str | None, ...] | None:
+    """Returns the parts of a line that LINE matches; None when no time stands in front of its request."""
+    vhost, address, empty_user, front, *behind = match.groups()
+    before, bracket, time = front[:-2].rpartition("[")
+    if not (bracket and time and front.endswith("] ")) or "]" in time:
+        return None
+    if empty_user is None:  # a blank is between the user and the bracket
+        if not before.endswith(" "):
+            return None
+        before = before[:-1]
+    elif before:
+        return None
+    # No user is made of hyphens: a line of another format would have one.
+    user = "-" if set(before.split(" ")) <= {"-", ""} else before
+    return vhost, address, user, time, *behind
 
 
 def split_block(values: Sequence[bytes]) -> LineParts | None:
@@ -168,10 +196,9 @@ def _request_parts(requests: Sequence[str | None]) -> LineParts:
     return dict(zip(REQUEST_PARTS, zip(*rows, strict=True), strict=True))
 
 
-def _values(name: str, texts: Sequence[str | None], size: int) -> Sequence[Any]:
-    """Returns a part's values, numbers for status and bytes, None for `-`; `size` times None for any other
-    name."""
-    if name not in PARTS:
+def _values(name: str, texts: Sequence[str | None] | None, size: int) -> Sequence[Any]:
+    """Returns a part's values, numbers for status and bytes, None for `-`; `size` times None for no part."""
+    if name not in PARTS or texts is None:
         return [None] * size
     if name in INTEGER_PARTS:
         return [None if text is None or text == "-" else _integer(text) for text in texts]

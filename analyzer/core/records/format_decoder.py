@@ -37,6 +37,14 @@ def invalid_utf8(values: Sequence[bytes]) -> list[int]:
     return []
 
 
+def text_of_bytes(value: bytes) -> str:
+    """Returns the value as text; a byte that is not UTF-8 becomes half of a surrogate pair.
+
+    No name can contain one, so that a client which sends such bytes loses its name, and not the record.
+    """
+    return value.decode(errors="surrogateescape")
+
+
 def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()

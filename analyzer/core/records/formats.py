@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from analyzer.core.records import combined_format
 from analyzer.core.records.format_decoder import FormatDecoder
 from analyzer.core.records.json_format import JsonFormat
-from analyzer.core.records.mapping import Field, FieldPath, SourceMapping, TimeField
+from analyzer.core.records.mapping import CALLER_FIELDS, Field, FieldPath, SourceMapping, TimeField
 
 
 class RecordFormat(NamedTuple):
@@ -24,23 +24,29 @@ class RecordFormat(NamedTuple):
     fields: Mapping[str, Field] = {}  # of a mapping without fields
     time: TimeField | None = None
     table: Mapping[str, Any] = {}  # defaults of [sources.fields], as TOML would have them
+    caller: tuple[str, ...] = CALLER_FIELDS  # tried in this order unless a source says otherwise
 
+
+COMBINED = RecordFormat(
+    combined_format.CombinedFormat,
+    parts=combined_format.PARTS,
+    fields=combined_format.FIELDS,
+    time=combined_format.TIME,
+    table=combined_format.TABLE,
+    caller=("address",),
+)
 
 FORMATS: Mapping[str, RecordFormat] = {
     "json": RecordFormat(JsonFormat),
-    "combined": RecordFormat(
-        combined_format.CombinedFormat,
-        parts=combined_format.PARTS,
-        fields=combined_format.FIELDS,
-        time=combined_format.TIME,
-        table=combined_format.TABLE,
-    ),
+    "combined": COMBINED,
+    "vhost_combined": COMBINED,  # recognised line by line, so this is a second name
 }
 
 
 def with_default_fields(mapping: SourceMapping) -> SourceMapping:
-    """Returns `mapping`, with the fields of its format where it maps none."""
+    """Returns `mapping`, with the callers of its format, and its fields where it maps none."""
     known = FORMATS[mapping.format]
+    mapping = replace(mapping, caller=mapping.caller or known.caller)
     if mapping.fields or not known.fields:
         return mapping
     return replace(mapping, fields=dict(known.fields), time=mapping.time or known.time)

@@ -14,7 +14,7 @@ import msgspec
 
 from analyzer.core.model import RejectReason
 from analyzer.core.records import strict_json
-from analyzer.core.records.format_decoder import Columns, invalid_utf8
+from analyzer.core.records.format_decoder import Columns, invalid_utf8, text_of_bytes
 from analyzer.core.records.mapping import FieldPath
 
 PathTree = dict[str, Any]  # by key: a subtree, or None for a wanted value
@@ -35,19 +35,18 @@ class JsonFormat:
 
     def read(self, values: Sequence[bytes]) -> tuple[Columns, dict[int, RejectReason]]:
         """Returns a column per path, and the reasons of unreadable documents, whose values are None."""
-        reasons: dict[int, RejectReason] = dict.fromkeys(invalid_utf8(values), "bad-utf8")
+        reasons: dict[int, RejectReason] = {}
+        invalid = frozenset(invalid_utf8(values))
         if self._structs is None:
             columns: Columns = [[None] * len(values) for _ in self._paths]
             undecided: Collection[int] = range(len(values))
         else:
-            columns, undecided = self._structs.read(values, reasons)
+            columns, undecided = self._structs.read(values, invalid)
         for index in undecided:
-            if index in reasons:
-                continue
             try:
-                document = strict_json.read(values[index].decode())
+                document = strict_json.read(text_of_bytes(values[index]))
             except strict_json.NotJsonError:
-                reasons[index] = "bad-json"
+                reasons[index] = "bad-utf8" if index in invalid else "bad-json"
             else:
                 for column, path in zip(columns, self._paths, strict=True):
                     column[index] = value_at(path, document)
@@ -68,22 +67,25 @@ class PathStructs:
         self._decode = msgspec.json.Decoder(struct, float_hook=str.encode).decode
         self._names = [_attribute_names(tree, path) for path in paths]
 
-    def read(self, values: Sequence[bytes], skip: Collection[int]) -> tuple[Columns, list[int]]:
+    def read(self, values: Sequence[bytes], invalid: Collection[int]) -> tuple[Columns, list[int]]:
         """Returns a column per path, and the indexes of documents that msgspec refuses.
 
-        Documents in `skip` are not decoded; their values are None.
+        Documents in `invalid` are not UTF-8: they are refused, and not decoded, because msgspec does not look
+        at the bytes of strings that nothing wants.
         """
         refused: list[int] = []
         decode = self._decode
         try:
-            rows = [decode(value) for value in values] if not skip else None
+            rows = [decode(value) for value in values] if not invalid else None
         except DECODE_ERRORS:
             rows = None
         if rows is None:
             rows = []
             for index, value in enumerate(values):
                 try:
-                    rows.append(self._missing if index in skip else decode(value))
+                    if index in invalid:
+                        raise ValueError("not UTF-8")
+                    rows.append(decode(value))
                 except DECODE_ERRORS:
                     rows.append(self._missing)
                     refused.append(index)

@@ -54,7 +54,7 @@ class NumberField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     default: int | None = 0
 
 
-CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order unless a source says otherwise
+CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in formats that have others
 
 Field = TextField | AddressField | ResourceField | NumberField
 UNLIMITED = 1 << 62
@@ -66,7 +66,8 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: str = "json"  # a name in `formats.FORMATS`
     time: TimeField | None = None
-    caller: tuple[str, ...] = CALLER_FIELDS  # names in `fields`; the first one present is the caller
+    # Names in `fields`: the first one that is usable is the caller. Empty: those of the format.
+    caller: tuple[str, ...] = ()
     fields: dict[str, Field] = msgspec.field(default_factory=dict)
     deny_if: tuple[Condition, ...] = ()  # all must hold
     value_bytes_max: int = 1 << 20

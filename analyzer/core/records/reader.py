@@ -9,13 +9,14 @@ reason of the rejection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
 from analyzer.core.model import RecordColumns, RejectReason
 from analyzer.core.records.columns import (
     CallerColumn,
+    CallerNames,
     ColumnIndex,
     ConditionColumn,
     Dimension,
@@ -23,6 +24,7 @@ from analyzer.core.records.columns import (
     TextColumn,
     TimeColumn,
 )
+from analyzer.core.records.format_decoder import Columns
 from analyzer.core.records.formats import FORMATS, with_default_fields
 from analyzer.core.records.mapping import Condition, SourceMapping
 
@@ -49,6 +51,7 @@ class RequestColumns(NamedTuple):
     dimensions: list[list[str]]
     numbers: list[list[int]]  # empty for a number that this source does not have
     conditions: list[list[bool]]
+    renamed: list[bool]  # whether the caller had an unusable name, or none; empty where none had
 
     def only(self, wanted: Sequence[bool]) -> RequestColumns:
         """The requests for which `wanted` is true."""
@@ -62,6 +65,7 @@ class RequestColumns(NamedTuple):
             [kept(column) for column in self.dimensions],
             [kept(column) for column in self.numbers],
             [kept(column) for column in self.conditions],
+            kept(self.renamed),
         )
 
 
@@ -74,7 +78,8 @@ class RecordReader:
         index = ColumnIndex()
         self._mapping = mapping
         self._dimensions = projection.dimensions
-        self._caller = CallerColumn(mapping, index)
+        caller = CallerColumn(mapping, index)
+        self._caller = caller if CALLER in projection.dimensions else None
         self._time = TimeColumn(mapping.time, index)
         self._numbers = [NumberColumn(mapping, name, index) for name in projection.numbers]
         self._denied = ConditionColumn(mapping, mapping.deny_if, index)
@@ -87,16 +92,19 @@ class RecordReader:
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
     def read(
-        self, records: RecordColumns, read_ms: int | None = None
+        self, records: RecordColumns, read_ms: int | None = None, *, after_counted: bool
     ) -> tuple[RequestColumns, dict[int, RejectReason]]:
         """Returns the requests among `records` (at least one), and the reasons of the others by index.
 
         `read_ms` is when they were read, for the bound on times of records without a Kafka time.
+        `after_counted` says whether an earlier record of the partition was counted. Until one was, a record
+        that lacks each field of the caller is rejected: the mapping may be wrong.
         """
         values, unread = self._readable(records)
         columns, reasons = self._format.read(values)
         reasons |= unread
-        callers = self._caller.read(columns)
+        undecoded = frozenset(reasons)
+        callers, renamed, absent = self._read_callers(columns)
         times_ms = self._time.read(columns, records.kafka_ms)
         numbers = [number.read(columns) for number in self._numbers]
         denied = self._denied.read(columns)
@@ -107,12 +115,19 @@ class RecordReader:
         reject_missing(reasons, "bad-number", numbers)
         reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values()])
         reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms, read_ms)
+        if absent and not after_counted:
+            reject_nameless(reasons, undecoded, absent, len(values))
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
-        requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions)
+        requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions, renamed)
         if not reasons:
             return requests, reasons
         return requests.only([index not in reasons for index in range(len(values))]), reasons
+
+    def _read_callers(self, columns: Columns) -> CallerNames:
+        if self._caller is None:
+            return CallerNames([], [])
+        return self._caller.read(columns)
 
     def _readable(self, records: RecordColumns) -> tuple[Sequence[bytes], dict[int, RejectReason]]:
         """Returns the values with a stand-in for those that must not be read, and the reasons of these."""
@@ -139,6 +154,18 @@ def reject_missing(
             for index, answer in enumerate(column):
                 if answer is None:
                     reasons.setdefault(index, reason)
+
+
+def reject_nameless(
+    reasons: dict[int, RejectReason], undecoded: Container[int], absent: Sequence[int], records: int
+) -> None:
+    """Rejects the records in `absent` before the first of all `records` that is counted."""
+    nameless = set(absent)
+    counted = (index for index in range(records) if index not in reasons and index not in nameless)
+    first = next(counted, records)
+    for index in absent:
+        if index < first and index not in undecoded:
+            reasons[index] = "bad-caller"
 
 
 def reject_untimely(

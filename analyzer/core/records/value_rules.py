@@ -10,9 +10,13 @@ from typing import Any
 from analyzer.core.records.format_decoder import RawValue
 from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField
 from analyzer.core.records.route_matcher import RouteMatcher
-from gatekeeper.identity import address_of, is_name, typed
+from gatekeeper.identity import MISSING, address_of, is_name, typed
 
 ValueRule = Callable[[Any], Any]
+
+# Answer of a caller's rule for text that cannot be a name. False, as "" for a missing name, so that `all`
+# finds the columns in which each record has a name.
+UNUSABLE = False
 
 MEMO_BYTES_MAX = 8 << 20  # per rule; then its memo is emptied
 # Of a rule for callers: some 180,000 names. Reading an address again takes 15 times as long as looking it up.
@@ -75,8 +79,9 @@ class RouteRule:
 
 
 def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
-    """Returns the rule of a caller's typed name; "" where the field is missing.
+    """Returns the rule of a caller's typed name.
 
+    "" where the field is missing; UNUSABLE for text that cannot be a name; None for a value that is not text.
     A number is not a name, so that 1 and "1" never collide. Raises ValueError for a field that cannot hold a
     name.
     """
@@ -84,19 +89,23 @@ def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
         raise ValueError(f"{kind}: a {type(field).__name__} cannot name a caller")  # noqa: TRY004 - a wrong mapping
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
 
-    def name(raw: RawValue) -> str | None:
-        if raw is None or raw == "":
-            return ""
+    def name(raw: RawValue) -> str | bool | None:
         if type(raw) is not str:
-            return None
+            return "" if raw is None else None
+        if raw in MISSING:
+            return ""
         text = raw if prefix6 is None else address_of(raw, prefix6)
-        return typed(kind, text) if text is not None and is_name(text, bytes_max) else None
+        return typed(kind, text) if text is not None and is_name(text, bytes_max) else UNUSABLE
 
     return MemoizedRule(name, bytes_max=CALLERS_BYTES_MAX)
 
 
 def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
-    """Returns the rule of a text that requests are counted by; "" where the field is missing."""
+    """Returns the rule of a text that requests are counted by.
+
+    "" where the field is missing, or has a text that cannot be a name or an address: what a client says never
+    rejects a record. None for a value that is no text.
+    """
     if isinstance(field, ResourceField):
         return RouteRule(field)
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
@@ -106,8 +115,8 @@ def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
         if plain == "" or plain is None:
             return plain
         if prefix6 is not None:
-            return address_of(plain, prefix6)
-        return plain if is_name(plain, bytes_max) else None
+            return address_of(plain, prefix6) or ""
+        return plain if is_name(plain, bytes_max) else ""
 
     return MemoizedRule(text)
 
@@ -115,12 +124,12 @@ def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
 def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
     """Returns the rule of the network that an address belongs to, written 203.0.113.0/24.
 
-    "" where the address is missing, or of the other family. An IPv6 address that the field has cut to fewer
+    "" where the address is missing, is none, or of the other family. An IPv6 address that the field has cut to fewer
     than `prefix` bits stays as it was cut. Raises ValueError for a field that holds no addresses.
 
     >>> rule = network_rule(AddressField(("ip",)), 4, 24).rule
     >>> rule("203.0.113.7"), rule("2001:db8::1"), rule(None), rule("nonsense")
-    ('203.0.113.0/24', '', '', None)
+    ('203.0.113.0/24', '', '', '')
     """
     if not isinstance(field, AddressField):
         raise ValueError(f"a {type(field).__name__} has no network")  # noqa: TRY004 - a wrong mapping

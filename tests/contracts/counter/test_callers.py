@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.core.records.mapping import AddressField, Field, SourceMapping, TextField
-from gatekeeper.identity import caller_of
+from gatekeeper.identity import UNNAMED, caller_of
 from tests.support.counting import Counted, reasons, totals
 from tests.support.vectors import VECTORS, Vector
 
@@ -26,9 +27,9 @@ def mapping_by(*names: str, prefix6: int = 128) -> SourceMapping:
 def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(counted: Counted, vector: Vector) -> None:
     mapping = mapping_by(*vector.names, prefix6=vector.prefix6)
     found = counted(mapping, json.dumps(vector.names).encode())
-    if vector.caller:
+    if any(text is not None for text in vector.names.values()):
         assert totals(found) == {(vector.caller, "requests"): (1, 0)}
-    else:  # no caller, or one that cannot be a name
+    else:  # no field at all: the mapping may be wrong
         assert reasons(found) == ["bad-caller"]
 
 
@@ -52,13 +53,60 @@ def test_the_log_and_the_gate_agree_about_every_name(
     counted: Counted, names: dict[str, str | None], address: str | None, prefix6: int
 ) -> None:
     names["address"] = address
-    try:
-        caller = caller_of(prefix6=prefix6, **names)
-    except ValueError:
-        caller = ""
+    has_any = any(text is not None for text in names.values())
     found = counted(mapping_by(*names, prefix6=prefix6), json.dumps(names).encode())
-    assert [row.key for row in found.rows] == ([caller] if caller else [])
-    assert reasons(found) == ([] if caller else ["bad-caller"])
+    caller = caller_of(prefix6=prefix6, **names) or UNNAMED
+    assert [row.key for row in found.rows] == ([caller] if has_any else [])
+    assert reasons(found) == ([] if has_any else ["bad-caller"])
+
+
+UNUSABLE = ["\u202e", "a\u0085", "a\x00", "x" * 257, "a\ud800", "\u2066"]
+
+
+@pytest.mark.parametrize("key", UNUSABLE, ids=ascii)
+def test_a_client_with_an_unusable_name_counts_under_its_address_and_stops_nothing(
+    counted: Counted, key: str
+) -> None:
+    mapping = replace(mapping_by("api_key", "address"), caller=("api_key",), rejected_in_row_max=3)
+    records = [json.dumps({"api_key": key, "address": "192.0.2.1"}).encode()] * 10
+    found = counted(mapping, *records)
+    assert totals(found) == {("address:192.0.2.1", "requests"): (10, 0)}
+    assert [part.renamed for part in found.parts] == [10]
+
+
+def test_bytes_that_are_not_utf8_cost_their_sender_its_name_and_nothing_else(counted: Counted) -> None:
+    mapping = replace(mapping_by("api_key", "address"), rejected_in_row_max=3)
+    records = [b'{"api_key": "caf\xe9", "address": "192.0.2.1"}'] * 5 + [b'{"api_key": "b", "x": "\xff"}']
+    found = counted(mapping, *records)
+    assert totals(found) == {("address:192.0.2.1", "requests"): (5, 0), ("api_key:b", "requests"): (1, 0)}
+    assert [part.renamed for part in found.parts] == [5]
+
+
+def test_a_request_without_any_usable_name_counts_under_one_fixed_caller(counted: Counted) -> None:
+    mapping = replace(mapping_by("api_key", "address"), rejected_in_row_max=3)
+    found = counted(mapping, *[b'{"api_key": "\\u0000", "address": "unix:"}'] * 5, b'{"api_key": ""}')
+    assert totals(found) == {("unnamed:", "requests"): (6, 0)}
+    assert [part.renamed for part in found.parts] == [6]
+
+
+def test_a_field_that_no_record_has_is_a_wrong_mapping(counted: Counted) -> None:
+    """After a record that has one, a client has none: it does not stop the partition."""
+    mapping = replace(mapping_by("api_key"), rejected_in_row_max=3)
+    assert reasons(counted(mapping, *[b"{}"] * 2)) == ["bad-caller"] * 2
+    found = counted(mapping, b"{}", b'{"api_key": "acme"}', *[b"{}"] * 10)
+    assert {row.key: row.value for row in found.rows} == {"api_key:acme": 1, "unnamed:": 10}
+    assert reasons(found) == ["bad-caller"]
+    assert [part.renamed for part in found.parts] == [10]
+
+
+@pytest.mark.parametrize("value", ["\u202e", "nowhere", "x" * 300], ids=ascii)
+def test_an_unusable_text_of_a_grouping_counts_under_the_empty_key(counted: Counted, value: str) -> None:
+    mapping = mapping_by("api_key", "tenant", "address")
+    record = json.dumps({"api_key": "acme", "tenant": value, "address": value}).encode()
+    found = counted(mapping, record, groupings=("caller", "address", "address/24"))
+    assert {(row.grouping, row.key) for row in found.rows} == {
+        ("caller", "api_key:acme"), ("address", ""), ("address/24", "")
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("value", ["1", "1.0", "true", "false", '["acme"]', '{"id":"acme"}', "1e999"])
@@ -85,11 +133,11 @@ def test_the_first_nonempty_caller_field_names_the_caller(counted: Counted) -> N
         b'{"api_key": "", "address": "192.0.2.1"}',
         b'{"user": "ann", "address": "nowhere"}',
         b'{"user": "\\n", "address": "192.0.2.1"}',
-        b"{}",
+        b'{"user": 7, "address": "192.0.2.1"}',
     )
-    assert reasons(found) == ["bad-caller", "bad-caller"]
+    assert reasons(found) == ["bad-caller"]
     assert [(row.key, row.value) for row in found.rows] == [
-        ("address:192.0.2.1", 1),
+        ("address:192.0.2.1", 2),
         ("api_key:acme", 1),
         ("user:ann", 2),
     ]

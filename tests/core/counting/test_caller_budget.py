@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 
 from analyzer.core.counting.caller_budget import HOUR_MS, OVERFLOW, CallerBudget, is_drawn
-from analyzer.core.model import CounterState
+from analyzer.core.model import CounterState, NamedCallers
 
+NAMED_A = NamedCallers(100, "new", ["a"])
 DRAWN = 610  # an offset at which the rule "drawn" applies
 
 
@@ -77,8 +78,7 @@ def test_late_records_belong_to_the_hour_that_the_partition_has_reached() -> Non
 def test_the_10_000th_record_in_a_row_that_is_a_day_behind_sets_the_hour_back() -> None:
     """In one column or in several: a clock that ran ahead does not hide all callers from then on."""
     for size in (10_000, 999):
-        budget = CallerBudget(1, CounterState())
-        named(budget, ["a"], hour=100)
+        budget = CallerBudget(1, CounterState(hour=900_000, hour_before=100, named=[NAMED_A]))
         named(budget, ["z"], hour=900_000)
         late = ["a"] * 9_999
         for begin in range(0, len(late), size):
@@ -86,6 +86,35 @@ def test_the_10_000th_record_in_a_row_that_is_a_day_behind_sets_the_hour_back() 
         assert budget.drain().hour == 900_000
         assert named(budget, ["b"], hour=100) == [OVERFLOW]
         assert budget.drain()[2:5] == (100, 900_000, 0)
+
+
+def test_one_absurd_time_does_not_move_the_hour() -> None:
+    budget = CallerBudget(2, CounterState())
+    for hour in range(100, 110):
+        for _ in range(5):
+            named(budget, [f"a{hour}", f"b{hour}"] * 1_000, hour=hour)
+            named(budget, ["far"], hour=900_000)
+        assert named(budget, [f"a{hour}", f"b{hour}", "c"], hour=hour) == [f"a{hour}", f"b{hour}", OVERFLOW]
+        assert budget.drain().hour == hour
+
+
+def test_one_absurd_time_in_fewer_than_10_000_does_not_keep_a_wrong_hour() -> None:
+    budget = CallerBudget(2, CounterState())
+    named(budget, ["far"], hour=900_000)
+    for _ in range(5):
+        named(budget, ["a", "b"] * 1_500, hour=100)
+        named(budget, ["far"], hour=900_000)
+    assert budget.drain().hour == 100
+    assert named(budget, ["x", "y", "z"], hour=101) == ["x", "y", OVERFLOW]
+
+
+def test_the_hour_follows_after_a_rest_of_days() -> None:
+    budget = CallerBudget(200, CounterState())
+    named(budget, ["a"], hour=100)
+    named(budget, ["a"] * 99, hour=160)
+    assert budget.drain().hour == 100
+    named(budget, ["a"], hour=161)
+    assert budget.drain()[2:5] == (161, 100, 0)
 
 
 def test_records_of_24_hours_ago_do_not_set_the_hour_back() -> None:

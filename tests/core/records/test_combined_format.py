@@ -31,6 +31,7 @@ def parts(line: str) -> dict[str, object] | None:
 
 def test_a_line_has_its_parts() -> None:
     assert parts(f"{USUAL} {AGENT}") == {
+        "vhost": None,
         "address": "192.0.2.1",
         "user": "ann",
         "time": "10/Oct/2000:13:55:36 -0700",
@@ -106,6 +107,58 @@ def test_an_invalid_line_is_rejected(line: str) -> None:
     assert reasons(counted(SourceMapping(format="combined"), line.encode(), kafka_ms=None)) == ["bad-line"]
 
 
+@pytest.mark.parametrize(
+    ("logged", "user"),
+    [
+        ("ann lee", "ann lee"),
+        (" ann", " ann"),
+        ("ann ", "ann "),
+        ("a  b", "a  b"),
+        ("a [b] [c", "a [b] [c"),
+        ("[1/Jan/1970:00:00:00 +0000]", "[1/Jan/1970:00:00:00 +0000]"),
+        (r"a\"b", r"a\"b"),
+        ("", None),
+        (" ", None),
+        ('""', None),
+        ("- -", None),
+        ("- - -", None),
+    ],
+)
+def test_no_user_that_a_client_sends_makes_a_line_unreadable(logged: str, user: str | None) -> None:
+    """Servers log the name of a failed login as it came."""
+    found = parts(USUAL.replace(" ann ", f" {logged} "))
+    assert found is not None
+    assert (found["user"], found["time"], found["path"]) == (
+        user, "10/Oct/2000:13:55:36 -0700", "/v1/items/7?x=1"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("user", ["victim", "x" * 300, " a  b ", "[", "caf\xe9"])
+def test_the_caller_of_a_combined_line_is_its_address_unless_the_source_asks_for_the_user(user: str) -> None:
+    mapping = SourceMapping(format="combined", rejected_in_row_max=3)
+    line = USUAL.replace(" ann ", f" {user} ").encode("latin-1")
+    assert totals(counted(mapping, *[line] * 5, kafka_ms=None)) == {("address:192.0.2.1", "requests"): (5, 0)}
+
+
+@pytest.mark.parametrize("vhost", ["shop.example:443", "shop:80", "192.0.2.80:8080", "[2001:db8::80]:443"])
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1"])
+@pytest.mark.parametrize("name", ["combined", "vhost_combined"])
+def test_a_line_that_begins_with_host_and_port_is_read_by_its_address(
+    name: str, vhost: str, address: str
+) -> None:
+    line = f"{vhost} {USUAL.replace('192.0.2.1', address).replace(' ann ', ' - ')} {AGENT}"
+    assert parts(line) == (parts(line.partition(" ")[2]) or {}) | {"vhost": vhost}
+    found = counted(SourceMapping(format=name, caller=("user", "address")), line.encode(), kafka_ms=None)
+    assert totals(found) == {(f"address:{address}", "requests"): (1, 0)}
+
+
+@pytest.mark.parametrize("address", ["2001:db8::1", "a.example", "192.0.2.1", "::1"])
+def test_what_an_ident_server_says_makes_no_address(address: str) -> None:
+    found = parts(USUAL.replace("192.0.2.1 - ", f"{address} 198.51.100.7 "))
+    assert found is not None
+    assert (found["address"], found["vhost"]) == (address, None)
+
+
 def test_an_invalid_time_rejects_the_line() -> None:
     line = USUAL.replace("10/Oct", "32/Oct").encode()
     assert reasons(counted(SourceMapping(format="combined"), line, kafka_ms=None)) == ["bad-time"]
@@ -155,6 +208,9 @@ def test_configured_fields_are_read_from_the_parts_of_the_line() -> None:
         'a - - [x] "" 200 1' + ' "b"' * 250_000,
         'a - - [x] "' + "GET " * 250_000 + '" 200 1',
         "[" * 1_000_000,
+        "a - " + " [" * 500_000 + 'x] "r" 200 1',
+        "a - " + "] " * 500_000 + '"r" 200 1',
+        "a:1 1.2 - " + '"" ' * 300_000,
         'a - - [x] "" 200 ' + "1" * 1_000_000,
     ],
     ids=lambda line: line[:20],
@@ -201,6 +257,7 @@ def assert_split_as_matched(lines: list[bytes]) -> None:
     parts, unreadable = match_lines(lines)
     if found is not None:
         assert not unreadable
+        assert parts.pop("vhost") == (None,) * len(lines)
         assert {name: list(column) for name, column in found.items()} == {
             name: list(column) for name, column in parts.items()
         }

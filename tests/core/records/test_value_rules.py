@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from analyzer.core.records.mapping import NumberField, SourceMapping, TextField
-from analyzer.core.records.value_rules import MemoizedRule, caller_rule
+from analyzer.core.records.value_rules import UNUSABLE, MemoizedRule, caller_rule
 from tests.support.counting import counted, totals
 
 
@@ -32,7 +32,7 @@ def test_a_rule_caches_as_many_values_as_fit_into_its_bound() -> None:
 def test_long_values_are_not_cached() -> None:
     """A log may have megabytes in place of names: they must not stay in memory."""
     rule = caller_rule("api_key", TextField(("key",)), 256)
-    assert rule.read(["acme", "x" * 1000, "ann"]) == ["api_key:acme", None, "api_key:ann"]
+    assert rule.read(["acme", "x" * 1000, "ann"]) == ["api_key:acme", UNUSABLE, "api_key:ann"]
     assert set(rule) == {"acme", "ann"}
 
 

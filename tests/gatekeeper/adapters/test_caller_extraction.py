@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from hypothesis import strategies as st
 
 from gatekeeper.adapters import asgi, caller_extraction, wsgi
 from gatekeeper.adapters.admission_control import RequestIdentity
-from gatekeeper.adapters.caller_extraction import TrustedProxies, first
-from gatekeeper.identity import address_of
+from gatekeeper.adapters.caller_extraction import TrustedProxies, asked_caller, first
+from gatekeeper.gate import Gate
+from gatekeeper.identity import UNNAMED, address_of
+from gatekeeper.model import Lock
 from gatekeeper.requestlog.log_record import LogEntry, line_of
+from gatekeeper.sources.fixed import FixedSource
 from tests.support.requestlog import count_lines
 from tests.support.vectors import VECTORS, Vector
 
@@ -42,7 +47,7 @@ def test_a_header_gives_the_name_that_the_log_has(vector: Vector) -> None:
     """Read as UTF-8, as proxies log it; half of a surrogate pair is not a name."""
     ((kind, text),) = vector.names.items()
     value = (text or "").encode("utf-8", "surrogatepass")
-    wanted = vector.caller or ""
+    wanted = "" if vector.caller == UNNAMED else vector.caller
     scope = {"headers": [(b"x-caller", value)]}
     assert asgi.header("x-caller", kind)(scope) == wanted
     assert wsgi.header("x-caller", kind)({"HTTP_X_CALLER": value.decode("latin-1")}) == wanted
@@ -51,7 +56,7 @@ def test_a_header_gives_the_name_that_the_log_has(vector: Vector) -> None:
 FALLING_BACK = [
     vector
     for vector in VECTORS
-    if vector.caller is not None and len(vector.names) > 1 and "account" not in vector.names
+    if len(vector.names) > 1 and "account" not in vector.names
 ]
 
 
@@ -60,17 +65,21 @@ def test_the_first_name_that_is_present_is_checked_and_counted(vector: Vector) -
     headers = {f"x-{kind}".replace("_", "-"): text for kind, text in vector.names.items() if text}
     peer = headers.pop("x-address", None) or ""
     scope = {
-        "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+        "headers": [(name.encode(), text.encode("utf-8", "surrogatepass")) for name, text in headers.items()],
         "client": (peer, 1),
     }
-    environ = {f"HTTP_{name.upper().replace('-', '_')}": text for name, text in headers.items()}
+    environ = {
+        f"HTTP_{name.upper().replace('-', '_')}": text.encode("utf-8", "surrogatepass").decode("latin-1")
+        for name, text in headers.items()
+    }
     for adapter, request in ((asgi, scope), (wsgi, environ | {"REMOTE_ADDR": peer})):
         by = {
             "api_key": adapter.header("x-api-key"),
             "user": adapter.header("x-user", kind="user"),
             "address": adapter.address(prefix6=vector.prefix6),
         }
-        assert first(*(by[kind] for kind in vector.names))(request) == vector.caller
+        caller = first(*(by[kind] for kind in vector.names))(request)
+        assert asked_caller(caller, address="") == vector.caller
 
 
 def test_a_header_in_another_encoding_counts_as_absent() -> None:
@@ -83,11 +92,64 @@ def test_a_header_in_another_encoding_counts_as_absent() -> None:
 def test_the_request_log_is_counted_under_the_name_that_the_guard_checked(
     vector: Vector, tmp_path: Path
 ) -> None:
-    caller = vector.caller or ""
-    entry = LogEntry(1, 1, 200, 0, "GET", "/", RequestIdentity(caller, address="198.51.100.1"))
+    """As the guard has it: "" for a request without a usable name, and no address behind a Unix socket."""
+    identity = RequestIdentity(vector.caller, address="198.51.100.1")
+    if vector.caller == UNNAMED:
+        identity = RequestIdentity()
+    entry = LogEntry(1, 1, 200, 0, "GET", "/", identity)
     found = count_lines(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
-    assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(caller, 1)]
+    assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(vector.caller, 1)]
     assert found.rejected == []
+
+
+def test_requests_without_any_name_are_counted_and_refused_under_one_fixed_caller() -> None:
+    """Behind a Unix socket a request without a key has neither caller nor address."""
+    lines = b"".join(
+        line_of(LogEntry(n, 1, 200, 0, "GET", "/", RequestIdentity()), str(n)).text for n in range(1_500)
+    )
+    found = count_lines(ROOT / "deploy" / "requestlog.toml", lines)
+    assert {row.key: row.value for row in found.rows if row.meter == "requests"} == {UNNAMED: 1_500}
+    now = datetime.now(UTC)
+    lock = Lock("caller", UNNAMED, "daily", began=now, until=now + timedelta(hours=1))
+    gate = Gate(FixedSource(lock))
+    gate.ready(1)
+    assert asgi_status(gate, client=None) == 429
+    assert asgi_status(gate, client=("192.0.2.1", 1)) == 200
+    assert wsgi_status(gate, {}) == 429
+    assert wsgi_status(gate, {"REMOTE_ADDR": "192.0.2.1"}) == 200
+    gate.close()
+
+
+def asgi_status(gate: Gate, client: tuple[str, int] | None) -> int:
+    statuses: list[int] = []
+
+    async def app(_scope: asgi.Scope, _receive: asgi.Receive, send: asgi.Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: asgi.Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    async def receive() -> asgi.Message:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": client}
+    asyncio.run(asgi.Guard(app, gate)(scope, receive, send))
+    return statuses[0]
+
+
+def wsgi_status(gate: Gate, names: dict[str, str]) -> int:
+    statuses: list[int] = []
+
+    def start_response(status: str, *_: object) -> Callable[[bytes], object]:
+        statuses.append(int(status[:3]))
+        return statuses.append  # type: ignore[arg-type]
+
+    def app(_environ: wsgi.Environ, start: wsgi.StartResponse) -> list[bytes]:
+        start("200 OK", [])
+        return []
+
+    wsgi.Guard(app, gate)({"REQUEST_METHOD": "GET", "PATH_INFO": "/", **names}, start_response)
+    return statuses[0]
 
 
 # -- behind proxies ------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ def test_a_record_has_only_known_fields() -> None:
     assert written() == {
         "id": "id",
         "ts": 1_700_000_000_123_456,
+        "address": "",
         "method": "GET",
         "path": "/v1/items/7",
         "status": 200,

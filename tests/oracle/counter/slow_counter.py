@@ -37,6 +37,8 @@ RULES = ("old", "new", "drawn")
 
 def with_default_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping:
     """Returns the mapping; for combined lines without fields, one of the line's parts by their own names."""
+    names = ("address",) if mapping.format == "combined" else ("api_key", "user", "address")
+    mapping = replace(mapping, caller=mapping.caller or names)
     if mapping.format != "combined" or mapping.fields:
         return mapping
     fields: dict[str, mappings.Field] = {
@@ -89,12 +91,23 @@ class Names:
 
     def of(self, caller: str, ms: int, offset: int) -> str:
         hour = ms // HOUR_MS
-        self.behind = self.behind + 1 if hour < self.hour - 24 else 0
-        if hour > self.hour or self.behind == 10_000:
+        is_first = self.hour == -1
+        begins = is_first or self.hour < hour <= self.hour + 24
+        if not is_first and hour < self.hour - 24:
+            self.behind += 1
+            begins = self.behind >= 10_000
+        elif not is_first and hour > self.hour + 24:
+            self.behind -= 1
+            begins = self.behind <= -100
+        elif self.behind:
+            self.behind -= 1 if self.behind > 0 else -1
+        if begins:
             if hour != self.before:
                 self.how[hour] = {}
                 self.begun.append(hour)
-            self.hour, self.before, self.behind = hour, self.hour, 0
+            if abs(hour - self.hour) > 24:
+                self.behind = 0
+            self.hour, self.before = hour, self.hour
         mine = self.how[self.hour]
         if caller not in mine:
             room = {how: list(mine.values()).count(how) < self.most for how in RULES}
@@ -197,7 +210,11 @@ class SlowCounter:
         for offset, kafka_ms, value in records:
             found: Request | Rejected
             try:
-                found = read_record(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
+                found = read_record(
+                    value, kafka_ms, mapping, self.dimensions, list(self.meters.values()),
+                    after_counted=part.before.hour != -1
+                    or any(isinstance(read.found, Request) for read in part.records),
+                )  # fmt: skip
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
@@ -218,7 +235,7 @@ class SlowCounter:
         for read in part.records:
             if isinstance(read.found, Request):
                 length, run = 0, []
-            elif read.found.reason != "tombstone" and read.offset >= part.before.rejects_accepted_to:
+            elif read.found.reason not in {"tombstone", "too-large"} and read.offset >= part.before.rejects_accepted_to:
                 length, run = length + 1, [*run, read]
             yield length, run
 
@@ -239,6 +256,7 @@ class SlowCounter:
                     part.resume_token,
                     sum(request.texts.get("caller") == "overflow:" for request in counted),
                     self.state(at),
+                    sum(request.renamed for request in counted),
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""

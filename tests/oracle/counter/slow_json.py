@@ -102,13 +102,21 @@ class Text:
     def string(self) -> str:
         self.expect('"')
         units: list[str] = []
+        high = False  # whether the last unit was an escape, and so may begin a pair
         while not self.take('"'):
             char = self.peek()
             if char == "" or char < " ":
                 raise Refused("bad-json")
             self.at += 1
-            units.append(self.escaped() if char == "\\" else char)
-        return "".join(units).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+            was_escape = self.peek() == "u"
+            unit = self.escaped() if char == "\\" else char
+            # Two escapes in a row may be a pair; a byte that is not UTF-8 is half of one, and never pairs.
+            is_low = char == "\\" and was_escape and 0xDC00 <= ord(unit) < 0xE000
+            if is_low and units and high and 0xD800 <= ord(units[-1]) < 0xDC00:
+                unit = (units.pop() + unit).encode("utf-16", "surrogatepass").decode("utf-16")
+            high = char == "\\" and was_escape
+            units.append(unit)
+        return "".join(units)
 
     def escaped(self) -> str:
         if self.take("u"):

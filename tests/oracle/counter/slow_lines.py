@@ -48,23 +48,55 @@ class Line:
         self.at += 1
         return self.line[begin : self.at - 1]
 
-    def user(self) -> str:
-        """Reads the words before the bracket of the time."""
-        words = [self.until(" ")]
-        while self.peek() == " " and self.line[self.at + 1 : self.at + 2] not in {"", "[", '"', " "}:
-            self.at += 1
-            words.append(self.until('[" '))
-        return " ".join(words)
+    def user_and_time(self) -> tuple[str, str]:
+        """Reads up to the quote of the request: the time is in the last brackets, the user before them."""
+        if self.line.startswith('"" ', self.at):
+            self.at += 3
+            user = '""'
+        else:
+            user = ""
+        begin = self.at
+        while self.peek() != '"':
+            self.at += 2 if self.peek() == "\\" else 1
+            if self.at >= len(self.line):
+                raise Refused("bad-line")
+        text = self.line[begin : self.at]
+        if not text.endswith("] ") or "[" not in text:
+            raise Refused("bad-line")
+        open_at = max(at for at, char in enumerate(text) if char == "[")
+        time, before = text[open_at + 1 : -2], text[:open_at]
+        if not time or "]" in time:
+            raise Refused("bad-line")
+        if user == '""':
+            if before:
+                raise Refused("bad-line")
+            return "-", time
+        if before[-1:] != " ":
+            raise Refused("bad-line")
+        user = before[:-1]
+        return ("-" if all(word in {"", "-"} for word in user.split(" ")) else user), time
+
+    def vhost(self) -> str:
+        """Reads host and port in front of an address; "-" where they are not there."""
+        first, _, rest = self.line.partition(" ")
+        host, _, port = first.rpartition(":")
+        is_host = host != "" and (":" not in host or (host[0] == "[" and host.find("]") == len(host) - 1 > 1))
+        if not is_host or not 1 <= len(port) <= 5 or not set(port) <= DIGITS:
+            return "-"
+        second, blank, _ = rest.partition(" ")
+        like_address = set(second) <= set("0123456789abcdefABCDEF.:") and set(second) & set(".:")
+        if not blank or not like_address:
+            return "-"
+        self.at = len(first) + 1
+        return first
 
     def parts(self) -> dict[str, Any]:
+        vhost = self.vhost()
         address = self.until(" ")
         self.expect(" ")
         self.until(" ")
         self.expect(" ")
-        user = self.user()
-        self.expect(" [")
-        time = self.until("]")
-        self.expect("] ")
+        user, time = self.user_and_time()
         request = self.quoted()
         self.expect(" ")
         status = self.until(" ")
@@ -75,6 +107,7 @@ class Line:
         if self.at < len(self.line):
             self.expect(" ")  # the rest of the line is not checked
         found = {
+            "vhost": vhost,
             "address": address,
             "user": user,
             "time": time,

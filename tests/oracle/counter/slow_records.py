@@ -36,6 +36,7 @@ class Request(NamedTuple):
     numbers: Mapping[str, int]  # by field
     denied: bool
     matches: Mapping[str, bool]  # by meter: whether all of its conditions hold
+    renamed: bool  # whether it had an unusable name, or none
 
 
 def all_hold(
@@ -83,19 +84,31 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     return number
 
 
-def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
-    for name in mapping.caller:
+def caller_of(
+    look_up: LookUp, mapping: mappings.SourceMapping, *, after_counted: bool
+) -> tuple[str, bool]:
+    """Returns the caller, and whether the record had an unusable name, or none."""
+    names = list(mapping.caller)
+    if isinstance(mapping.fields.get("address"), mappings.AddressField):
+        names.append("address")
+    was_unusable, is_absent = False, True
+    for name in names:
         field = mapping.fields.get(name)
         value = MISSING if field is None else look_up(field.path)
-        if field is None or value is MISSING or (type(value) is str and value == ""):
+        if field is None or value is MISSING:
             continue
-        text = value if type(value) is str else None
-        if text is not None and isinstance(field, mappings.AddressField):
-            text = address_of(text, field.prefix6)
-        if text is None or not is_name(text, mapping.name_bytes_max):
+        is_absent = False
+        if type(value) is not str:
             raise Refused("bad-caller")
-        return f"{name}:{text}"
-    raise Refused("bad-caller")
+        if value in {"", "-"}:
+            continue
+        text = address_of(value, field.prefix6) if isinstance(field, mappings.AddressField) else value
+        if text is not None and is_name(text, mapping.name_bytes_max):
+            return f"{name}:{text}", was_unusable
+        was_unusable = True
+    if is_absent and not after_counted:
+        raise Refused("bad-caller")
+    return "unnamed:", True
 
 
 def document_of(value: bytes | None, mapping: mappings.SourceMapping) -> dict[str, Any]:
@@ -103,11 +116,13 @@ def document_of(value: bytes | None, mapping: mappings.SourceMapping) -> dict[st
         raise Refused("tombstone")
     if len(value) > mapping.value_bytes_max:
         raise Refused("too-large")
+    text = value.decode(errors="surrogateescape")
     try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        raise Refused("bad-utf8") from None
-    return parse_json(text) if mapping.format == "json" else parse_combined(text)
+        return parse_json(text) if mapping.format == "json" else parse_combined(text)
+    except Refused:
+        if any(0xDC80 <= ord(char) < 0xDD00 for char in text):
+            raise Refused("bad-utf8") from None
+        raise
 
 
 def texts_of(dimensions: Sequence[str], look_up: LookUp, mapping: mappings.SourceMapping) -> dict[str, str]:
@@ -149,8 +164,13 @@ def read_record(
     mapping: mappings.SourceMapping,
     dimensions: Sequence[str],
     meters: Sequence[Meter],
+    *,
+    after_counted: bool = True,
 ) -> Request:
-    """Returns the request of a record. Raises Refused with the first reason, in the contract's order."""
+    """Returns the request of a record. Raises Refused with the first reason, in the contract's order.
+
+    `after_counted` says whether an earlier record of the partition was counted.
+    """
     document = document_of(value, mapping)
 
     def look_up(path: tuple[str, ...]) -> Any:
@@ -159,7 +179,9 @@ def read_record(
             found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
         return found
 
-    caller = caller_of(look_up, mapping)
+    caller, renamed = "", False
+    if "caller" in dimensions:
+        caller, renamed = caller_of(look_up, mapping, after_counted=after_counted)
     known_ms = kafka_ms if kafka_ms is not None and kafka_ms >= 0 else None
     ms = known_ms if mapping.time is None else time_ms(look_up(mapping.time.path), mapping.time)
     if ms is None:
@@ -171,4 +193,4 @@ def read_record(
     texts = texts_of([name for name in dimensions if name != "caller"], look_up, mapping)
     check_time(ms, known_ms, mapping)
     present = {name: number for name, number in numbers.items() if number is not None}
-    return Request({"caller": caller} | texts, ms, present, denied, matches)
+    return Request({"caller": caller} | texts, ms, present, denied, matches, renamed)

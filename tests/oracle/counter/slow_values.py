@@ -114,8 +114,8 @@ def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | Non
     if text is None or text == "":
         return text
     if isinstance(field, mappings.AddressField):
-        return address_of(text, field.prefix6)
-    return text if is_name(text, bytes_max) else None
+        return address_of(text, field.prefix6) or ""
+    return text if is_name(text, bytes_max) else ""
 
 
 def time_ms(value: Any, field: mappings.TimeField) -> int | None:
