@@ -52,6 +52,13 @@ OVERFLOW = Metric(
     "Records counted in overflow instead of by their caller's name, because there were too many callers.",
     ("source",),
 )
+RENAMED = Metric(
+    "gatelock_renamed_records_total",
+    "counter",
+    "Records counted under another name of their request, its address or `unnamed:`, because their caller's name "
+    "was missing or unusable.",
+    PARTITION,
+)
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
     "counter",
@@ -127,6 +134,7 @@ class Metrics:
         self._records = self._counter(RECORDS)
         self._rejected = self._counter(REJECTED)
         self._overflow = self._counter(OVERFLOW)
+        self._renamed = self._counter(RENAMED)
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
         self._flush = prometheus.Histogram(
@@ -140,6 +148,8 @@ class Metrics:
             for result in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, result).inc(getattr(progress, result))
             self._overflow.labels(progress.part.source).inc(progress.overflow)
+            part = progress.part
+            self._renamed.labels(part.source, part.topic, str(part.number)).inc(progress.renamed)
         rejected = Counter((record.part.source, record.reason) for record in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)

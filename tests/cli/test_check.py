@@ -140,3 +140,18 @@ def test_a_window_that_ends_before_its_gates_close_is_a_fault(
     assert 'write flush_every = "4s" or less' in result.output
     configure(text + '"4s"')
     assert gatelock("check").exit_code == 0
+
+
+def test_a_caller_that_is_the_user_of_a_combined_line_is_warned_of(
+    gatelock: Gatelock, configure: Configure
+) -> None:
+    combined = VALID.replace('caller = "address"', 'caller = ["user", "address"]')
+    configure(combined)
+    first, warning, *_ = gatelock("check").output.splitlines()
+    assert first == "gatelock.toml: 1 warning"
+    assert warning.startswith("source access.log: the caller is the user of a combined line")
+    assert 'write caller = ["address"]' in warning
+    (found,) = json.loads(gatelock("check", "--json").output)["warnings"]
+    assert found == warning
+    configure(VALID)
+    assert json.loads(gatelock("check", "--json").output)["warnings"] == []

@@ -249,7 +249,7 @@ def test_files_that_are_imported_again_are_counted_once(
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
     result = process("import", "old.log", "new.log", "--source", "web", "--json")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "problems": {}}
+    assert json.loads(result.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "renamed": 0, "problems": {}}
     result = process("import", "new.log", "old.log", "--source", "web")
     assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
     assert usage_by_day(gatelock) == {
@@ -281,6 +281,28 @@ def test_a_new_policy_is_in_force_after_an_import_also_without_a_running_analyze
         assert db.scalars(sa.select(schema.plans.c.pending).where(schema.plans.c.active == 1)).all() == [""]
         assert db.scalars(sa.select(schema.leases.c.name)).all() == [], "another analyzer need not wait"
     engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_an_import_says_when_all_of_its_records_have_one_caller(
+    configured: Path, process: Gatelock, gatelock: Gatelock
+) -> None:
+    """Host names in place of addresses, for example, all count under one name."""
+
+    def sentences(lines: str) -> list[str]:
+        result = process("import", "-", "--source", "web", input=lines)
+        assert result.returncode == 0
+        return [text for text in result.stderr.splitlines() if not text.startswith("{")]
+
+    lines = "".join(line(f"host-{n}.example", 20) for n in range(999))
+    (only,) = sentences(lines)
+    assert only.startswith("999 of them had no usable name"), "they may be one caller's"
+    first, second = sentences(line("other.example", 20) * 3 + lines)
+    assert first == "all 1,002 records have one caller, 'unnamed:': does `caller` of the source name its field?"
+    assert second.startswith("1,002 of them had no usable name")
+    assert 'caller = ["host"]' in second
+    lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))
+    assert sentences(lines) == []
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

@@ -13,6 +13,7 @@ from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
+    from analyzer.config.tables.sources import SourceTable
     from analyzer.core.counting.meters import Meter
     from analyzer.core.judging.delay_bound import FrontLimiter
     from analyzer.core.records.mapping import Condition
@@ -125,7 +126,9 @@ def _print(
     if faults:
         typer.echo(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
-        typer.echo("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
+        warnings = _warnings(settings)
+        found = plural(len(warnings), "warning") if warnings else "nothing is wrong"
+        typer.echo("\n".join([f"{shown}: {found}", *warnings, "", *_summary_lines(settings)]))
         if overshoot is not None:
             typer.echo(f"overshoot   {overshoot}")
 
@@ -144,8 +147,28 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
         "groupings": list(plan.groupings),
         "meters": [{"name": meter.name, "width_s": BUCKET_S} for meter in plan.meters],
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
+        "warnings": _warnings(settings),
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
+
+
+def _warnings(settings: Settings) -> list[str]:
+    """Sentences about what is valid and often a mistake."""
+    from analyzer.core.records.formats import COMBINED, FORMATS
+
+    return [
+        f"source {source.name}: the caller is the user of a {source.format} line, where servers write what a "
+        "client says, also of a login that failed: anybody may use up the limit of another; "
+        'write caller = ["address"], unless the server refuses such requests before it logs them'
+        for source in settings.sources
+        if FORMATS[source.format] is COMBINED and _are_users(source)
+    ]
+
+
+def _are_users(source: SourceTable) -> bool:
+    """Whether a field of the caller is read from the part `user`."""
+    entries = source.fields.entries
+    return any(entries[name].path == ("user",) for name in source.callers if name in entries)
 
 
 def _summary_lines(settings: Settings) -> Iterator[str]:

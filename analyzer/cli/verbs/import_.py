@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from analyzer.pipeline import FlushResult
     from gatekeeper.model import Change
 
+ONE_CALLER_MIN = 1_000  # records of one caller, and of no other, from which the mapping may be wrong
 ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten seconds if it refuses at once
 
 
 @dataclass(slots=True)
 class ImportProgress:
-    """Observes the loop of an import: records stored, and failed attempts in a row at the database."""
+    """Observes the loop of an import: records stored, and failed attempts in a row at the database.
+
+    `renamed` records are counted under another name, because theirs is unusable. Of `callers` one is kept, or
+    two, which show that there are several.
+    """
 
     stored: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("seen", "counted", "dead", "late"), 0)
     )
+    renamed: int = 0
+    callers: set[str] = field(default_factory=set)
     failures: int = 0
     sentence: str = ""  # of the last failure
 
@@ -44,6 +51,10 @@ class ImportProgress:
         for progress in result.counted.parts:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
+            self.renamed += progress.renamed
+        for table in result.counted.tables:
+            if table.grouping == "caller" and len(self.callers) < 2:
+                self.callers.update([min(table.keys), max(table.keys)])
 
     def locks_ended(self, _changes: Sequence[Change]) -> None:
         """Ignored: locks that end are not a result of the import."""
@@ -145,13 +156,29 @@ def _print(progress: ImportProgress, problems: dict[str, str], *, as_json: bool)
 
     stored = progress.stored
     if as_json:
-        json_lines([{**stored, "problems": problems}])
+        json_lines([{**stored, "renamed": progress.renamed, "problems": problems}])
     else:
         counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
         typer.echo(counts if stored["seen"] or problems else "nothing new: every record was counted before")
         if stored["dead"]:
             typer.echo("see unreadable records, each with its reason: gatelock rejects list", err=True)
+        for sentence in _doubts(progress):
+            typer.echo(sentence, err=True)
         for name, reason in problems.items():
             typer.echo(f"{name}: {reason}", err=True)
     if problems or (stored["seen"] and not stored["counted"]):
         raise typer.Exit(FOUND)
+
+
+def _doubts(progress: ImportProgress) -> Iterator[str]:
+    """Yields what a wrong mapping would look like, for the operator to decide."""
+    counted = progress.stored["counted"]
+    if len(progress.callers) == 1 and counted >= ONE_CALLER_MIN:
+        (caller,) = progress.callers
+        yield f"all {counted:,} records have one caller, {caller!a}: does `caller` of the source name its field?"
+    if progress.renamed:
+        yield (
+            f"{progress.renamed:,} of them had no usable name, and count under their address or unnamed:. A name "
+            "has at most 256 bytes and no hidden characters, and an address is an IP address; to count host names "
+            'write caller = ["host"], and host = "address" in [sources.fields]'
+        )
