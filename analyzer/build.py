@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,9 @@ from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
+from analyzer.core.records.value_rules import SecretMissing
 from analyzer.daemon import Daemon, LoopObserver, log_notes
+from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
@@ -43,6 +45,7 @@ from analyzer.store.transaction.analyzers import (
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.identity import NameDigest
 from gatekeeper.model import Change
 
 # A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
@@ -133,7 +136,9 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     plan = plan_in_force(engine) or file
     differing = differing_sources(plan, file)
     by = plan.with_sources(without_limits(dict(file.sources) | dict(plan.sources)))
-    return RejectRetry(SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by), differing)
+    return RejectRetry(
+        SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by, digests_of(settings)), differing
+    )
 
 
 def wall_ms() -> int:
@@ -141,9 +146,18 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_counter(plan: Plan) -> Counter:
-    """Returns an empty counter for `plan`."""
-    return PythonCounter(plan.sources, plan.groupings, plan.meters)
+def new_counter(plan: Plan, digests: Iterable[NameDigest] = ()) -> Counter:
+    """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there."""
+    try:
+        return PythonCounter(plan.sources, plan.groupings, plan.meters, digests=digests)
+    except SecretMissing as missing:
+        raise CannotCount(f"{missing}: give this analyzer the same digest_secret as the others") from missing
+
+
+def digests_of(settings: Settings) -> list[NameDigest]:
+    """Returns the digests that fields may be counted by."""
+    digest = settings.analyzer.digest
+    return [] if digest is None else [digest]
 
 
 def _file_of(settings: Settings, *, is_applied: bool) -> AnalyzerFile:
@@ -174,11 +188,14 @@ def _daemon(
     agreement: Agreement,
     agree: Callable[[], Agreement],
 ) -> Daemon:
-    # What the plan lacks is counted by the configuration until it is added.
-    own = settings.plan().sources
+    own, digests = settings.plan().sources, digests_of(settings)
 
     def counter_for(plan: Plan) -> Counter:
-        return new_counter(plan.with_sources(dict(own) | dict(plan.sources)))
+        # What the plan lacks is counted by the configuration until it is added. Sources of other machines may
+        # need secrets that are not here.
+        return new_counter(
+            plan.with_sources({name: plan.sources.get(name, own[name]) for name in own}), digests
+        )
 
     pipeline = Pipeline(
         source=source,

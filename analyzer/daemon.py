@@ -33,8 +33,8 @@ from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Gap, Partition
 from analyzer.errors import (
     AnalyzerError,
+    CannotCount,
     DatabaseReplaced,
-    NotInstalled,
     PartitionLost,
     PlanChanged,
     SchemaBehind,
@@ -225,7 +225,7 @@ class Daemon:
         try:
             agreement = self.agree()
             self.pipeline.adopt(agreement, self.counter_for(agreement.plan))
-        except (SchemaBehind, NotInstalled) as error:
+        except (SchemaBehind, CannotCount) as error:
             self.stand_by(error)
             return False
         log_notes(agreement)

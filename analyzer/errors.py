@@ -31,6 +31,10 @@ class PlanChanged(AnalyzerError):
         super().__init__(f"plan {counted_by} is no longer in force ({why}); taking the active one")
 
 
+class CannotCount(AnalyzerError):
+    """The plan in force cannot be counted by in this process."""
+
+
 class SourceDiffers(AnalyzerError):
     """A source is to be counted by another mapping than the plan in force has for it."""
 

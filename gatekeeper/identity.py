@@ -5,12 +5,26 @@ The analyzer and the gate call the same functions, and the same vectors test bot
 
 from __future__ import annotations
 
+import hmac
 import re
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-__all__ = ["MISSING", "NAME_BYTES_MAX", "UNNAMED", "address_of", "caller_of", "is_name", "typed"]
+__all__ = [
+    "MISSING",
+    "NAME_BYTES_MAX",
+    "UNNAMED",
+    "NameDigest",
+    "address_of",
+    "caller_of",
+    "is_name",
+    "typed",
+]
 
 NAME_BYTES_MAX = 256
+
+DIGEST_CHARS = 32  # hexadecimal: 128 bits, so that two names never have one digest
+SECRET_BYTES_MIN = 16
 
 # The caller of requests that have no usable name. No name can make it: the text behind a colon is not empty.
 UNNAMED = "unnamed:"
@@ -117,3 +131,52 @@ def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
         if name is not None and is_name(name):
             return typed(kind, name)
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class NameDigest:
+    """A keyed digest of names: callers are counted and looked up by it, and their keys are stored nowhere.
+
+    The first 32 hexadecimal digits of HMAC-SHA256 over the name's UTF-8. Without the secret nobody can find out
+    by trying keys which caller a digest stands for; with another secret all callers have other names.
+
+    Args:
+        secret: At least 16 bytes, from a file or the environment; equal for the analyzer and every gate.
+
+    Raises:
+        ValueError: The secret is too short.
+
+    Example:
+        >>> NameDigest("kept in a secret file").of("acme")
+        '058ea18ec06f363c4bcba2e224b640f1'
+    """
+
+    secret: str | bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        secret = self.secret.encode() if isinstance(self.secret, str) else self.secret
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"secret: expected at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
+        object.__setattr__(self, "secret", secret)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells secrets apart: two digests with one fingerprint have one secret. No name has it as its digest.
+
+        Example:
+            >>> NameDigest("kept in a secret file").fingerprint
+            'd5bcd69bee8ad80f'
+        """
+        return self.of("\0fingerprint")[:16]
+
+    def of(self, text: str) -> str:
+        """The digest of a name.
+
+        Args:
+            text: The name, as the client sends it.
+
+        Raises:
+            UnicodeEncodeError: The text contains half of a surrogate pair: it cannot be a name.
+        """
+        assert isinstance(self.secret, bytes)
+        return hmac.digest(self.secret, text.encode(), "sha256").hex()[:DIGEST_CHARS]

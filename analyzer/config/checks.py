@@ -43,6 +43,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _analyzer(tables.analyzer)
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered)
+        yield from _digests(("sources", index, "fields"), source.fields, tables)
     for index, meter in tables.meters.items():
         yield from _meter(("meters", index), meter, tables.sources)
     for index, policy in tables.policies.items():
@@ -213,6 +214,21 @@ def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -
                 yield KeyFault((*at, key), "applies to numbers only", 'remove it, or add kind = "whole"')
     if entry.required and entry.default is not None:
         yield KeyFault((*at, "default"), "a required number has no default", "remove default or required")
+
+
+def _digests(at: KeyPath, fields: FieldsTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults of fields that are counted by their digest."""
+    for name, entry in fields.plain.items():
+        if entry.digest is None:
+            continue
+        if entry.is_declared_number or name in tables.metered:
+            yield KeyFault((*at, name, "digest"), "applies to text only", "remove it")
+        elif tables.analyzer.digest is None:
+            yield KeyFault(
+                (*at, name, "digest"),
+                "needs a secret",
+                'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET',
+            )
 
 
 def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:

@@ -108,7 +108,8 @@ class Settings(BaseSettings):
     def mappings(self) -> dict[str, SourceMapping]:
         """The mapping of each source's records, by the source's name."""
         metered = frozenset(meter.field for meter in self.meters if meter.field is not None)
-        return {source.name: source.mapping(metered) for source in self.sources}
+        digest = self.analyzer.digest
+        return {source.name: source.mapping(metered, digest) for source in self.sources}
 
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""

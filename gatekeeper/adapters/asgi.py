@@ -26,6 +26,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
+from gatekeeper.identity import NameDigest
 from gatekeeper.model import ALLOWED
 
 __all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
@@ -71,7 +72,7 @@ class AppResponse(NamedTuple):
     headers: Headers
 
 
-def header(name: str, kind: CallerKind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = None) -> Extractor:
     """Returns an extractor of the caller from a request header: `api_key:...` by default.
 
     The value is read as UTF-8, as proxies log it; frameworks read latin-1. The first of several headers
@@ -80,20 +81,22 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     Args:
         name: Name of the header, in any case.
         kind: Kind of the caller's name: "api_key", "user" or "address".
+        digest: Digest of the name, so that keys are stored nowhere; the log has to count by the same one. None:
+            the name itself.
 
     Raises:
-        ValueError: `kind` is unknown.
+        ValueError: `kind` is unknown, or an address has a digest.
 
     >>> header("X-User", kind="user")({"headers": [(b"x-user", b"ann")]})
     'user:ann'
     """
-    require_kind(kind)
+    require_kind(kind, digest)
     wanted = name.lower().encode("latin-1")
 
     def extract_caller(scope: Scope) -> str:
         for found, value in scope["headers"]:
             if found == wanted:
-                return name_from_header(kind, value)
+                return name_from_header(kind, value, digest)
         return ""
 
     return extract_caller

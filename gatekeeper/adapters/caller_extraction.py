@@ -14,7 +14,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeVar, get_args
 
-from gatekeeper.identity import NAME_BYTES_MAX, UNNAMED, address_of, is_name, typed
+from gatekeeper.identity import NAME_BYTES_MAX, UNNAMED, NameDigest, address_of, is_name, typed
 
 CallerKind = Literal["api_key", "user", "address"]
 
@@ -49,18 +49,22 @@ def asked_caller(caller: str, address: str) -> str:
     return caller or ("" if address else UNNAMED)
 
 
-def name_from_header(kind: str, value: bytes) -> str:
+def name_from_header(kind: str, value: bytes, digest: NameDigest | None = None) -> str:
     """Returns the caller's typed name for a header's value; "" for a value that cannot be a name."""
-    return _cached_name(kind, value) if len(value) <= NAME_BYTES_MAX else ""
+    return _cached_name(kind, value, digest) if len(value) <= NAME_BYTES_MAX else ""
 
 
 @lru_cache(CACHE_SIZE)
-def _cached_name(kind: str, value: bytes) -> str:
-    return caller_name(kind, decode_header(value))
+def _cached_name(kind: str, value: bytes, digest: NameDigest | None) -> str:
+    text = decode_header(value)
+    name = caller_name(kind, text)
+    return typed(kind, digest.of(text)) if name and digest is not None else name
 
 
-def require_kind(kind: str) -> None:
-    """Raises ValueError for an unknown kind of name."""
+def require_kind(kind: str, digest: NameDigest | None = None) -> None:
+    """Raises ValueError for an unknown kind of name, and for a digest of addresses."""
+    if kind == "address" and digest is not None:
+        raise ValueError("digest: expected none, because an address is not secret")
     if kind not in CALLER_KINDS:
         raise ValueError(f"kind: expected one of {', '.join(CALLER_KINDS)}, got {kind!r}")
 

@@ -46,6 +46,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
+from gatekeeper.identity import NameDigest
 
 __all__ = ["Gatelock", "GuardMiddleware", "address", "api_key", "cost", "exempt", "header", "user"]
 
@@ -87,7 +88,7 @@ def exempt(view: ViewFunction) -> ViewFunction:
     return view
 
 
-def header(name: str, kind: CallerKind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = None) -> Extractor:
     """Returns an extractor of the caller from a request header: `api_key:...` by default.
 
     The value is read as UTF-8, as proxies log it; Django reads latin-1. A value that cannot be a caller's
@@ -96,16 +97,18 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     Args:
         name: Name of the header, in any case.
         kind: Kind of the caller's name: "api_key", "user" or "address".
+        digest: Digest of the name, so that keys are stored nowhere; the log has to count by the same one. None:
+            the name itself.
 
     Raises:
-        ValueError: `kind` is unknown.
+        ValueError: `kind` is unknown, or an address has a digest.
 
     >>> from types import SimpleNamespace
     >>> header("x-user", kind="user")(SimpleNamespace(headers={"x-user": "ann"}))
     'user:ann'
     """
-    require_kind(kind)
-    return lambda request: _name_from_header(kind, request, name)
+    require_kind(kind, digest)
+    return lambda request: _name_from_header(kind, request, name, digest)
 
 
 def api_key(request: HttpRequest) -> str:
@@ -121,8 +124,8 @@ def api_key(request: HttpRequest) -> str:
     return _name_from_header("api_key", request, "x-api-key")
 
 
-def _name_from_header(kind: str, request: HttpRequest, header: str) -> str:
-    return name_from_header(kind, request.headers.get(header, "").encode("latin-1", "replace"))
+def _name_from_header(kind: str, request: HttpRequest, header: str, digest: NameDigest | None = None) -> str:
+    return name_from_header(kind, request.headers.get(header, "").encode("latin-1", "replace"), digest)
 
 
 def user(request: HttpRequest) -> str:

@@ -24,6 +24,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
+from gatekeeper.identity import NameDigest
 
 __all__ = ["DECISION", "AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
 
@@ -58,7 +59,7 @@ class AppResponse(NamedTuple):
     headers: Headers
 
 
-def header(name: str, kind: CallerKind = "api_key") -> Extractor:
+def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = None) -> Extractor:
     """Returns an extractor of the caller from a request header: `api_key:...` by default.
 
     The value is read as UTF-8, as proxies log it; frameworks read latin-1. A value that cannot be a caller's
@@ -67,17 +68,21 @@ def header(name: str, kind: CallerKind = "api_key") -> Extractor:
     Args:
         name: Name of the header, in any case.
         kind: Kind of the caller's name: "api_key", "user" or "address".
+        digest: Digest of the name, so that keys are stored nowhere; the log has to count by the same one. None:
+            the name itself.
 
     Raises:
-        ValueError: `kind` is unknown.
+        ValueError: `kind` is unknown, or an address has a digest.
 
     >>> header("X-User", kind="user")({"HTTP_X_USER": "ann"})
     'user:ann'
     """
-    require_kind(kind)
+    require_kind(kind, digest)
     wanted = f"HTTP_{name.upper().replace('-', '_')}"
     # PEP 3333 decodes the header's bytes as latin-1.
-    return lambda environ: name_from_header(kind, environ.get(wanted, "").encode("latin-1", "replace"))
+    return lambda environ: name_from_header(
+        kind, environ.get(wanted, "").encode("latin-1", "replace"), digest
+    )
 
 
 def user(read: Callable[[Environ], str | None] | None = None) -> Extractor:

@@ -249,7 +249,14 @@ def test_files_that_are_imported_again_are_counted_once(
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
     result = process("import", "old.log", "new.log", "--source", "web", "--json")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == {"seen": 5, "counted": 4, "dead": 1, "late": 0, "renamed": 0, "problems": {}}
+    assert json.loads(result.stdout) == {
+        "seen": 5,
+        "counted": 4,
+        "dead": 1,
+        "late": 0,
+        "renamed": 0,
+        "problems": {},
+    }
     result = process("import", "new.log", "old.log", "--source", "web")
     assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
     assert usage_by_day(gatelock) == {
@@ -298,7 +305,9 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     (only,) = sentences(lines)
     assert only.startswith("999 of them had no usable name"), "they may be one caller's"
     first, second = sentences(line("other.example", 20) * 3 + lines)
-    assert first == "all 1,002 records have one caller, 'unnamed:': does `caller` of the source name its field?"
+    assert (
+        first == "all 1,002 records have one caller, 'unnamed:': does `caller` of the source name its field?"
+    )
     assert second.startswith("1,002 of them had no usable name")
     assert 'caller = ["host"]' in second
     lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))

@@ -15,6 +15,7 @@ from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.records.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
+from gatekeeper.identity import NameDigest
 
 Read = Callable[[str], Settings]
 
@@ -319,3 +320,46 @@ def test_settings_cannot_be_changed(read: Read) -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.kafka.group_id = "another"  # type: ignore[misc]  # that is the test
     assert pickle.loads(pickle.dumps(settings.mappings())) == settings.mappings()  # noqa: S301 - our own values
+
+
+KEYED = """
+    [[sources]]
+    topic = "access-log"
+    [sources.fields]
+    time = { path = "ts", unit = "ms" }
+    api_key = { path = "key", digest = "sha256" }
+"""
+
+
+def test_the_secret_of_digests_comes_from_a_file_or_the_environment_and_is_never_shown(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "kept in a secret file"
+    (tmp_path / "secret").write_text(f"{secret}\n")
+    by_file = read(f'[analyzer]\ndigest_secret_file = "{tmp_path}/secret"\n{KEYED}')
+    monkeypatch.setenv("GATELOCK_ANALYZER__DIGEST_SECRET", secret)
+    by_environment = read(KEYED)
+    for settings in (by_file, by_environment):
+        mapping = settings.mappings()["access-log"]
+        assert mapping.fields["api_key"] == TextField(("key",), NameDigest(secret).fingerprint)
+        assert secret not in repr(settings) + str(settings) + repr(mapping)
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text", "sentence"),
+    [
+        ("", KEYED, "api_key.digest: needs a secret"),
+        ('digest_secret = "too short"', KEYED, "digest_secret: is shorter than 16 bytes"),
+        (f'digest_secret = "{"s" * 16}"', KEYED.replace('"sha256"', '"md5"'), '"md5" is not one of'),
+        (
+            f'digest_secret = "{"s" * 16}"',
+            KEYED.replace('digest = "sha256"', 'kind = "whole", digest = "sha256"'),
+            "api_key.digest: applies to text only",
+        ),
+    ],
+)
+def test_a_digest_that_cannot_be_made_is_a_fault(read: Read, analyzer: str, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigInvalid) as raised:
+        read(f"[analyzer]\n{analyzer}\n{text}")
+    assert sentence in str(raised.value)
+    assert "too short" not in str(raised.value)

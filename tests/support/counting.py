@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import Field, SourceMapping, TextField, TimeField
+from gatekeeper.identity import NameDigest
 from tests.support.counters import CounterClass, reference_counter
 from tests.support.recordsets import NOW_MS
 
@@ -48,9 +49,10 @@ def counted(
     meters: Sequence[Meter] = (REQUESTS,),
     kafka_ms: int | None = NOW_MS,
     counter_class: CounterClass = reference_counter,
+    digests: Sequence[NameDigest] = (),
 ) -> DrainedCounts:
     """Returns what a new counter drains after these records."""
-    counter = counter_class({PART.source: mapping}, groupings, meters)
+    counter = counter_class({PART.source: mapping}, groupings, meters, digests=digests)
     items = [Record(offset, kafka_ms, value) for offset, value in enumerate(values)]
     counter.feed(Records.of(PART, 0, len(items), items))
     return counter.drain()

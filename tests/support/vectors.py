@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gatekeeper.identity import UNNAMED
 
-FILE = Path(__file__).parents[1] / "vectors" / "callers.json"
+FOLDER = Path(__file__).parents[1] / "vectors"
+FILE = FOLDER / "callers.json"
 
 
 class Vector(NamedTuple):
@@ -36,3 +37,17 @@ def vectors() -> list[Vector]:
 
 
 VECTORS = vectors()
+
+
+class DigestVector(NamedTuple):
+    """A name and its digest, computed by OpenSSL: `openssl dgst -sha256 -hmac SECRET`, 32 digits of it."""
+
+    secret: str
+    text: str
+    digest: str
+
+    def __str__(self) -> str:
+        return ascii(self.text)
+
+
+DIGESTS = [DigestVector(**entry) for entry in json.loads((FOLDER / "digests.json").read_text())]

@@ -5,12 +5,32 @@ from __future__ import annotations
 import socket
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr
 
+from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import DAY_S, Listen, Name, Text, duration_between, integer_between, one_of
+from analyzer.config.values import (
+    DAY_S,
+    Listen,
+    Name,
+    Text,
+    duration_between,
+    integer_between,
+    one_of,
+    raise_fault,
+)
+from gatekeeper.identity import SECRET_BYTES_MIN, NameDigest
 
 LogLines = Literal["json", "console"]
+
+
+def long_enough(secret: SecretStr) -> SecretStr:
+    """Returns a secret that is long enough for a digest; anything else is a fault."""
+    if len(secret.get_secret_value().encode()) < SECRET_BYTES_MIN:
+        raise_fault(
+            f"is shorter than {SECRET_BYTES_MIN} bytes", "write a random secret: openssl rand -hex 32 > FILE"
+        )
+    return secret
 
 
 class AnalyzerTable(ConfigTable):
@@ -27,6 +47,16 @@ class AnalyzerTable(ConfigTable):
     keep_days: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 1830.0 * DAY_S
     # Requests on one day; callers with at most so many become one row when the minutes become quarters.
     fold_requests: Annotated[int, integer_between(0, 1_000)] = 5
+
+    # Key of the digests by which fields with `digest` are counted; gates use the same one.
+    digest_secret: Annotated[SecretStr, AfterValidator(long_enough)] | None = None
+    digest_secret_file: Annotated[SecretFile, AfterValidator(long_enough)] | None = None
+
+    @property
+    def digest(self) -> NameDigest | None:
+        """The digest of names; None without a secret."""
+        secret = self.digest_secret_file or self.digest_secret
+        return None if secret is None else NameDigest(secret.get_secret_value())
 
     @property
     def listen(self) -> tuple[str, int] | None:

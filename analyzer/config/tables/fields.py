@@ -26,8 +26,10 @@ from analyzer.core.records.mapping import (
     TimeField,
     TimeUnit,
 )
+from gatekeeper.identity import NameDigest
 
 DurationUnit = Literal["s", "ms", "us", "ns"]
+DigestName = Literal["sha256"]
 FieldKind = Literal["text", "whole", "decimal", "duration"]
 MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
 
@@ -79,16 +81,17 @@ class PlainEntry(FieldEntry):
     unit: Annotated[DurationUnit, one_of(DurationUnit)] | None = None
     default: Amount | None = None
     required: bool = False
+    digest: Annotated[DigestName, one_of(DigestName)] | None = None
 
     @property
     def is_declared_number(self) -> bool:
         """Whether `kind` or `unit` make it a number."""
         return self.unit is not None or self.kind in ("whole", "decimal", "duration")
 
-    def field(self, *, is_metered: bool) -> TextField | NumberField:
+    def field(self, *, is_metered: bool, digest: NameDigest | None) -> TextField | NumberField:
         """The field; a number if it is declared as one or if a meter takes its value."""
         if not (is_metered or self.is_declared_number):
-            return TextField(self.path)
+            return TextField(self.path, "" if self.digest is None or digest is None else digest.fingerprint)
         kind = self.number_kind
         default = None if self.required else self.scaled(self.default or Decimal(0))
         return NumberField(self.path, kind, self.unit or "s", default)

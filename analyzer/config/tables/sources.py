@@ -12,8 +12,9 @@ from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import ConditionValues, Names, Text, integer_between, one_of
 from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.mapping import Field as MappedField
+from analyzer.core.records.mapping import SourceMapping
+from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
     FormatName = str
@@ -61,10 +62,11 @@ class SourceTable(ConfigTable):
         """
         return self.caller or tuple(name for name in FORMATS[self.format].caller if name in self.fields.names)
 
-    def mapping(self, metered: frozenset[str]) -> SourceMapping:
+    def mapping(self, metered: frozenset[str], digest: NameDigest | None) -> SourceMapping:
         """The mapping that the counter reads this source by; the fields in `metered` are numbers."""
         fields: dict[str, MappedField] = {
-            name: entry.field(is_metered=name in metered) for name, entry in self.fields.plain.items()
+            name: entry.field(is_metered=name in metered, digest=digest)
+            for name, entry in self.fields.plain.items()
         }
         if self.fields.address is not None:
             fields["address"] = self.fields.address.field()

@@ -23,6 +23,7 @@ from analyzer.core.model import (
 )
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader
+from gatekeeper.identity import NameDigest
 
 ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000
@@ -39,9 +40,11 @@ class PythonCounter:
         meters: The meters; `requests` always is among them.
         rows_max: Values in memory, then `full()`.
         rejected_max: Rejected records in memory, then `full()`.
+        digests: The digests that fields may be counted by.
 
     Raises:
         ValueError: A mapping has no caller field, or a grouping is unknown.
+        SecretMissing: A field is counted by another digest.
     """
 
     def __init__(
@@ -52,11 +55,15 @@ class PythonCounter:
         *,
         rows_max: int = ROWS_MAX,
         rejected_max: int = REJECTED_MAX,
+        digests: Iterable[NameDigest] = (),
     ) -> None:
         self._mappings = mappings
         self._layout = CountLayout([grouping_of(name) for name in groupings], meters)
         projection = self._layout.projection
-        self._readers = {source: RecordReader(mapping, projection) for source, mapping in mappings.items()}
+        by_fingerprint = {digest.fingerprint: digest for digest in digests}
+        self._readers = {
+            source: RecordReader(mapping, projection, by_fingerprint) for source, mapping in mappings.items()
+        }
         self._decompressors = {
             source: Decompressor(mapping.batch_bytes_max) for source, mapping in mappings.items()
         }

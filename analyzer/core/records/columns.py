@@ -17,7 +17,9 @@ from analyzer.core.records.mapping import (
 )
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
 from analyzer.core.records.value_rules import (
+    NO_DIGESTS,
     UNUSABLE,
+    Digests,
     MemoizedRule,
     caller_rule,
     condition_rule,
@@ -78,8 +80,8 @@ class CallerColumn:
     Behind the fields of `caller` comes the address, where the source maps one, and at last UNNAMED.
     """
 
-    def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
-        """Raises ValueError when the mapping has none of the caller fields."""
+    def __init__(self, mapping: SourceMapping, index: ColumnIndex, digests: Digests = NO_DIGESTS) -> None:
+        """Raises ValueError when the mapping has none of the caller fields; SecretMissing."""
         mapped = [name for name in mapping.caller if name in mapping.fields]
         if not mapped:
             raise ValueError(f"caller: map one of the fields {', '.join(mapping.caller)}")
@@ -87,7 +89,8 @@ class CallerColumn:
             mapped.append(ADDRESS)
         fields = [(name, mapping.fields[name]) for name in mapped]
         self._rules = [
-            (index.of(field.path), caller_rule(name, field, mapping.name_bytes_max)) for name, field in fields
+            (index.of(field.path), caller_rule(name, field, mapping.name_bytes_max, digests))
+            for name, field in fields
         ]
 
     def read(self, columns: Columns) -> CallerNames:
@@ -226,13 +229,15 @@ class ConditionColumn:
 class TextColumn:
     """The text of a dimension; "" where the record or its whole source lacks the field."""
 
-    def __init__(self, mapping: SourceMapping, dimension: Dimension, index: ColumnIndex) -> None:
+    def __init__(
+        self, mapping: SourceMapping, dimension: Dimension, index: ColumnIndex, digests: Digests = NO_DIGESTS
+    ) -> None:
         field = mapping.fields.get(dimension.field)
         self._column = None if field is None else index.of(field.path)
         if field is None:
             self._rule = None
         elif dimension.network is None:
-            self._rule = text_rule(field, mapping.name_bytes_max)
+            self._rule = text_rule(field, mapping.name_bytes_max, digests)
         else:
             self._rule = network_rule(field, *dimension.network)
 

@@ -44,7 +44,19 @@ REQUEST = re.compile(r"([A-Z]++) ([^ ]++)(?: (HTTP/[0-9.]++))?")
 # "": the request.
 LINE_PARTS = ("vhost", "address", "user", "time", "", "status", "bytes", "referer", "agent")
 REQUEST_PARTS = ("method", "path", "protocol")
-PARTS = ("vhost", "address", "user", "time", "method", "path", "protocol", "status", "bytes", "referer", "agent")
+PARTS = (
+    "vhost",
+    "address",
+    "user",
+    "time",
+    "method",
+    "path",
+    "protocol",
+    "status",
+    "bytes",
+    "referer",
+    "agent",
+)
 INTEGER_PARTS = ("status", "bytes")
 INTEGER_DIGITS_MAX = 19
 

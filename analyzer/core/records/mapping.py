@@ -20,9 +20,13 @@ class TimeField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """A string, whole number or boolean, kept as text; missing or null is empty."""
+    """A string, whole number or boolean, kept as text; missing or null is empty.
+
+    With a digest, requests are counted by that of the text; conditions compare the text itself.
+    """
 
     path: FieldPath
+    digest: str = ""  # fingerprint of the secret of a `NameDigest`; "": none
 
 
 class AddressField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="address"):

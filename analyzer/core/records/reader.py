@@ -27,6 +27,7 @@ from analyzer.core.records.columns import (
 from analyzer.core.records.format_decoder import Columns
 from analyzer.core.records.formats import FORMATS, with_default_fields
 from analyzer.core.records.mapping import Condition, SourceMapping
+from analyzer.core.records.value_rules import NO_DIGESTS, Digests
 
 # The range of times that calendars can show, with room for the end of the longest window.
 FIRST_MS, END_MS = 0, 253_339_228_800_000  # 1970 up to 9998
@@ -72,20 +73,23 @@ class RequestColumns(NamedTuple):
 class RecordReader:
     """Reads the records of one source as its mapping says."""
 
-    def __init__(self, mapping: SourceMapping, projection: Projection) -> None:
-        """Raises ValueError for a mapping without any caller field, KeyError for an unknown format."""
+    def __init__(self, mapping: SourceMapping, projection: Projection, digests: Digests = NO_DIGESTS) -> None:
+        """Raises ValueError for a mapping without any caller field, KeyError for an unknown format.
+
+        Also SecretMissing, when a field is counted by a digest that is not among `digests`.
+        """
         mapping = with_default_fields(mapping)
         index = ColumnIndex()
         self._mapping = mapping
         self._dimensions = projection.dimensions
-        caller = CallerColumn(mapping, index)
+        caller = CallerColumn(mapping, index, digests)
         self._caller = caller if CALLER in projection.dimensions else None
         self._time = TimeColumn(mapping.time, index)
         self._numbers = [NumberColumn(mapping, name, index) for name in projection.numbers]
         self._denied = ConditionColumn(mapping, mapping.deny_if, index)
         self._conditions = [ConditionColumn(mapping, all_of, index) for all_of in projection.conditions]
         self._texts = {
-            dimension: TextColumn(mapping, dimension, index)
+            dimension: TextColumn(mapping, dimension, index, digests)
             for dimension in projection.dimensions
             if dimension != CALLER
         }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 from analyzer.core.records.format_decoder import RawValue
-from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField
+from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField, TextField
 from analyzer.core.records.route_matcher import RouteMatcher
-from gatekeeper.identity import MISSING, address_of, is_name, typed
+from gatekeeper.identity import MISSING, NameDigest, address_of, is_name, typed
 
+Digests = Mapping[str, NameDigest]  # by fingerprint
+NO_DIGESTS: Digests = {}
 ValueRule = Callable[[Any], Any]
 
 # Answer of a caller's rule for text that cannot be a name. False, as "" for a missing name, so that `all`
@@ -78,16 +80,31 @@ class RouteRule:
         return [self.rule(raw) for raw in column]
 
 
-def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
+class SecretMissing(ValueError):
+    """A field is counted by a digest whose secret this process does not have."""
+
+
+def digest_of(field: Field, digests: Digests) -> NameDigest | None:
+    """Returns the digest that a field is counted by, None for most. Raises SecretMissing."""
+    fingerprint = field.digest if isinstance(field, TextField) else ""
+    if fingerprint and fingerprint not in digests:
+        raise SecretMissing(
+            f"{'.'.join(field.path)} is counted by a digest with another secret (fingerprint {fingerprint})"
+        )
+    return digests[fingerprint] if fingerprint else None
+
+
+def caller_rule(kind: str, field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule:
     """Returns the rule of a caller's typed name.
 
     "" where the field is missing; UNUSABLE for text that cannot be a name; None for a value that is not text.
     A number is not a name, so that 1 and "1" never collide. Raises ValueError for a field that cannot hold a
-    name.
+    name; SecretMissing.
     """
     if isinstance(field, ResourceField | NumberField):
         raise ValueError(f"{kind}: a {type(field).__name__} cannot name a caller")  # noqa: TRY004 - a wrong mapping
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
+    digest = digest_of(field, digests)
 
     def name(raw: RawValue) -> str | bool | None:
         if type(raw) is not str:
@@ -95,12 +112,14 @@ def caller_rule(kind: str, field: Field, bytes_max: int) -> MemoizedRule:
         if raw in MISSING:
             return ""
         text = raw if prefix6 is None else address_of(raw, prefix6)
-        return typed(kind, text) if text is not None and is_name(text, bytes_max) else UNUSABLE
+        if text is None or not is_name(text, bytes_max):
+            return UNUSABLE
+        return typed(kind, text if digest is None else digest.of(text))
 
     return MemoizedRule(name, bytes_max=CALLERS_BYTES_MAX)
 
 
-def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
+def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule | RouteRule:
     """Returns the rule of a text that requests are counted by.
 
     "" where the field is missing, or has a text that cannot be a name or an address: what a client says never
@@ -109,6 +128,7 @@ def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
     if isinstance(field, ResourceField):
         return RouteRule(field)
     prefix6 = field.prefix6 if isinstance(field, AddressField) else None
+    digest = digest_of(field, digests)
 
     def text(raw: RawValue) -> str | None:
         plain = text_of(raw)
@@ -116,7 +136,9 @@ def text_rule(field: Field, bytes_max: int) -> MemoizedRule | RouteRule:
             return plain
         if prefix6 is not None:
             return address_of(plain, prefix6) or ""
-        return plain if is_name(plain, bytes_max) else ""
+        if not is_name(plain, bytes_max):
+            return ""
+        return plain if digest is None else digest.of(plain)
 
     return MemoizedRule(text)
 

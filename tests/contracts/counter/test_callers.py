@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.core.records.mapping import AddressField, Field, SourceMapping, TextField
-from gatekeeper.identity import UNNAMED, caller_of
+from gatekeeper.identity import UNNAMED, NameDigest, caller_of
 from tests.support.counting import Counted, reasons, totals
-from tests.support.vectors import VECTORS, Vector
+from tests.support.vectors import DIGESTS, VECTORS, DigestVector, Vector
 
 
 def mapping_by(*names: str, prefix6: int = 128) -> SourceMapping:
@@ -141,3 +141,35 @@ def test_the_first_nonempty_caller_field_names_the_caller(counted: Counted) -> N
         ("api_key:acme", 1),
         ("user:ann", 2),
     ]
+
+
+@pytest.mark.parametrize("vector", DIGESTS, ids=str)
+def test_a_field_with_a_digest_is_counted_by_it(counted: Counted, vector: DigestVector) -> None:
+    digest = NameDigest(vector.secret)
+    fields: dict[str, Field] = {
+        "api_key": TextField(("api_key",), digest.fingerprint),
+        "tenant": TextField(("api_key",), digest.fingerprint),
+    }
+    mapping = SourceMapping(caller=("api_key",), fields=fields, deny_if=(("tenant", (vector.text,)),))
+    found = counted(
+        mapping,
+        json.dumps({"api_key": vector.text}).encode(),
+        groupings=("caller", "tenant"),
+        digests=[digest],
+    )
+    assert {(row.grouping, row.key, row.denied) for row in found.rows} == {
+        ("caller", f"api_key:{vector.digest}", 1), ("tenant", vector.digest, 1)
+    }  # fmt: skip
+
+
+def test_an_unusable_name_has_no_digest(counted: Counted) -> None:
+    digest = NameDigest("kept in a secret file")
+    fields: dict[str, Field] = {
+        "api_key": TextField(("api_key",), digest.fingerprint),
+        "address": AddressField(("address",)),
+    }
+    mapping = SourceMapping(caller=("api_key",), fields=fields)
+    records = [json.dumps({"api_key": key, "address": "192.0.2.1"}).encode() for key in [*UNUSABLE, "", "-"]]
+    assert totals(counted(mapping, *records, digests=[digest])) == {
+        ("address:192.0.2.1", "requests"): (len(records), 0)
+    }

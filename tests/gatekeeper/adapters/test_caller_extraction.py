@@ -8,21 +8,23 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatekeeper.adapters import asgi, caller_extraction, wsgi
+from gatekeeper.adapters import asgi, caller_extraction, django, wsgi
 from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.adapters.caller_extraction import TrustedProxies, asked_caller, first
 from gatekeeper.gate import Gate
-from gatekeeper.identity import UNNAMED, address_of
+from gatekeeper.identity import UNNAMED, NameDigest, address_of
 from gatekeeper.model import Lock
 from gatekeeper.requestlog.log_record import LogEntry, line_of
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.requestlog import count_lines
-from tests.support.vectors import VECTORS, Vector
+from tests.support.vectors import DIGESTS, VECTORS, DigestVector, Vector
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,11 +55,7 @@ def test_a_header_gives_the_name_that_the_log_has(vector: Vector) -> None:
     assert wsgi.header("x-caller", kind)({"HTTP_X_CALLER": value.decode("latin-1")}) == wanted
 
 
-FALLING_BACK = [
-    vector
-    for vector in VECTORS
-    if len(vector.names) > 1 and "account" not in vector.names
-]
+FALLING_BACK = [vector for vector in VECTORS if len(vector.names) > 1 and "account" not in vector.names]
 
 
 @pytest.mark.parametrize("vector", FALLING_BACK, ids=str)
@@ -80,6 +78,27 @@ def test_the_first_name_that_is_present_is_checked_and_counted(vector: Vector) -
         }
         caller = first(*(by[kind] for kind in vector.names))(request)
         assert asked_caller(caller, address="") == vector.caller
+
+
+@pytest.mark.parametrize("vector", DIGESTS, ids=str)
+def test_a_header_with_a_digest_gives_the_name_that_the_log_has(vector: DigestVector) -> None:
+    digest = NameDigest(vector.secret.encode())
+    value, wanted = vector.text.encode(), f"api_key:{vector.digest}"
+    assert asgi.header("x-key", digest=digest)({"headers": [(b"x-key", value)]}) == wanted
+    assert wsgi.header("x-key", digest=digest)({"HTTP_X_KEY": value.decode("latin-1")}) == wanted
+    request: Any = SimpleNamespace(headers={"x-key": value.decode("latin-1")})
+    assert django.header("x-key", digest=digest)(request) == wanted
+    for unusable in (b"", b"-", b"a\x85\x00", b"\xff", b"x" * 257):
+        assert asgi.header("x-key", digest=digest)({"headers": [(b"x-key", unusable)]}) == ""
+
+
+def test_a_digest_needs_a_secret_that_it_never_shows() -> None:
+    assert "secret file" not in repr(NameDigest("kept in a secret file"))
+    with pytest.raises(ValueError, match="at least 16 bytes, got 5"):
+        NameDigest("short")
+    for adapter in (asgi, wsgi, django):
+        with pytest.raises(ValueError, match="an address is not secret"):
+            adapter.header("x-ip", kind="address", digest=NameDigest("kept in a secret file"))
 
 
 def test_a_header_in_another_encoding_counts_as_absent() -> None:

@@ -6,7 +6,7 @@ comes from a walk over all of its records since the partition began or was resum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,9 +26,11 @@ from analyzer.core.model import (
     Rejected,
 )
 from analyzer.core.records import mapping as mappings
+from gatekeeper.identity import NameDigest
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import CommittedRecord, RefusedBatch, batches_in
 from tests.oracle.counter.slow_records import Request, read_record
+from tests.oracle.counter.slow_values import SECRETS
 from tests.support.stored_counts import tables_of
 
 HOUR_MS = 3_600_000
@@ -132,7 +134,11 @@ class SlowCounter:
         *,
         rows_max: int = 10**9,
         rejected_max: int = 10**9,
+        digests: Iterable[NameDigest] = (),
     ) -> None:
+        for digest in digests:
+            assert isinstance(digest.secret, bytes)
+            SECRETS[digest.fingerprint] = digest.secret
         self.mapped = {source: with_default_fields(mapping) for source, mapping in mapped.items()}
         self.groupings = groupings
         self.meters = {meter.name: meter for meter in (Meter("requests"), *meters)}
@@ -235,7 +241,10 @@ class SlowCounter:
         for read in part.records:
             if isinstance(read.found, Request):
                 length, run = 0, []
-            elif read.found.reason not in {"tombstone", "too-large"} and read.offset >= part.before.rejects_accepted_to:
+            elif (
+                read.found.reason not in {"tombstone", "too-large"}
+                and read.offset >= part.before.rejects_accepted_to
+            ):
                 length, run = length + 1, [*run, read]
             yield length, run
 

@@ -16,6 +16,7 @@ from tests.oracle.counter.slow_values import (
     MISSING,
     address_of,
     counted_text,
+    digested,
     exactly,
     is_digits,
     is_name,
@@ -84,9 +85,7 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     return number
 
 
-def caller_of(
-    look_up: LookUp, mapping: mappings.SourceMapping, *, after_counted: bool
-) -> tuple[str, bool]:
+def caller_of(look_up: LookUp, mapping: mappings.SourceMapping, *, after_counted: bool) -> tuple[str, bool]:
     """Returns the caller, and whether the record had an unusable name, or none."""
     names = list(mapping.caller)
     if isinstance(mapping.fields.get("address"), mappings.AddressField):
@@ -104,7 +103,7 @@ def caller_of(
             continue
         text = address_of(value, field.prefix6) if isinstance(field, mappings.AddressField) else value
         if text is not None and is_name(text, mapping.name_bytes_max):
-            return f"{name}:{text}", was_unusable
+            return f"{name}:{digested(text, field)}", was_unusable
         was_unusable = True
     if is_absent and not after_counted:
         raise Refused("bad-caller")

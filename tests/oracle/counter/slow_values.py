@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -115,7 +116,21 @@ def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | Non
         return text
     if isinstance(field, mappings.AddressField):
         return address_of(text, field.prefix6) or ""
-    return text if is_name(text, bytes_max) else ""
+    return digested(text, field) if is_name(text, bytes_max) else ""
+
+
+SECRETS: dict[str, bytes] = {}  # of the counters that were made, by fingerprint
+
+
+def digested(text: str, field: mappings.Field) -> str:
+    """Returns the digest of a name, where its field has one; else the name."""
+    if not isinstance(field, mappings.TextField) or not field.digest:
+        return text
+    secret = SECRETS[field.digest]
+    # HMAC as RFC 2104 defines it.
+    block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
+    inner, outer = (bytes(byte ^ mask for byte in block) for mask in (0x36, 0x5C))
+    return hashlib.sha256(outer + hashlib.sha256(inner + text.encode()).digest()).hexdigest()[:32]
 
 
 def time_ms(value: Any, field: mappings.TimeField) -> int | None:
