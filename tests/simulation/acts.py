@@ -100,7 +100,7 @@ class Requests(Act):
     @classmethod
     def calm(cls, random: Random, size: Size) -> Requests:
         """Returns requests whose records have the right time, and are in no transaction."""
-        return cls(
+        drawn = cls(
             application=random.randrange(APPLICATIONS),
             caller=random.choice(CALLERS),
             resource=random.choice(RESOURCES),
@@ -109,6 +109,7 @@ class Requests(Act):
             partition=random.randrange(size.partitions),
             size=random.randrange(1_000),
         )
+        return replace(drawn, resource="") if drawn.size % 8 == 0 else drawn  # without a path
 
     def do(self, world: World) -> bool:
         application = world.applications[self.application]

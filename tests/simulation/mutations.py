@@ -10,8 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging import judge, kinds, quota
+from analyzer.core.judging import totals as judging_totals
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import NEVER, Sum
 from analyzer.core.model import FeedResult, Lag, Partition, PartitionProgress
@@ -160,6 +162,12 @@ def filling_without_the_position(patch: Patch) -> None:
     patch.setattr(flush, "growth_of", grow)
 
 
+def empty_resources_judged(patch: Patch) -> None:
+    """Requests without a resource grow a total, whose lock is one on all resources."""
+    for module in (judge, judging_totals):
+        patch.setattr(module, "is_judged", lambda _grouping, key, _resource: key not in NOT_CALLERS)
+
+
 def activation_without_clearing(patch: Patch) -> None:
     """Locks of policies that are gone, or were raised, stay."""
     patch.setattr(Activation, "_clear", lambda _self, _step: None)
@@ -280,6 +288,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         positions_of_the_group,
         windows_not_compared_with_the_time,
         filling_without_the_position,
+        empty_resources_judged,
         activation_without_clearing,
         clearing_without_writing,
         activation_without_judging,

@@ -44,6 +44,7 @@ FAILURES = {
     "positions_of_the_group": "Wrong: not at rest",
     "windows_not_compared_with_the_time": NOT_EARNED,
     "filling_without_the_position": TOTAL,
+    "empty_resources_judged": TOTAL,
     "activation_without_clearing": "Wrong: a lock of a policy that is not in force",
     "clearing_without_writing": NOT_EARNED,
     "activation_without_judging": NO_LOCK,

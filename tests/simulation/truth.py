@@ -156,7 +156,8 @@ class Truth:
             stored.filled_from_s[sum_] = start_s
             stored.totals[sum_] = found = {}
             for (grouping, key, resource, meter, minute_s), (value, _) in stored.minutes.items():
-                if (grouping, meter) == (sum_.grouping, sum_.meter) and minute_s >= start_s and value:
+                is_of_sum = (grouping, meter) == (sum_.grouping, sum_.meter)
+                if is_of_sum and minute_s >= start_s and value and has_all_parts(grouping, (key, resource)):
                     at = window_at(sum_.window, minute_s).start_s, key, resource
                     found[at] = found.get(at, 0) + value
         for policy in plan.policies:
@@ -248,6 +249,8 @@ class Truth:
         for sum_, totals in stored.totals.items():
             if sum_.grouping in plan.groupings:
                 series = series_of(sum_.grouping, request)
+                if not has_all_parts(sum_.grouping, series):
+                    continue
                 window_s = window_at(sum_.window, request.at_s).start_s
                 amount = request.size if sum_.meter == "bytes" else 1
                 at = window_s, *series
@@ -394,6 +397,12 @@ def series_of(grouping: str, request: Expected) -> Series:
         case "everyone":
             return "", ""
     raise ValueError(grouping)
+
+
+def has_all_parts(grouping: str, series: Series) -> bool:
+    """Whether the series has a total: requests without a path have none where totals are by resource."""
+    key, resource = series
+    return (key != "" or grouping == "everyone") and (resource != "" or not grouping.endswith("+resource"))
 
 
 def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy
-from analyzer.core.judging.totals import Standing
+from analyzer.core.judging.totals import Standing, is_judged
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 
@@ -68,6 +69,9 @@ def lock_keys(plan: Plan, standings: Iterable[Standing]) -> list[LockKey]:
 
 def _judgements(plan: Plan, standings: Iterable[Standing]) -> Iterator[tuple[Policy, Standing]]:
     for standing in standings:
+        total = standing.total
+        if not is_judged(grouping_of(total.sum.grouping), total.key, total.resource):
+            continue  # an earlier version kept totals of series with an empty part
         for policy in plan.policies_of.get(standing.total.sum, ()):
             yield policy, standing
 

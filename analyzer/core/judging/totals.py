@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
-from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.groupings import Grouping, grouping_of
 from analyzer.core.judging.windows import Calendar, Window, window_at
 from analyzer.core.model import CountTable
 
@@ -58,8 +58,8 @@ def growth_of(
 ) -> dict[Sum, Growth]:
     """Returns the growth of the totals of `sums`, in the order in which row locks are taken.
 
-    Denied requests add to no total, so that they never lock a caller again; nor do the rows that hold many
-    callers. `filled_to` has the sums whose totals are being filled from the buckets: theirs grow only by
+    Denied requests add to no total, so that they never lock a caller again; nor do series that are not judged
+    (`is_judged`). `filled_to` has the sums whose totals are being filled from the buckets: theirs grow only by
     buckets before the position, because the others will be added when the filling gets there.
     """
     by_grouping = {table.grouping: table for table in tables}
@@ -76,22 +76,24 @@ def growth_of(
 def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> Growth:
     amounts = table.admitted[list(table.meters).index(sum_.meter)]
     windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
-    is_of_callers = grouping_of(sum_.grouping).is_of_callers
+    grouping = grouping_of(sum_.grouping)
+    unjudged = unjudged_keys(grouping)
     if (
         len(windows) == 1
         and filled_to is None
         and 0 not in amounts
-        and not (is_of_callers and any(name in table.keys for name in NOT_CALLERS))
+        and not any(name in table.keys for name in unjudged)
+        and not (grouping.resource is not None and "" in table.resources)
     ):
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and filled_to is None and not any(table.resources):
+    if len({*windows.values()}) == 1 and filled_to is None and grouping.resource is None:
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):
             by_key[key] += amount
-        for name in NOT_CALLERS if is_of_callers else ():
+        for name in unjudged:
             by_key.pop(name, None)
         keys = sorted(by_key)
         if 0 in amounts:
@@ -101,7 +103,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
     grown: dict[tuple[int, str, str], int] = {}
     rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for bucket_s, key, resource, amount in rows:
-        if not amount or (is_of_callers and key in NOT_CALLERS):
+        if not amount or not is_judged(grouping, key, resource):
             continue
         if filled_to is not None and (bucket_s, key, resource) >= filled_to:
             continue
@@ -114,6 +116,22 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         [resource for _, _, resource in ordered],
         [grown[at] for at in ordered],
     )
+
+
+def is_judged(grouping: Grouping, key: str, resource: str) -> bool:
+    """Whether policies judge a series. Series of many callers, and those with an empty part, are not judged.
+
+    Requests that lack a part have nothing in common, and a lock with an empty resource would be one on all
+    resources. `everyone` has no parts.
+    """
+    return key not in unjudged_keys(grouping) and (grouping.resource is None or resource != "")
+
+
+def unjudged_keys(grouping: Grouping) -> tuple[str, ...]:
+    """Returns the keys of a grouping's series that are not judged with any resource."""
+    if grouping.is_of_callers:
+        return ("", *NOT_CALLERS)
+    return () if grouping.key is None else ("",)
 
 
 def order_of(sum_: Sum) -> tuple[str, str, str]:

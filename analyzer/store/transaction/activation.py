@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, stored_text
 from analyzer.core.judging.judge import judge_policies
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
+from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey, unjudged_keys
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import insert, without_scans
@@ -113,8 +112,10 @@ class Activation:
         # The limit of the subquery makes PostgreSQL read just this stretch of the index.
         counted = stretch.subquery().c
         conditions = [counted.value > 0]
-        if grouping_of(sum_.grouping).is_of_callers:
-            conditions.append(counted.key.not_in(NOT_CALLERS))
+        grouping = grouping_of(sum_.grouping)
+        conditions.append(counted.key.not_in(unjudged_keys(grouping)))
+        if grouping.resource is not None:
+            conditions.append(counted.resource != "")
         fixed = {"sum": number, "window_s": window_s}
         judged = {"next": self._plan.thresholds_of[sum_][0], "plan": self._version}
         grown = (

@@ -107,9 +107,10 @@ def test_a_lock_has_the_values_of_its_policy() -> None:
 )
 def test_a_lock_has_the_scope_of_its_grouping(per: str, scope: str) -> None:
     policy = changed(DAILY, per=per)
-    (change,) = judged(policy, 12, None, NOON)
+    resource = "/a" if per.endswith("+resource") else ""
+    (change,) = judged(policy, 12, None, NOON, resource=resource)
     assert change.lock.scope == scope
-    assert lock_keys(plan_of([], [], [policy]), [standing(policy, 12)]) == [change.at]
+    assert lock_keys(plan_of([], [], [policy]), [standing(policy, 12, resource=resource)]) == [change.at]
 
 
 def test_a_limit_of_0_locks_at_the_first_request() -> None:
@@ -184,6 +185,44 @@ def test_the_overflow_adds_to_no_total_of_callers() -> None:
     tenants = plan_of([], [], [changed(DAILY, per="tenant")])
     row = a_row(5)._replace(key="overflow:", grouping="tenant")  # a tenant may have any name
     assert grown(row, plan=tenants) == {("tenant", "requests", ""): 5}
+
+
+@pytest.mark.parametrize(
+    ("grouping", "key", "resource", "grows"),
+    [
+        ("caller+resource", "user:ann", "", False),
+        ("caller+resource", "user:ann", "/a", True),
+        ("tenant", "", "", False),
+        ("tenant+resource", "", "/a", False),
+        ("resource", "", "", False),
+        ("address/24", "", "", False),
+        ("caller", "", "", False),
+        ("caller", "unnamed:", "", True),
+        ("everyone", "", "", True),
+    ],
+)
+@pytest.mark.parametrize("minutes", [("10:00",), ("10:00", "10:01"), ("10:00", "22:59", "23:00")])
+def test_an_empty_part_of_a_key_grows_no_total(
+    grouping: str, key: str, resource: str, grows: bool, minutes: tuple[str, ...]
+) -> None:
+    """One bucket, several of one window, several windows."""
+    plan = plan_of([], [], [changed(DAILY, per=grouping)])
+    rows = [
+        a_row(2, minute)._replace(grouping=grouping, key=name, resource=part)
+        for minute in minutes
+        for name, part in {(key, resource), ("full", "/full" if "+" in grouping else "")}
+    ]
+    for growth in growth_of(plan.policies_of, tables_of(rows)).values():
+        found = set(zip(growth.keys, growth.resources, strict=True))
+        assert ((key, resource) in found) == grows
+        assert len(found) == 1 + grows
+
+
+def test_a_total_of_an_earlier_version_with_an_empty_resource_earns_no_lock() -> None:
+    total = TotalKey(Sum("caller+resource", "requests", Calendar("hour")), "user:ann", "", TODAY)
+    plan = plan_of([], [], [HOURLY])
+    assert judge(plan, [Standing(total, 900)], {}, NOON) == []
+    assert judge(plan, [Standing(total._replace(resource="/a"), 900)], {}, NOON)
 
 
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:

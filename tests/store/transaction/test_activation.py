@@ -7,22 +7,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
-from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import CountRow
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading
-from analyzer.store.database.schema import locks
+from analyzer.store.database.schema import locks, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import activation, catalog, plans
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import a_row, feed_changes, flush, locked, now_s, plan, quota, used
+from tests.store.flushing import ACME, a_row, feed_changes, flush, locked, now_s, plan, quota, used
 
 NewEngine = Callable[[], sa.Engine]
 
@@ -64,6 +65,26 @@ def test_a_policy_locks_only_when_its_totals_are_complete(
     assert set(used(engine).values()) == {4 * n for n in range(1, 11)}
     assert {key for key, _ in locked(engine)} == {f"user:{n:02}" for n in range(4, 10)}
     assert upkeep.continue_activation() == 0
+
+
+def test_filled_totals_leave_out_series_with_an_empty_part(store: SqlStore, engine: sa.Engine) -> None:
+    """Requests without a path have nothing in common, and a lock without a resource would be one on all."""
+    now = now_s(engine)
+    by_route = quota(5, per="month")
+    by_route = msgspec.structs.replace(by_route, name="routes", per="caller+resource")
+    before = plan_of(["caller+resource"], [], [])
+    rows = [a_row(9, now, resource="/a"), a_row(9, now, resource="/a")._replace(resource="")]
+    store.activate(before)
+    flush(store, before, rows)
+    after = plan(by_route)
+    store.activate(after)
+    with engine.connect() as db:
+        found = {(row.key, row.resource): row.policy for row in db.execute(sa.select(locks))}
+    assert found == {(ACME, "/a"): "routes"}
+    flush(store, after, rows)
+    with engine.connect() as db:
+        assert {row.resource for row in db.execute(sa.select(totals))} == {"/a"}
+        assert {row.resource for row in db.execute(sa.select(locks))} == {"/a"}
 
 
 def pending(engine: sa.Engine) -> tuple[object, ...]:
