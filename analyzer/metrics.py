@@ -55,8 +55,8 @@ OVERFLOW = Metric(
 RENAMED = Metric(
     "gatelock_renamed_records_total",
     "counter",
-    "Records counted under another name of their request, its address or `unnamed:`, because their caller's name "
-    "was missing or unusable.",
+    "Records counted under another name of their request, its address or `unnamed:`, because the name of "
+    "their caller was missing or unusable.",
     PARTITION,
 )
 LOCK_CHANGES = Metric(

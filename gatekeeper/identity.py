@@ -9,6 +9,7 @@ import hmac
 import re
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 
 __all__ = [
     "MISSING",
@@ -107,8 +108,8 @@ def typed(kind: str, text: str) -> str:
 def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
     r"""The typed name of a caller, made from the first of `names` that is usable; "" when none is.
 
-    A name is not usable if it is too long, has hidden characters, or, for `address`, is no IP address. What a
-    client says never makes its request uncounted, so the next name is tried. A request without a caller is
+    A name is not usable if it is too long, has hidden characters, or, for `address`, not an IP address. What
+    a client says never makes its request uncounted, so the next name is tried. A request without a caller is
     counted under its address, and without that under `unnamed:`; guards ask for the same.
 
     Args:
@@ -137,8 +138,8 @@ def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
 class NameDigest:
     """A keyed digest of names: callers are counted and looked up by it, and their keys are stored nowhere.
 
-    The first 32 hexadecimal digits of HMAC-SHA256 over the name's UTF-8. Without the secret nobody can find out
-    by trying keys which caller a digest stands for; with another secret all callers have other names.
+    The first 32 hexadecimal digits of HMAC-SHA256 over the name's UTF-8. Without the secret, trying keys does not
+    show which caller a digest stands for; with another secret all callers have other names.
 
     Args:
         secret: At least 16 bytes, from a file or the environment; equal for the analyzer and every gate.
@@ -178,5 +179,5 @@ class NameDigest:
         Raises:
             UnicodeEncodeError: The text contains half of a surrogate pair: it cannot be a name.
         """
-        assert isinstance(self.secret, bytes)
-        return hmac.digest(self.secret, text.encode(), "sha256").hex()[:DIGEST_CHARS]
+        secret: Any = self.secret  # bytes, since __post_init__
+        return hmac.digest(secret, text.encode(), "sha256").hex()[:DIGEST_CHARS]

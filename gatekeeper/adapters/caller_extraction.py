@@ -2,8 +2,8 @@
 
 A gate finds a lock only under the name that the analyzer counts. So the rules here are those of the
 analyzer's mapping: the same `gatekeeper.identity`, UTF-8 as in the logs of proxies, and no name for a value
-under which the analyzer counts nothing. A client can write anything into X-Forwarded-For; only the part that trusted
-proxies appended counts.
+under which the analyzer counts nothing. A client can write anything into X-Forwarded-For; only the part that
+trusted proxies appended counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLER_KINDS: tuple[str, ...] = get_args(CallerKind)
 
 
 def caller_name(kind: str, text: str, prefix6: int = 128) -> str:
-    """Returns the caller's typed name; "" for a text that cannot be a name, and for "-", which stands for none.
+    """Returns the caller's typed name; "" for a text that cannot be a name, and for "-".
 
     Equal to `caller_of`, at a third of its cost.
     """

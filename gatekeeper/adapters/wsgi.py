@@ -68,8 +68,8 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
     Args:
         name: Name of the header, in any case.
         kind: Kind of the caller's name: "api_key", "user" or "address".
-        digest: Digest of the name, so that keys are stored nowhere; the log has to count by the same one. None:
-            the name itself.
+        digest: Digest of the name, so that keys are stored nowhere; the log has to count by the same one.
+            None: the name itself.
 
     Raises:
         ValueError: `kind` is unknown, or an address has a digest.

@@ -100,8 +100,8 @@ def _checked(name: str, value: FieldValue) -> FieldValue:
 def line_of(entry: LogEntry, event_id: str) -> LogLine:
     """Returns the record as one line of JSON: always ASCII, even if the request contains other bytes.
 
-    Fields without a value are left out, but the address of a request that has neither caller nor address (behind
-    a Unix socket): every record says who called, if only that this is not known.
+    Fields without a value are left out, but the address of a request that has neither caller nor address
+    (behind a Unix socket): every record says who called, if only that this is not known.
 
     `deploy/requestlog.toml` maps its fields for the analyzer.
 

@@ -305,9 +305,7 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     (only,) = sentences(lines)
     assert only.startswith("999 of them had no usable name"), "they may be one caller's"
     first, second = sentences(line("other.example", 20) * 3 + lines)
-    assert (
-        first == "all 1,002 records have one caller, 'unnamed:': does `caller` of the source name its field?"
-    )
+    assert first.startswith("all 1,002 records have one caller, 'unnamed:': does `caller` of the source name")
     assert second.startswith("1,002 of them had no usable name")
     assert 'caller = ["host"]' in second
     lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))

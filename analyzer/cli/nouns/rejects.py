@@ -51,17 +51,17 @@ RejectReasonOption = Annotated[
 EXPECTED = {
     "tombstone": "a value; this record has none",
     "too-large": "a value of at most {value_bytes_max:,} bytes",
-    "bad-utf8": "UTF-8",
+    "bad-utf8": "a document of the format {format} in UTF-8",
     "bad-json": "one JSON object",
     "bad-line": "a line of the format {format}",
-    "bad-caller": "a caller: text of at most {name_bytes_max} bytes without control characters, in {caller}",
+    "bad-caller": "a caller: text in at least one of {caller}",
     "bad-time": "a time between 1970 and 9997, in {time}",
     "bad-number": "numbers from 0 to 2^53, in {fields}",
     "bad-field": "text, a whole number or a boolean, in {fields}",
     "future": "a time at most {future_ms_max:,} ms ahead of the record's Kafka time, in {time}",
     "past": "a time at most {past_ms_max:,} ms behind the record's Kafka time, in {time}",
 }
-LIMITS = ("value_bytes_max", "name_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
+LIMITS = ("value_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
 
 
 class ExportFormat(StrEnum):

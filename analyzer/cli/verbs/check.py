@@ -158,7 +158,7 @@ def _warnings(settings: Settings) -> list[str]:
 
     return [
         f"source {source.name}: the caller is the user of a {source.format} line, where servers write what a "
-        "client says, also of a login that failed: anybody may use up the limit of another; "
+        "client says, also of a login that failed: any client may use up the limit of another; "
         'write caller = ["address"], unless the server refuses such requests before it logs them'
         for source in settings.sources
         if FORMATS[source.format] is COMBINED and _are_users(source)

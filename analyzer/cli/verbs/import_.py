@@ -175,10 +175,11 @@ def _doubts(progress: ImportProgress) -> Iterator[str]:
     counted = progress.stored["counted"]
     if len(progress.callers) == 1 and counted >= ONE_CALLER_MIN:
         (caller,) = progress.callers
-        yield f"all {counted:,} records have one caller, {caller!a}: does `caller` of the source name its field?"
+        question = "does `caller` of the source name its field?"
+        yield f"all {counted:,} records have one caller, {caller!a}: {question}"
     if progress.renamed:
         yield (
-            f"{progress.renamed:,} of them had no usable name, and count under their address or unnamed:. A name "
-            "has at most 256 bytes and no hidden characters, and an address is an IP address; to count host names "
-            'write caller = ["host"], and host = "address" in [sources.fields]'
+            f"{progress.renamed:,} of them had no usable name, and count under their address or unnamed:. A "
+            "name has at most 256 bytes and no hidden characters, and an address is an IP address; to count "
+            'host names write caller = ["host"], and host = "address" in [sources.fields]'
         )

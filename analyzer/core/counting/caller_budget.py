@@ -92,11 +92,6 @@ class CallerBudget:
             self._behind_run = run
         return [self._name(*request) for request in zip(callers, times_ms, offsets(), strict=True)]
 
-    @property
-    def has_counted(self) -> bool:
-        """Whether any record of the partition was counted by its caller."""
-        return self._hour.number != NO_HOUR
-
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
         hours = (self._before, self._hour)

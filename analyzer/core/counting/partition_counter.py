@@ -82,32 +82,26 @@ class PartitionCounter:
         """
         for chunk in chunked(records):
             if chunk.values:
-                after_counted = self.memory.budget.has_counted
-                read = self.reader.read(chunk, read_ms, after_counted=after_counted)
-                too_many = self._add(ReadChunk(chunk, *read))
+                too_many = self._add(ReadChunk(chunk, *self.reader.read(chunk, read_ms)))
                 if too_many is not None:
                     return too_many
         return None
 
     def count_all_or_none(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
         """Counts all records, or none of them if too many in a row are rejected. `read_ms`: see `count`."""
-        after_counted = self.memory.budget.has_counted
-        chunks: list[ReadChunk] = []
-        for chunk in chunked(records):
-            if chunk.values:
-                read = ReadChunk(chunk, *self.reader.read(chunk, read_ms, after_counted=after_counted))
-                after_counted = after_counted or bool(read.requests.times_ms)
-                chunks.append(read)
+        chunks = [
+            ReadChunk(chunk, *self.reader.read(chunk, read_ms)) for chunk in chunked(records) if chunk.values
+        ]
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
-        for read in chunks:
-            rejected += self._rejected_of(read)
-            index = trial.extend(read.records.offsets, read.reasons)
+        for chunk in chunks:
+            rejected += self._rejected_of(chunk)
+            index = trial.extend(chunk.records.offsets, chunk.reasons)
             if index is not None:
                 first = next(record for record in rejected if record.offset == trial.first)
-                return TooManyRejected(first, read.records.offsets[index] + 1)
-        for read in chunks:
-            self._add(read)
+                return TooManyRejected(first, chunk.records.offsets[index] + 1)
+        for chunk in chunks:
+            self._add(chunk)
         return None
 
     def _add(self, chunk: ReadChunk) -> TooManyRejected | None:

@@ -58,9 +58,9 @@ def growth_of(
 ) -> dict[Sum, Growth]:
     """Returns the growth of the totals of `sums`, in the order in which row locks are taken.
 
-    Denied requests add to no total, so that they never lock a caller again; nor do series that are not judged
-    (`is_judged`). `filled_to` has the sums whose totals are being filled from the buckets: theirs grow only by
-    buckets before the position, because the others will be added when the filling gets there.
+    Denied requests add to no total, so that they never lock a caller again; nor do series that are not
+    judged (`is_judged`). `filled_to` has the sums whose totals are being filled from the buckets:
+    theirs grow only by buckets before the position, because the others will be added when the filling gets there.
     """
     by_grouping = {table.grouping: table for table in tables}
     growth: dict[Sum, Growth] = {}

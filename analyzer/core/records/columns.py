@@ -69,9 +69,8 @@ class ColumnIndex:
 class CallerNames(NamedTuple):
     """The callers of some records."""
 
-    names: Answers  # None: a caller field holds a value that is not text
+    names: Answers  # None: a caller field holds a value that is not text, or the record has no caller field
     renamed: list[bool]  # whether a record had an unusable name, or none; empty: no record had
-    absent: Sequence[int] = ()  # indexes of the records that have none of the fields
 
 
 class CallerColumn:
@@ -110,21 +109,22 @@ class CallerColumn:
         is_complete = all(names)
         if is_complete and not unusable and not not_text:
             return CallerNames(names, [])
-        absent = [] if is_complete else self._without_name(names, columns)
+        if not is_complete:
+            self._name_the_nameless(names, columns)
         for index in not_text:
             names[index] = None
         renamed = [index in unusable or name == UNNAMED for index, name in enumerate(names)]
-        return CallerNames(names, renamed if True in renamed else [], absent)
+        return CallerNames(names, renamed if True in renamed else [])
 
-    def _without_name(self, names: Answers, columns: Columns) -> list[int]:
-        """Gives UNNAMED to records without a name; returns those in which no field has any value."""
-        absent = []
+    def _name_the_nameless(self, names: Answers, columns: Columns) -> None:
+        """Gives UNNAMED to records without a name, and None to those that have no field.
+
+        In these, the paths may be wrong.
+        """
         for index, name in enumerate(names):
             if not name:
-                names[index] = UNNAMED
-                if all(columns[column][index] is None for column, _ in self._rules):
-                    absent.append(index)
-        return absent
+                has_any = any(columns[column][index] is not None for column, _ in self._rules)
+                names[index] = UNNAMED if has_any else None
 
 
 def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:

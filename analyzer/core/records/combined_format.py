@@ -4,8 +4,8 @@ A line of Debian's vhost_combined has host and port in front; each line is recog
 what a client says, and servers write it as it is: blanks, brackets, nothing at all. So the line is read from
 both ends: what stands between the identity and the last bracket before the request is the user.
 
-The regular expression LINE and `_front_parts` define the format. They take a quarter of the time of an import, so blocks of
-ordinary lines are not matched but split: the text of the whole block at its quotes, and the texts between two
+The regular expression LINE and `_front_parts` define the format. They take a quarter of the time of an import, so
+blocks of ordinary lines are not matched but split: the text of the whole block at its quotes, and the texts between two
 quotes, joined again, at their spaces. That is several calls for a block instead of several for a line. The
 separators show whether each line has its parts where an ordinary line has them; `split_block` returns None
 for a block in which any line differs, and its lines are matched one by one. So both ways find the same parts.
@@ -31,14 +31,12 @@ from analyzer.core.records.mapping import (
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make the expression backtrack.
 QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-# A host and its port, only in front of an address: an IPv6 address alone is no host.
+# A host and its port, only in front of an address: an IPv6 address alone is not a host.
 VHOST = r"(?:((?:[^ :]++|\[[^ \]]++\]):[0-9]{1,5}) (?=[0-9A-Fa-f]*+[.:][0-9A-Fa-f.:]*+ ))?+"
 BEHIND = rf"{QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)(?: {QUOTED} {QUOTED})?+(?: .*+)?"
 # Apache writes "" for an empty user.
-LINE = re.compile(
-    rf'{VHOST}([^ ]++) [^ ]++ ("" )?+([^"\\]*+(?:\\.[^"\\]*+)*+){BEHIND}', re.DOTALL
-)
-# A line without host, with a user of one word: the same parts in half the time. Its first group never matches.
+LINE = re.compile(rf'{VHOST}([^ ]++) [^ ]++ ("" )?+([^"\\]*+(?:\\.[^"\\]*+)*+){BEHIND}', re.DOTALL)
+# A line without host, with a user of one word: the same parts in half the time. Group 1 never matches.
 USUAL_LINE = re.compile(rf'(?:(?!)())?+([^ ]++) - ([^ \["\\]++) \[([^\[\]"\\]++)\] {BEHIND}', re.DOTALL)
 STATUS = re.compile("[0-9]{3}|-")
 REQUEST = re.compile(r"([A-Z]++) ([^ ]++)(?: (HTTP/[0-9.]++))?")
@@ -155,8 +153,8 @@ def _front_parts(match: re.Match[str]) -> tuple[str | None, ...] | None:
 def split_block(values: Sequence[bytes]) -> LineParts | None:
     """Returns the parts of ordinary lines (at least one), or None when any line may not be ordinary.
 
-    An ordinary line has three quoted texts or more without a backslash, no identity, and a user and a time zone
-    without a space. For such lines the answer equals that of `match_lines`.
+    An ordinary line has three quoted texts or more without a backslash, no identity, and a user and a time
+    zone without a space. For such lines the answer equals that of `match_lines`.
     """
     count = len(values)
     try:

@@ -9,7 +9,7 @@ reason of the rejection.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -96,19 +96,16 @@ class RecordReader:
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
     def read(
-        self, records: RecordColumns, read_ms: int | None = None, *, after_counted: bool
+        self, records: RecordColumns, read_ms: int | None = None
     ) -> tuple[RequestColumns, dict[int, RejectReason]]:
         """Returns the requests among `records` (at least one), and the reasons of the others by index.
 
         `read_ms` is when they were read, for the bound on times of records without a Kafka time.
-        `after_counted` says whether an earlier record of the partition was counted. Until one was, a record
-        that lacks each field of the caller is rejected: the mapping may be wrong.
         """
         values, unread = self._readable(records)
         columns, reasons = self._format.read(values)
         reasons |= unread
-        undecoded = frozenset(reasons)
-        callers, renamed, absent = self._read_callers(columns)
+        callers, renamed = self._read_callers(columns)
         times_ms = self._time.read(columns, records.kafka_ms)
         numbers = [number.read(columns) for number in self._numbers]
         denied = self._denied.read(columns)
@@ -119,8 +116,6 @@ class RecordReader:
         reject_missing(reasons, "bad-number", numbers)
         reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values()])
         reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms, read_ms)
-        if absent and not after_counted:
-            reject_nameless(reasons, undecoded, absent, len(values))
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
         requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions, renamed)
@@ -158,18 +153,6 @@ def reject_missing(
             for index, answer in enumerate(column):
                 if answer is None:
                     reasons.setdefault(index, reason)
-
-
-def reject_nameless(
-    reasons: dict[int, RejectReason], undecoded: Container[int], absent: Sequence[int], records: int
-) -> None:
-    """Rejects the records in `absent` before the first of all `records` that is counted."""
-    nameless = set(absent)
-    counted = (index for index in range(records) if index not in reasons and index not in nameless)
-    first = next(counted, records)
-    for index in absent:
-        if index < first and index not in undecoded:
-            reasons[index] = "bad-caller"
 
 
 def reject_untimely(

@@ -122,8 +122,8 @@ def caller_rule(kind: str, field: Field, bytes_max: int, digests: Digests = NO_D
 def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule | RouteRule:
     """Returns the rule of a text that requests are counted by.
 
-    "" where the field is missing, or has a text that cannot be a name or an address: what a client says never
-    rejects a record. None for a value that is no text.
+    "" where the field is missing, or has a text that cannot be a name or an address: what a client says
+    never rejects a record. None for a value that is not text.
     """
     if isinstance(field, ResourceField):
         return RouteRule(field)
@@ -146,8 +146,8 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
 def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
     """Returns the rule of the network that an address belongs to, written 203.0.113.0/24.
 
-    "" where the address is missing, is none, or of the other family. An IPv6 address that the field has cut to fewer
-    than `prefix` bits stays as it was cut. Raises ValueError for a field that holds no addresses.
+    "" where the address is missing, is none, or of the other family. An IPv6 address that the field has cut
+    to fewer than `prefix` bits stays as it was cut. Raises ValueError for a field that holds no addresses.
 
     >>> rule = network_rule(AddressField(("ip",)), 4, 24).rule
     >>> rule("203.0.113.7"), rule("2001:db8::1"), rule(None), rule("nonsense")

@@ -91,19 +91,23 @@ class Names:
                 self.how[callers.hour] |= dict.fromkeys(callers.callers, callers.how)
         self.begun: list[int] = []
 
+    def begins(self, hour: int) -> bool:
+        """Whether a record of this hour is the first of it, or shows that the reached hour is wrong."""
+        if self.hour == -1:
+            return True
+        if hour < self.hour - 24:
+            self.behind += 1
+            return self.behind >= 10_000
+        if hour > self.hour + 24:
+            self.behind -= 1
+            return self.behind <= -100
+        if self.behind:
+            self.behind -= 1 if self.behind > 0 else -1
+        return hour > self.hour
+
     def of(self, caller: str, ms: int, offset: int) -> str:
         hour = ms // HOUR_MS
-        is_first = self.hour == -1
-        begins = is_first or self.hour < hour <= self.hour + 24
-        if not is_first and hour < self.hour - 24:
-            self.behind += 1
-            begins = self.behind >= 10_000
-        elif not is_first and hour > self.hour + 24:
-            self.behind -= 1
-            begins = self.behind <= -100
-        elif self.behind:
-            self.behind -= 1 if self.behind > 0 else -1
-        if begins:
+        if self.begins(hour):
             if hour != self.before:
                 self.how[hour] = {}
                 self.begun.append(hour)
@@ -216,11 +220,7 @@ class SlowCounter:
         for offset, kafka_ms, value in records:
             found: Request | Rejected
             try:
-                found = read_record(
-                    value, kafka_ms, mapping, self.dimensions, list(self.meters.values()),
-                    after_counted=part.before.hour != -1
-                    or any(isinstance(read.found, Request) for read in part.records),
-                )  # fmt: skip
+                found = read_record(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
@@ -241,10 +241,9 @@ class SlowCounter:
         for read in part.records:
             if isinstance(read.found, Request):
                 length, run = 0, []
-            elif (
-                read.found.reason not in {"tombstone", "too-large"}
-                and read.offset >= part.before.rejects_accepted_to
-            ):
+            elif read.found.reason in {"tombstone", "too-large"}:
+                pass
+            elif read.offset >= part.before.rejects_accepted_to:
                 length, run = length + 1, [*run, read]
             yield length, run
 

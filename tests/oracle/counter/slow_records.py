@@ -85,7 +85,7 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     return number
 
 
-def caller_of(look_up: LookUp, mapping: mappings.SourceMapping, *, after_counted: bool) -> tuple[str, bool]:
+def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bool]:
     """Returns the caller, and whether the record had an unusable name, or none."""
     names = list(mapping.caller)
     if isinstance(mapping.fields.get("address"), mappings.AddressField):
@@ -105,7 +105,7 @@ def caller_of(look_up: LookUp, mapping: mappings.SourceMapping, *, after_counted
         if text is not None and is_name(text, mapping.name_bytes_max):
             return f"{name}:{digested(text, field)}", was_unusable
         was_unusable = True
-    if is_absent and not after_counted:
+    if is_absent:
         raise Refused("bad-caller")
     return "unnamed:", True
 
@@ -163,13 +163,8 @@ def read_record(
     mapping: mappings.SourceMapping,
     dimensions: Sequence[str],
     meters: Sequence[Meter],
-    *,
-    after_counted: bool = True,
 ) -> Request:
-    """Returns the request of a record. Raises Refused with the first reason, in the contract's order.
-
-    `after_counted` says whether an earlier record of the partition was counted.
-    """
+    """Returns the request of a record. Raises Refused with the first reason, in the contract's order."""
     document = document_of(value, mapping)
 
     def look_up(path: tuple[str, ...]) -> Any:
@@ -180,7 +175,7 @@ def read_record(
 
     caller, renamed = "", False
     if "caller" in dimensions:
-        caller, renamed = caller_of(look_up, mapping, after_counted=after_counted)
+        caller, renamed = caller_of(look_up, mapping)
     known_ms = kafka_ms if kafka_ms is not None and kafka_ms >= 0 else None
     ms = known_ms if mapping.time is None else time_ms(look_up(mapping.time.path), mapping.time)
     if ms is None:
