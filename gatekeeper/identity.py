@@ -138,8 +138,8 @@ def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
 class NameDigest:
     """A keyed digest of names: callers are counted and looked up by it, and their keys are stored nowhere.
 
-    The first 32 hexadecimal digits of HMAC-SHA256 over the name's UTF-8. Without the secret, trying keys does not
-    show which caller a digest stands for; with another secret all callers have other names.
+    The first 32 hexadecimal digits of HMAC-SHA256 over the name's UTF-8. Without the secret, trying keys
+    does not show which caller a digest stands for; with another secret all callers have other names.
 
     Args:
         secret: At least 16 bytes, from a file or the environment; equal for the analyzer and every gate.

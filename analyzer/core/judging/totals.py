@@ -60,7 +60,8 @@ def growth_of(
 
     Denied requests add to no total, so that they never lock a caller again; nor do series that are not
     judged (`is_judged`). `filled_to` has the sums whose totals are being filled from the buckets:
-    theirs grow only by buckets before the position, because the others will be added when the filling gets there.
+    theirs grow only by buckets before the position, because the others will be added when the filling gets
+    there.
     """
     by_grouping = {table.grouping: table for table in tables}
     growth: dict[Sum, Growth] = {}

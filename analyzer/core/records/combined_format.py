@@ -4,10 +4,10 @@ A line of Debian's vhost_combined has host and port in front; each line is recog
 what a client says, and servers write it as it is: blanks, brackets, nothing at all. So the line is read from
 both ends: what stands between the identity and the last bracket before the request is the user.
 
-The regular expression LINE and `_front_parts` define the format. They take a quarter of the time of an import, so
-blocks of ordinary lines are not matched but split: the text of the whole block at its quotes, and the texts between two
-quotes, joined again, at their spaces. That is several calls for a block instead of several for a line. The
-separators show whether each line has its parts where an ordinary line has them; `split_block` returns None
+The regular expression LINE and `_front_parts` define the format. They take a quarter of the time of an
+import, so blocks of ordinary lines are not matched but split: the text of the whole block at its quotes, and
+the texts between two quotes, joined again, at their spaces. That is several calls for a block instead of
+several for a line. The separators show whether each line has its parts where an ordinary line has them; `split_block` returns None
 for a block in which any line differs, and its lines are matched one by one. So both ways find the same parts.
 """
 

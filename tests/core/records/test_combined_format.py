@@ -153,7 +153,7 @@ def test_a_line_that_begins_with_host_and_port_is_read_by_its_address(
 
 
 @pytest.mark.parametrize("address", ["2001:db8::1", "a.example", "192.0.2.1", "::1"])
-def test_what_an_ident_server_says_makes_no_address(address: str) -> None:
+def test_an_identity_makes_no_address(address: str) -> None:
     found = parts(USUAL.replace("192.0.2.1 - ", f"{address} 198.51.100.7 "))
     assert found is not None
     assert (found["address"], found["vhost"]) == (address, None)

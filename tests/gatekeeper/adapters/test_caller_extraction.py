@@ -111,7 +111,7 @@ def test_a_header_in_another_encoding_counts_as_absent() -> None:
 def test_the_request_log_is_counted_under_the_name_that_the_guard_checked(
     vector: Vector, tmp_path: Path
 ) -> None:
-    """As the guard has it: "" for a request without a usable name, and no address behind a Unix socket."""
+    """The guard has "" for a request without a usable name, and no address behind a Unix socket."""
     identity = RequestIdentity(vector.caller, address="198.51.100.1")
     if vector.caller == UNNAMED:
         identity = RequestIdentity()
