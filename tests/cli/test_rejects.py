@@ -154,7 +154,7 @@ def test_show_prints_what_is_expected_and_the_result_of_reading_it_today(
     gatelock: Gatelock, engine: sa.Engine
 ) -> None:
     result = gatelock("rejects", "show", "access-log[3]@5")
-    assert "a caller: text of at most 256 bytes" in result.output
+    assert "a caller: text in at least one of" in result.output
     assert "in key (api_key)" in result.output
     assert "can be read: " in result.output
     assert READABLE.decode() in result.output
