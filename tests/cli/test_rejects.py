@@ -155,7 +155,7 @@ def test_show_prints_what_is_expected_and_the_result_of_reading_it_today(
 ) -> None:
     result = gatelock("rejects", "show", "access-log[3]@5")
     assert "a caller: text in at least one of" in result.output
-    assert "in key (api_key)" in result.output
+    assert "one of key (api_key)" in result.output
     assert "can be read: " in result.output
     assert READABLE.decode() in result.output
     (found,) = objects(gatelock("rejects", "show", "access-log[3]@7", "--json"))
