@@ -8,8 +8,8 @@ The regular expression LINE and `_front_parts` define the format. They take a qu
 import, so blocks of ordinary lines are not matched but split: the text of the whole block at its quotes, and
 the texts between two quotes, joined again, at their spaces. That is several calls for a block instead of
 several for a line. The separators show whether each line has its parts where an ordinary line has them;
-`split_block` returns None for a block in which any line differs, and its lines are matched one by one. So both
-ways find the same parts.
+`split_block` returns None for a block in which any line differs, and its lines are matched one by one.
+So both ways find the same parts.
 """
 
 from __future__ import annotations
