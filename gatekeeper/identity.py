@@ -162,7 +162,7 @@ class NameDigest:
 
     @property
     def fingerprint(self) -> str:
-        """Tells secrets apart: two digests with one fingerprint have one secret. No name has it as its digest.
+        """Tells secrets apart: two digests with one fingerprint have one secret.
 
         Example:
             >>> NameDigest("kept in a secret file").fingerprint
