@@ -110,6 +110,16 @@ def test_the_next_intact_batch_is_found_in_one_fetch(log: list[Batch]) -> None:
     assert base_offset_if_intact(raw) == (start if log[0].intact else None)
 
 
+def test_batches_between_the_damage_and_a_hole_are_not_passed_over() -> None:
+    """The search first meets the batch behind the hole."""
+    intact = {5: 6, 6: 7, 7: 8, 15: 16}
+
+    def readable(offset: int) -> int | None:
+        return None if offset < 5 else next(base for base, end in intact.items() if end > offset)
+
+    assert galloping_search(readable, 0, 16) == 5
+
+
 @given(st.sets(st.integers(1, 400)), st.integers(1, 400))
 @example(set(), 1)
 def test_galloping_finds_the_first_offset_that_can_be_read(unreadable: set[int], end: int) -> None:

@@ -73,21 +73,23 @@ def galloping_search(readable: Callable[[int], int | None], start: int, end: int
     `readable` returns the first offset that a fetch from the given one brings, or None when it fails. The
     step doubles until a fetch succeeds, then the distance is halved (Bentley and Yao, 1976).
     """
-    failed, succeeded, step = start, None, 1
-    while succeeded is None:
+    failed, at, first, step = start, start, None, 1
+    while first is None:
         at = min(start + step, end - 1)
         if at <= failed:
             return end
-        succeeded, step = readable(at), step * 2
-        failed = failed if succeeded is not None else at
-    while failed + 1 < succeeded:
-        at = (failed + succeeded) // 2
-        found = readable(at)
-        if found is None or found >= succeeded:
-            failed = at  # damaged as well, or no record has this offset
+        first, step = readable(at), step * 2
+        failed = failed if first is not None else at
+    # From `at` on the first readable offset is `first`, which is behind `at` where no record has that offset.
+    # Before `at` others may be readable.
+    while failed + 1 < at:
+        middle = (failed + at) // 2
+        found = readable(middle)
+        if found is None:
+            failed = middle
         else:
-            succeeded = found
-    return succeeded
+            at, first = middle, found
+    return first
 
 
 def _find_intact(raw: bytes, is_wanted: Callable[[int], bool]) -> int | None:

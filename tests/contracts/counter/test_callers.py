@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzer.core.records.mapping import AddressField, Field, SourceMapping, TextField
 from gatekeeper.identity import UNNAMED, NameDigest, caller_of
