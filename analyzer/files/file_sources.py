@@ -6,6 +6,7 @@ identified is described in `analyzer.files.file_reader`.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import os
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 LINE_BYTES_MAX = 1 << 20
 QUIET_S = 1.0  # after a rotation, the writer continues in the old file until it opens the new one
 ROTATIONS_MAX = 100  # rotated files that wait to be read, each of them open
+ABSENT_LOGGED_S = 1.0  # a rotation leaves the path without a file for a moment
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)  # this process, or its machine, can open no more files
 READ_ERRORS = (OSError, EOFError, zlib.error)
 
 OpenFiles = dict[str, FileReader]  # all files that this process reads, by topic id
@@ -210,6 +213,10 @@ class FollowedFile(QueueSource):
         open_files = {} if open_files is None else open_files
         self._queue = FileQueue(source, positions, open_files, line_bytes_max, uptime_s, host, wall_ms)
         self._absent = ""  # why the file at the path cannot be opened
+        self._absent_since_s, self._is_absence_logged = 0.0, False
+        # Files that were at the path and could not be opened then, oldest first: they are opened later, also
+        # when they have been rotated away meanwhile.
+        self._unopened: deque[Inode] = deque(maxlen=ROTATIONS_MAX)
         # None: not known yet. Only a path under which nothing was ever counted may begin at its end.
         self._latest: bool | None = None if start == "latest" else False
 
@@ -234,23 +241,70 @@ class FollowedFile(QueueSource):
     def _check_path(self) -> None:
         """Opens the file at the path if it is another one than before, or was truncated."""
         newest = self._queue.files[-1] if self._queue.files else None
+        inode = None
         try:
             now = self._path.stat()
-            self._absent = ""
-            if newest is None or newest.has_ended or (now.st_dev, now.st_ino) != newest.inode:
-                self._open()
+            inode = now.st_dev, now.st_ino
+            if newest is None or newest.has_ended or inode != newest.inode:
+                self._open(inode)
             elif was_truncated(newest):
                 newest.is_truncated = newest.has_ended = True
-                self._open()
+                self._open(inode)
+            else:
+                self._report_absence("")
         except OSError as error:
-            self._absent = f"cannot be opened: {error.strerror}; check the path and its permissions"
+            if inode is not None and inode not in self._unopened:
+                self._unopened.append(inode)
+            self._report_absence(f"cannot be opened: {error.strerror}; check the path and its permissions")
 
-    def _open(self) -> None:
+    def _open(self, inode: Inode) -> None:
         if len(self._queue.files) >= ROTATIONS_MAX:
-            self._absent = f"{ROTATIONS_MAX} rotated files wait to be read, so the new one is not opened yet"
+            if inode not in self._unopened:
+                self._unopened.append(inode)
+            self._report_absence(
+                f"{ROTATIONS_MAX} rotated files wait to be read, so the new one is not opened yet"
+            )
             return
-        stream = self._path.open("rb", buffering=0)
+        while self._unopened and self._unopened[0] != inode:
+            self._open_renamed(self._unopened[0])
+            self._unopened.popleft()
+        self._add(self._path)
+        self._unopened.clear()
+        self._report_absence("")
+
+    def _open_renamed(self, inode: Inode) -> None:
+        """Opens a file that could not be opened while it was at the path, under its name by now.
+
+        Raises OSError when this process has no descriptor left.
+        """
+        why = "it is not in the same folder"
+        for path in sorted(self._path.parent.iterdir()):
+            try:
+                if inode == (path.lstat().st_dev, path.lstat().st_ino):
+                    self._add(path)
+                    return
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    raise
+                why = str(error)
+        log.error(
+            "%s: a file was moved away before it could be opened, and is not counted: %s; "
+            "run `gatelock import` on it",
+            self._path, why,
+        )  # fmt: skip
+
+    def _add(self, path: Path) -> None:
+        stream = path.open("rb", buffering=0)
         self._queue.add(str(self._path), stream, size=lambda: os.fstat(stream.fileno()).st_size)
+
+    def _report_absence(self, why: str) -> None:
+        """Keeps the reason for `problems`, and logs it once when it has lasted for a while."""
+        if not why or not self._absent:
+            self._absent_since_s, self._is_absence_logged = self._uptime_s(), False
+        self._absent = why
+        if why and not self._is_absence_logged and self._uptime_s() - self._absent_since_s >= ABSENT_LOGGED_S:
+            self._is_absence_logged = True
+            log.error("%s %s", self._path, why)
 
     def _is_final(self, file: FileReader) -> bool:
         """Whether the file was rotated away and has not grown since for `QUIET_S`."""

@@ -13,6 +13,7 @@ from fastapi import Request
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.operations.tokens import TokenList, TokenScope
+from analyzer.web.connection_limits import Client
 from analyzer.web.problems import HttpProblem
 from analyzer.web.single_flight import SingleFlight
 
@@ -26,11 +27,13 @@ class Credentials(NamedTuple):
 
     authorization: str  # the header field, "" if there is none
     is_local: bool  # whether it comes from this machine, under a name of this machine, not through a proxy
+    client: Client | None
 
     @classmethod
     def of(cls, request: Request) -> Credentials:
         """Returns the credentials of a request."""
-        return cls(request.headers.get("authorization", ""), _is_local(request))
+        client = None if request.client is None else (request.client.host, request.client.port)
+        return cls(request.headers.get("authorization", ""), _is_local(request), client)
 
 
 class Authenticator:
@@ -41,11 +44,18 @@ class Authenticator:
     browser on this machine ask under another name (DNS rebinding).
     """
 
-    def __init__(self, load_tokens: Callable[[], TokenList], uptime_s: Callable[[], float]) -> None:
-        """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`."""
+    def __init__(
+        self,
+        load_tokens: Callable[[], TokenList],
+        uptime_s: Callable[[], float],
+        on_admitted: Callable[[Client | None], object] = lambda _client: None,
+    ) -> None:
+        """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`. `on_admitted` gets
+        the client of each request that is admitted."""
         # The time is taken before the tokens are read: what is revoked meanwhile counts as not seen yet.
         self._loading = SingleFlight(lambda: (uptime_s(), load_tokens()))
         self._uptime_s = uptime_s
+        self._on_admitted = on_admitted
         self._loaded_s, self._cached = -inf, TokenList((), 0)
 
     async def require(self, scope: TokenScope, request: Request) -> None:
@@ -54,7 +64,10 @@ class Authenticator:
 
     async def check(self, scope: TokenScope, credentials: Credentials) -> None:
         """Raises HttpProblem unless a request with these credentials may do what `scope` allows."""
-        known = await self._tokens()
+        self._check(await self._tokens(), scope, credentials)
+        self._on_admitted(credentials.client)
+
+    def _check(self, known: TokenList, scope: TokenScope, credentials: Credentials) -> None:
         if not known.tokens:
             if not credentials.is_local:
                 raise HttpProblem(

@@ -13,7 +13,13 @@ from typing import Any
 import uvicorn
 
 from analyzer.errors import AnalyzerError
-from analyzer.web.connection_limits import IDLE_S, connections_max, set_socket_timeouts
+from analyzer.web.connection_limits import (
+    IDLE_S,
+    BoundedListener,
+    OpenConnections,
+    connections_max,
+    set_socket_timeouts,
+)
 from analyzer.web.long_polls import LongPolls
 from analyzer.web.tls import TlsFiles, reloading_context
 
@@ -35,11 +41,13 @@ def serving(
     tls: TlsFiles | None = None,
     before_stop: Callable[[], None] = lambda: None,
     long_polls: LongPolls | None = None,
+    connections: OpenConnections | None = None,
 ) -> Iterator[tuple[str, int] | None]:
     """Serves `app` in a thread and yields the host and port it listens on; None when `listen` is None.
 
     Port 0 takes a free port. `before_stop` is called before the server stops, to answer waiting requests.
-    `long_polls` answers long polls instead of `app`. Raises CannotListen or TlsFilesInvalid before anything
+    `long_polls` answers long polls instead of `app`. `connections` bounds the connections; by default nothing
+    marks one as admitted. Raises CannotListen or TlsFilesInvalid before anything
     is started.
     """
     if listen is None:
@@ -48,7 +56,11 @@ def serving(
     _require_internals()
     from analyzer.web.uvicorn_internals import BoundedConnection, BoundedServer
 
-    with _bound(*listen) as bound, nullcontext() if tls is None else reloading_context(tls) as context:
+    connections = OpenConnections(connections_max()) if connections is None else connections
+    with (
+        _bound(connections, *listen) as bound,
+        nullcontext() if tls is None else reloading_context(tls) as context,
+    ):
         host, port = bound.getsockname()[:2]
         config = uvicorn.Config(
             app,
@@ -59,8 +71,8 @@ def serving(
             server_header=False,
             proxy_headers=False,  # a client could claim to be this machine
             ssl_context_factory=None if context is None else lambda _config, _default: context,
-            http=partial(BoundedConnection, long_polls=long_polls),  # type: ignore[arg-type]  # is called as a class
-            limit_concurrency=connections_max(),
+            loop="asyncio",  # another one would not accept connections through `BoundedListener`
+            http=partial(BoundedConnection, connections=connections, long_polls=long_polls),  # type: ignore[arg-type]  # is called as a class
             timeout_keep_alive=int(IDLE_S),
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_graceful_shutdown=GRACEFUL_STOP_S,
@@ -93,12 +105,12 @@ def _require_internals() -> None:
         )
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(connections: OpenConnections, host: str, port: int) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        bound = socket.socket(family, kind, proto)
+        bound = BoundedListener(connections, family, kind, proto)
     except OSError as error:
         raise _cannot_listen(host, port, error) from error
     try:

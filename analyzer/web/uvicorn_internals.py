@@ -19,9 +19,8 @@ application do not see it, unless they have to answer it after all.
 missing, the server refuses to start and names it: it never runs without its bounds. Everything else in this
 package uses what uvicorn documents.
 
-*Not bounded here.* A connection above the bound is accepted, and keeps its descriptor until its first
-request, at most `REQUEST_S`. A TLS handshake comes before `connection_made`: a client that never begins one
-is not counted, and is disconnected by asyncio after 60 seconds.
+*Not bounded here.* The number of connections and the time for a TLS handshake, which comes before
+`connection_made`: see `connection_limits`, which replaces the listening socket.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from analyzer.web import connection_limits
+from analyzer.web.connection_limits import OpenConnections
 from analyzer.web.long_polls import LongPoll, LongPolls, PollFields
 
 ABORT_S = 0.01  # for the transports to see that they were aborted, while there is still an event loop
@@ -48,7 +48,7 @@ REQUIRED: Mapping[str, Sequence[str]] = {
         "conn",  # the state of the request
         "loop",  # the timer of the deadline
         "transport",  # aborted at the deadline and at shutdown
-        "connections", "limit_concurrency", "app",  # bound the number: the app answers 503 instead
+        "app",  # of a connection above the bound: answers 503 instead
         "server_state",
         "client", "flow", "shutdown",  # of a connection whose long poll is answered without uvicorn
         "on_response_complete", "_unset_keepalive_if_required",  # the timer between two requests
@@ -87,17 +87,21 @@ def missing_internals() -> list[str]:
 
 class BoundedConnection(H11Protocol):
     """Connection that is aborted when a request is not complete in time, `REQUEST_S` after its first byte or
-    after the connection was made. Beyond `limit_concurrency` connections its requests are refused.
+    after the connection was made. Its requests are refused when `connections` have no room for it.
 
     `long_polls` answers the requests that it can, without h11 and without the application.
     """
 
     def __init__(
-        self, config: uvicorn.Config, *args: Any, long_polls: LongPolls | None = None, **kwargs: Any
+        self,
+        config: uvicorn.Config,
+        *args: Any,
+        connections: OpenConnections,
+        long_polls: LongPolls | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(config, *args, **kwargs)
-        self._connections_max = config.limit_concurrency
-        self.limit_concurrency = None  # switches off uvicorn's own refusal
+        self._open_connections = connections
         self._deadline: asyncio.TimerHandle | None = None
         self._long_polls = long_polls
         self._poll_fields: PollFields | None = None  # of the last long poll
@@ -106,7 +110,7 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP alone
         super().connection_made(transport)
-        if self._connections_max is not None and len(self.connections) > self._connections_max:
+        if not self._open_connections.started(self.client, transport):
             self.app = connection_limits.refuse_connection(self.server_state.total_requests)
             self._long_polls = None
         self._start_deadline()

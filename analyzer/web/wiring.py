@@ -19,6 +19,7 @@ from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening
 from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import Authenticator, is_loopback
+from analyzer.web.connection_limits import OpenConnections, connections_max
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
 from analyzer.web.locks_endpoint import add_locks_endpoint
@@ -50,14 +51,15 @@ def web_application(
         feed = FeedCache(source, time.monotonic)
         read_status = partial(installation_status, engine, head())
         app = create_app(AppState(health, source_problems, read_status, head()))
-        authenticator = Authenticator(partial(stored_tokens, engine), time.monotonic)
+        connections = OpenConnections(connections_max())
+        authenticator = Authenticator(partial(stored_tokens, engine), time.monotonic, connections.admitted)
         add_locks_endpoint(app, feed, authenticator)
         add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
         health.on_feed_change = feed.notify
         long_polls = LongPolls(feed, authenticator)
         with (
             listening(engine, feed.notified, feed.has_waiting),
-            serving(app, listen, tls, feed.close, long_polls) as address,
+            serving(app, listen, tls, feed.close, long_polls, connections) as address,
         ):
             yield address
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -458,3 +459,51 @@ def test_a_resume_token_that_does_not_match_means_another_file(world: World) -> 
     world.reader = world.follow()
     world.turns()
     assert {known.topic_id for known in world.positions.stored} == {part.topic_id, f"{part.topic_id}#1"}
+
+
+def test_files_that_rotate_while_no_descriptor_is_left_are_counted_later_in_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two rotations: the file in the middle is never at the path while it can be opened."""
+    world.write("one\n")
+    assert world.turns() == ["one"]
+    opened = Path.open
+
+    def no_descriptor(*_args: Any, **_given: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    world.rotate()
+    with monkeypatch.context() as patch:
+        world.write("two\n")
+        patch.setattr(Path, "open", no_descriptor)
+        world.turns()
+        patch.setattr(Path, "open", opened)
+        world.path.rename(world.path.with_suffix(".2"))
+        world.write("three\n")
+        patch.setattr(Path, "open", no_descriptor)
+        for _ in range(3):
+            world.wait_quiet()
+            assert world.turns() == ["one"]
+        assert "Too many open files" in world.reader.source.problems()[str(world.path)]
+    for _ in range(3):
+        world.wait_quiet()
+        world.turns()
+    assert world.turns() == ["one", "two", "three"]
+    assert world.reader.source.problems() == {}
+    assert [record.message for record in caplog.records] == [
+        f"{world.path} cannot be opened: Too many open files; check the path and its permissions"
+    ]
+
+
+def test_a_file_that_was_moved_away_before_it_could_be_opened_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write("one\n")
+    with monkeypatch.context() as patch:
+        world.path.chmod(0)
+        patch.setattr(Path, "open", lambda *_args, **_given: cast("Any", os.open)("/", os.O_WRONLY))
+        world.turns()
+    world.path.unlink()
+    world.write("two\n")
+    assert world.turns() == ["two"]
+    assert "was moved away before it could be opened, and is not counted" in caplog.text

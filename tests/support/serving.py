@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from analyzer.store.operations.tokens import TokenList
 from analyzer.web.authentication import Authenticator
+from analyzer.web.connection_limits import OpenConnections, connections_max
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
 from analyzer.web.locks_endpoint import add_locks_endpoint
@@ -32,12 +33,13 @@ def feed_server(
 ) -> Iterator[str]:  # fmt: skip
     """Serves the feed of `source` and yields the URL; with `pending` also the status reports of gates."""
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
-    authenticator = Authenticator(load_tokens, time.monotonic)
+    connections = OpenConnections(connections_max())
+    authenticator = Authenticator(load_tokens, time.monotonic, connections.admitted)
     add_locks_endpoint(app, feed, authenticator)
     if pending is not None:
         add_gates_endpoint(app, pending, authenticator)
     long_polls = LongPolls(feed, authenticator)
-    with serving(app, ("127.0.0.1", port), identity, feed.close, long_polls) as address:
+    with serving(app, ("127.0.0.1", port), identity, feed.close, long_polls, connections) as address:
         assert address is not None
         yield f"{'https' if identity else 'http'}://127.0.0.1:{address[1]}"
 

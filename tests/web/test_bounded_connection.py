@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from analyzer.web import connection_limits, server
-from analyzer.web.connection_limits import IDLE_S, REQUEST_S
+from analyzer.web.connection_limits import IDLE_S, REQUEST_S, OpenConnections
 from analyzer.web.server import CannotListen, serving
 from analyzer.web.uvicorn_internals import REQUIRED, BoundedConnection, missing_internals
 from gatekeeper.testing import ManualClock
@@ -48,6 +48,13 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
+class NoRoom(OpenConnections):
+    """Refuses every connection."""
+
+    def started(self, _client: Any, _transport: Any) -> bool:
+        return False
+
+
 class World:
     """A connection whose application answers after `answer_after_s`, and a clock moved by sleeping tasks."""
 
@@ -59,13 +66,18 @@ class World:
     def run(self, story: Coroutine[Any, Any, None]) -> None:
         run(story, self.clock)
 
-    def connect(self, limit: int | None = None, long_polls: Any = None) -> BoundedConnection:
+    def connect(
+        self, long_polls: Any = None, connections: OpenConnections | None = None
+    ) -> BoundedConnection:
         config = uvicorn.Config(
             self.app, log_config=None, lifespan="off", ws="none", interface="asgi3",
-            timeout_keep_alive=int(IDLE_S), limit_concurrency=limit,
+            timeout_keep_alive=int(IDLE_S),
         )  # fmt: skip
         state = uvicorn.Server(config).server_state
-        connection = BoundedConnection(config, state, {}, asyncio.get_running_loop(), long_polls=long_polls)
+        connection = BoundedConnection(
+            config, state, {}, asyncio.get_running_loop(),
+            connections=OpenConnections(9) if connections is None else connections, long_polls=long_polls,
+        )  # fmt: skip
         connection.connection_made(self.transport)
         return connection
 
@@ -159,7 +171,7 @@ def test_a_connection_that_is_lost_leaves_no_deadline_behind(world: World) -> No
 
 def test_a_request_beyond_the_bound_is_refused_with_retry_after(world: World) -> None:
     async def story() -> None:
-        connection = world.connect(limit=0)
+        connection = world.connect(connections=NoRoom(0))
         connection.data_received(REQUEST)
         await asyncio.sleep(0.1)
         head = world.transport.written.partition(b"\r\n\r\n")[0].lower()
@@ -257,7 +269,7 @@ def test_a_connection_beyond_the_bound_has_no_long_polls(world: World) -> None:
     long_polls = FakeLongPolls(BY_LONG_POLLS)
 
     async def story() -> None:
-        world.connect(limit=0, long_polls=long_polls).data_received(REQUEST)
+        world.connect(long_polls, NoRoom(0)).data_received(REQUEST)
         await asyncio.sleep(0.1)
         assert world.transport.written.startswith(b"HTTP/1.1 503")
 

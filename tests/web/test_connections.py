@@ -5,6 +5,7 @@ test_bounded_connection.py has the deadline of a request on a manual clock.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import socket
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from analyzer.web import connection_limits
+from analyzer.web.connection_limits import AcceptedSocket, OpenConnections
 from analyzer.web.feed_cache import REFRESH_EVERY_S
 from analyzer.web.tls import TlsFiles
 from gatekeeper.feed import feed_json
@@ -87,6 +89,99 @@ def test_a_connection_beyond_the_bound_is_refused_with_retry_after(
         source.close()
 
 
+def test_silent_connections_give_their_places_to_new_ones(
+    feed: HandFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many more than the bound: each client that asks is answered, and each silent one is ended."""
+    monkeypatch.setattr(connection_limits, "CONNECTIONS_MAX", 20)
+    monkeypatch.setattr(connection_limits, "REFUSED_MAX", 5)
+    with feed_server(feed) as url, ExitStack() as stack, plain_http.Client(timeout=PATIENCE_S) as client:
+        waiting = stack.enter_context(line_to(url))
+        waiting.sendall(request_for(feed, wait=60))
+        assert client.get(f"{url}/v1/locks").status_code == 200
+        silent = [stack.enter_context(line_to(url)) for _ in range(100)]
+        assert plain_http.get(f"{url}/v1/locks").status_code == 200
+        assert client.get(f"{url}/v1/locks").status_code == 200, "an admitted client kept its connection"
+        wait_until(lambda: _open_at_server(url) <= 20 + 5)
+        assert bytes_until_end(silent[0]) == 0
+        feed.set(a_lock("user:bob", ends_in=10**9))
+        assert b"user:bob" in answer_of(waiting), "a waiting gate kept its connection"
+
+
+def _open_at_server(url: str) -> int:
+    port = urlsplit(url).port
+    connections = psutil.Process().net_connections("tcp4")
+    return sum(end.laddr.port == port and bool(end.raddr) for end in connections)
+
+
+def test_an_address_with_many_silent_connections_takes_no_place_of_another() -> None:
+    async def story() -> None:
+        connections = OpenConnections(10)
+        with ExitStack() as stack:
+
+            def accept(host: str, port: int) -> AcceptedSocket:
+                mine, other = map(stack.enter_context, socket.socketpair())
+                assert other is not mine
+                accepted = AcceptedSocket(connections, mine, (host, port))
+                connections.add(stack.enter_context(accepted))
+                return accepted
+
+            few = [accept("192.0.2.1", 1), accept("2001:db8::1", 1)]
+            many = [accept(f"2001:db8:0:9::{n}", n) for n in range(30)]  # one network
+            assert [one.is_ending for one in many] == [True] * 22 + [False] * 8
+            assert not any(one.is_ending or one.is_refused for one in few)
+            for one in (*few, *many[22:]):
+                connections.admitted(one.client)
+            assert accept("192.0.2.9", 1).is_refused
+        assert len(connections) == 0
+
+    asyncio.run(story())
+
+
+def test_without_descriptors_connections_are_turned_away_and_accepted_again_later(
+    feed: HandFeed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a process that may open fifty more files; the loop is not stopped and not kept busy by it."""
+    with feed_server(feed) as url, ExitStack() as stack:
+        assert plain_http.get(f"{url}/v1/locks").status_code == 200
+        lines = [stack.enter_context(socket.socket()) for _ in range(60)]
+        limits, ended = resource.getrlimit(resource.RLIMIT_NOFILE), 0
+        held = psutil.Process().num_fds()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held + 20, limits[1]))
+        try:
+            for line in lines:
+                line.settimeout(10)
+                line.connect((urlsplit(url).hostname, urlsplit(url).port))
+            lines[-1].sendall(request_for(feed))
+            ended = sum(bytes_until_end(line) == 0 for line in lines[:30])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert ended == 30
+        assert plain_http.get(f"{url}/v1/locks").status_code == 200
+    messages = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(messages) == 1
+    assert "turned away" in messages[0]
+
+
+def test_a_silent_tls_handshake_is_bounded_in_time_and_counted(
+    feed: HandFeed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connection_limits, "CONNECTIONS_MAX", 10)
+    identity = certificate(tmp_path)
+    with feed_server(feed, identity=identity) as url, ExitStack() as stack:
+        silent = [stack.enter_context(line_to(url)) for _ in range(40)]
+        source = HttpSource(url, ca=identity.certificate)
+        assert source.fetch(None).at == feed.at
+        assert bytes_until_end(silent[0]) == 0, "ended for a new one"
+        assert connection_limits.HANDSHAKE_S == 5
+        source.close()
+    monkeypatch.setattr(connection_limits, "HANDSHAKE_S", 0.3)
+    with feed_server(feed, identity=identity) as url, line_to(url) as line:
+        began_s = time.monotonic()
+        assert bytes_until_end(line) == 0
+        assert 0.2 < time.monotonic() - began_s < 4
+
+
 def test_the_bound_follows_the_limit_of_open_files() -> None:
     code = """
 import logging, resource
@@ -103,10 +198,10 @@ print(connections_max(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY or hard >= 4096:
-        assert with_limits(256, 4096).stdout == "2500 2600\n"
+        assert with_limits(256, 4096).stdout == "2500 2950\n"
     few = with_limits(256, 1024)
-    assert few.stdout == "924 1024\n"
-    assert "at most 924 gates can connect: this process may open 1024 files" in few.stderr
+    assert few.stdout == "574 1024\n"
+    assert "at most 574 gates can connect: this process may open 1024 files" in few.stderr
 
 
 def test_five_hundred_waiting_gates_are_answered_by_one_read_of_the_feed(feed: HandFeed) -> None:

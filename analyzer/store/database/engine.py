@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
 CONNECT_S = 5
 REFUSED = {"25006", "42501"}  # read-only (the server has become a standby); insufficient privilege
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)  # no descriptor is left to connect with
 DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # sqlite3 has no separate exception class for these
 ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
@@ -186,7 +188,8 @@ def without_scans(db: sa.Connection) -> None:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Raises StoreAway for driver errors of a database that is away, busy, full, damaged or read-only.
+    """Raises StoreAway for driver errors of a database that is away, busy, full, damaged or read-only, and
+    when this process has no descriptor left to connect to it.
 
     An error in a statement is a bug and passes unchanged.
     """
@@ -195,6 +198,10 @@ def database_errors() -> Iterator[None]:
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
         if _is_away(error):
             raise StoreAway(message_of(error)) from error
+        raise
+    except OSError as error:
+        if error.errno in OUT_OF_FILES:
+            raise StoreAway(f"cannot be connected to: {error.strerror}; see `ulimit -n`") from error
         raise
 
 

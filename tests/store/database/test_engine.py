@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -270,3 +272,18 @@ def test_four_threads_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> No
     for n in range(40):
         answers = run_together(*[lambda n=n: journal_mode(tmp_path / f"{n}.db")] * 4)
         assert answers == ["wal"] * 4
+
+
+def test_a_process_without_a_descriptor_to_connect_with_finds_the_database_away(database_url: str) -> None:
+    engine = open_engine(database_url)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    try:
+        for left in (0, 1):  # none for the socket; one for the socket, none for waiting for it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + left, limits[1]))
+            with pytest.raises(StoreAway), reading(engine) as db:
+                db.execute(sa.select(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        engine.dispose()
