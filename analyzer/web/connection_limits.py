@@ -210,7 +210,7 @@ class BoundedListener(socket.socket):
         self._connections = connections
         self._uptime_s = uptime_s
         self._warned_s = float("-inf")
-        # Closed for a moment when no descriptor is left, so that a waiting connection can be taken and closed.
+        # Closed for a moment when no descriptor is left, so that a waiting connection can be closed.
         self._spare: int | None = _spare()
 
     def accept(self) -> tuple[socket.socket, Any]:

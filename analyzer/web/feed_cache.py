@@ -8,14 +8,17 @@ a refresh share the next one.
 While at least one gate waits, the source is refreshed when a change is notified, and every `FALLBACK_S`. As
 long as it is not known that changes are notified, it is refreshed every `REFRESH_EVERY_S` instead.
 
-Each change is encoded and compressed once for all gates, and kept for those that ask later. When very many
-gates wait, changes that follow each other closely reach them together, so that the answers cost a bounded
-share of a core.
+Each change is encoded and compressed once for all gates, and kept for those that ask later. A gate whose
+version is unknown gets the snapshot at hand and the changes since: what a client claims to hold causes no
+read of all locks. What has to be read for one gate is read by a second source: refreshes do not wait for it.
+When very many gates wait, changes that follow each other closely reach them together, so that the answers
+cost a bounded share of a core.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -38,6 +41,8 @@ WAITERS_MAX = 2_000  # further requests are answered at once, with a pace for th
 CACHED_MAX = 32  # versions from which changes to the latest one are cached
 STEPS_MAX = 256  # changes from one refresh to the next
 KEPT_BYTES_MAX = 64 << 20  # of the steps, and of the other changes
+LATER_BYTES_MIN = 1 << 20  # so much may always follow a snapshot in its answer
+MARKS_MAX = 10_000  # versions of which it is known whether the feed had them, and under which mark
 REQUESTS_PER_S_MAX = 1_000  # costs half a core; beyond, gates are asked to poll less often
 PACE_MAX_S = 10.0
 
@@ -61,22 +66,59 @@ class FeedState(NamedTuple):
 NEVER_REFRESHED = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0, 0.0, ()))
 
 
+class Snapshot:
+    """All locks of one version, with a checksum that also covers the changes since."""
+
+    def __init__(self, at: Cursor, changes: CompressedChanges, digest: hashlib._Hash) -> None:
+        """`digest` is that of the text of `changes`."""
+        self.at = at
+        self.changes = changes
+        self.later_bytes = 0  # of the changes since
+        self._digest = digest
+
+    def add_step(self, text: bytes) -> None:
+        """Adds the changes of a later version to the checksum."""
+        self.later_bytes += len(text)
+        feed_json.add_to_digest(self._digest, text)
+
+    @property
+    def checksum(self) -> str:
+        return feed_json.checksum_text(self._digest)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the changes since are so long that a new snapshot is shorter."""
+        return self.later_bytes > max(LATER_BYTES_MIN, len(self.changes.text) // 4)
+
+
 class KeptChanges:
-    """Changes that lead to the latest version: the steps of refreshes, each from the version before, and what
-    was read for gates that hold another version."""
+    """Changes that lead to the latest version: the steps of refreshes, each from the version before; what was
+    read for gates that hold another version; and a snapshot of one of these versions."""
 
     def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
         self._steps: dict[
             Cursor, CompressedChanges
         ] = {}  # in order; the last one leads to the latest version
-        self._others: dict[Cursor | None, CompressedChanges] = {}  # None: all locks
+        self._others: dict[Cursor, CompressedChanges] = {}
 
     def find(self, since: Cursor | None, latest: Cursor) -> Sequence[CompressedChanges] | None:
         """Returns what leads from `since` to `latest`, one after the other; None if it is not kept."""
-        if since == latest:
-            return ()
+        if since is None:
+            return self._find_snapshot(latest)
         if since in self._others:
             return (self._others[since],)
+        return self._steps_since(since, latest)
+
+    def _find_snapshot(self, latest: Cursor) -> Sequence[CompressedChanges] | None:
+        if self.snapshot is None or self.snapshot.is_worn:
+            return None
+        steps = self._steps_since(self.snapshot.at, latest)
+        return None if steps is None else (self.snapshot.changes, *steps)
+
+    def _steps_since(self, since: Cursor, latest: Cursor) -> Sequence[CompressedChanges] | None:
+        if since == latest:
+            return ()
         if since not in self._steps:
             return None
         found = []
@@ -89,21 +131,29 @@ class KeptChanges:
     def add_step(self, since: Cursor, changes: CompressedChanges) -> None:
         """Keeps the changes from the version that was the latest to the one that is now."""
         self._others.clear()
-        if changes.is_snapshot:
-            self._steps.clear()
-            self.add(since, changes)
-        else:
-            self._steps[since] = changes
-            _drop_oldest(self._steps, STEPS_MAX)
+        self._steps[since] = changes
+        _drop_oldest(self._steps, STEPS_MAX)
+        if self.snapshot is not None:
+            self.snapshot.add_step(changes.text)
 
-    def add(self, since: Cursor | None, changes: CompressedChanges) -> CompressedChanges:
-        """Keeps changes from `since`, or all locks, until there is a newer version; returns what is kept."""
-        if changes.is_snapshot:
-            # One snapshot for all gates whose version is unknown: it may be large.
-            changes = self._others.setdefault(None, changes)
+    def start(self, snapshot: Snapshot) -> None:
+        """Begins another history with all locks of its latest version."""
+        self._others.clear()
+        self._steps.clear()
+        self.snapshot = snapshot
+
+    def add_snapshot(self, snapshot: Snapshot, latest: Cursor) -> None:
+        """Keeps all locks of `latest`, or of an earlier version that is one of the steps."""
+        steps = self._steps_since(snapshot.at, latest)
+        if steps is not None:
+            for step in steps:
+                snapshot.add_step(step.text)
+            self.snapshot = snapshot
+
+    def add(self, since: Cursor, changes: CompressedChanges) -> None:
+        """Keeps changes from `since` to the latest version, until there is a newer one."""
         self._others[since] = changes
         _drop_oldest(self._others, CACHED_MAX)
-        return changes
 
 
 def _drop_oldest(kept: dict[Any, CompressedChanges], most: int) -> None:
@@ -139,16 +189,32 @@ class FeedCache:
     All methods belong to one event loop, except `notify`, `notified` and `close`, which any thread may call.
     """
 
-    def __init__(self, source: LockSource, uptime_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: LockSource,
+        uptime_s: Callable[[], float],
+        reader: LockSource | None = None,
+        mark_of: Callable[[int], str | None] | None = None,
+    ) -> None:
+        """`reader` is a second source of the same feed, for long reads; by default refreshes wait for them.
+
+        `mark_of` returns the mark of a version, None if the feed has no such version; it may block and raise
+        SourceError. Without it the source is asked for the changes since any version.
+        """
         self.closed = False  # once true, no request waits any longer
         self.has_waiting = threading.Event()  # set while a request waits for a change
         self._source = source
+        self._reader = source if reader is None else reader
+        self._mark_of = mark_of
+        self._marks: dict[int, str | None] = {}
+        self._reads: dict[Cursor | None, asyncio.Future[FetchedChanges]] = {}  # in progress, by `since`
         self._uptime_s = uptime_s
         self._latest = NEVER_REFRESHED
         self._kept = KeptChanges()
         self._is_notified = False  # whether each change will be notified
         self._load = RequestLoad(uptime_s)
         self._mutex = asyncio.Lock()  # one thread at a time uses the source
+        self._reader_mutex = self._mutex if reader is None else asyncio.Lock()
         self._next_refresh: asyncio.Task[FeedState] | None = None  # None once it has begun
         self._begun_s = -inf  # when the latest refresh began, successful or not
         self._rests_until_s = -inf  # no refresh begins before
@@ -193,11 +259,20 @@ class FeedCache:
     async def answer(self, since: Cursor | None, state: FeedState, arrived_s: float) -> CompressedAnswer:
         """Returns the changes from `since` to `state` or a later version, for a request that arrived at
         uptime `arrived_s`. Raises SourceError."""
-        found = self.kept_answer(since, state, arrived_s)
-        if found is not None:
-            return found
-        read, changes = await self._read_changes(since)
-        return _answer(read.with_pace(state.update.next_poll), [changes], arrived_s)
+        while True:
+            if since is not None and not await self._is_in_feed(since):
+                since = None  # all locks, which are at hand
+            found = self.kept_answer(since, state, arrived_s)
+            if found is not None:
+                return found
+            if since in self._reads:
+                await asyncio.shield(
+                    self._reads[since]
+                )  # began before this request: not new enough by itself
+                continue
+            read = await self._read_changes(since)
+            found = self.kept_answer(since, state, arrived_s)
+            return found or read.answer(state.update.next_poll, arrived_s)
 
     def kept_answer(
         self, since: Cursor | None, state: FeedState, arrived_s: float
@@ -208,7 +283,28 @@ class FeedCache:
             return None
         if since is not None and not changes:
             changes = [CompressedChanges(since.version, b"")]
-        return _answer(self._latest.with_pace(state.update.next_poll), changes, arrived_s)
+        snapshot = self._kept.snapshot
+        checksum = snapshot.checksum if snapshot is not None and changes[0].is_snapshot else ""
+        return _answer(self._latest.with_pace(state.update.next_poll), changes, arrived_s, checksum)
+
+    async def _is_in_feed(self, since: Cursor) -> bool:
+        """Whether the changes since this version can be had; True if only the source can tell.
+
+        Costs one row for each version, however many marks are tried.
+        """
+        latest = self._latest.update.at
+        if since.version >= latest.version or self._mark_of is None:
+            return since == latest or since.version < latest.version
+        if self._kept.find(since, latest) is not None:
+            return True
+        if since.version not in self._marks:
+            async with self._reader_mutex:
+                if since.version not in self._marks:
+                    mark = await run_in_thread(partial(self._mark_of, since.version))
+                    if len(self._marks) >= MARKS_MAX:
+                        self._marks.clear()
+                    self._marks[since.version] = mark
+        return self._marks.get(since.version) == since.mark
 
     async def _state(self, held: Cursor | None, arrived_s: float, wait_s: float, load: float) -> FeedState:
         waits = wait_s > 0 and len(self._waiting) < WAITERS_MAX
@@ -268,34 +364,44 @@ class FeedCache:
 
     async def _refresh(self) -> FeedState:
         before, self._begun_s = self._latest, self._uptime_s()
-        read, changes = await self._fetch(before.update.at)
-        if read.update.at != before.update.at:
-            self._kept.add_step(before.update.at, changes)
+        read = await self._fetch(self._source, before.update.at)
+        at = read.state.update.at
+        if at != before.update.at:
+            if read.snapshot is None:
+                self._kept.add_step(before.update.at, read.changes)
+            else:
+                self._kept.start(read.snapshot)
+                self._marks.clear()
             self._rests_until_s = self._uptime_s() + ANSWER_S * self._asking
-        self._latest = read
-        if read.update.at != before.update.at:
+        self._latest = read.state
+        if at != before.update.at:
             self._wake(None)
+        return read.state
+
+    async def _read_changes(self, since: Cursor | None) -> FetchedChanges:
+        """Reads what leads from `since` to the latest version, and keeps it."""
+        reading = self._reads[since] = asyncio.ensure_future(self._fetch_and_keep(since))
+        reading.add_done_callback(consume_exception)
+        reading.add_done_callback(lambda _: self._reads.pop(since))
+        return await asyncio.shield(reading)  # a client that leaves must not cancel it for the others
+
+    async def _fetch_and_keep(self, since: Cursor | None) -> FetchedChanges:
+        async with self._reader_mutex:
+            read = await self._fetch(self._reader, since)
+        if read.snapshot is not None:
+            self._kept.add_snapshot(read.snapshot, self._latest.update.at)
+        elif since is not None and read.state.update.at == self._latest.update.at:
+            self._kept.add(since, read.changes)
         return read
 
-    async def _read_changes(self, since: Cursor | None) -> tuple[FeedState, CompressedChanges]:
-        async with self._mutex:
-            kept = self._kept.find(since, self._latest.update.at)
-            if kept is not None and len(kept) == 1:  # read while this request waited
-                return self._latest, kept[0]
-            read, changes = await self._fetch(since)
-            if read.update.at == self._latest.update.at:
-                changes = self._kept.add(since, changes)
-            return read, changes
-
-    async def _fetch(self, since: Cursor | None) -> tuple[FeedState, CompressedChanges]:
+    async def _fetch(self, source: LockSource, since: Cursor | None) -> FetchedChanges:
         begun_s = self._uptime_s()
-        update, text = await run_in_thread(partial(self._fetch_encoded, since))
-        checksum = await run_in_thread(partial(feed_json.checksum_of, text)) if update.snapshot else ""
-        return FeedState(begun_s, update), CompressedChanges(update.since, text, checksum)
-
-    def _fetch_encoded(self, since: Cursor | None) -> tuple[Update, bytes]:
-        update = self._source.fetch(since)
-        return update._replace(changes=()), feed_json.encode_changes(update.changes)
+        update, text = await run_in_thread(partial(_fetch_encoded, source, since))
+        state, changes = FeedState(begun_s, update), CompressedChanges(update.since, text)
+        if not update.snapshot:
+            return FetchedChanges(state, changes, None)
+        digest = await run_in_thread(partial(feed_json.add_to_digest, feed_json.new_digest(), text))
+        return FetchedChanges(state, changes, Snapshot(update.at, changes, digest))
 
     async def _wait_for_change(self, held: Cursor, arrived_s: float, wait_s: float) -> FeedState:
         loop = asyncio.get_running_loop()
@@ -330,6 +436,23 @@ class FeedCache:
         self._waiting.clear()
 
 
+class FetchedChanges(NamedTuple):
+    """What one fetch found: the state and the changes, which are those of `snapshot` if it is not None."""
+
+    state: FeedState
+    changes: CompressedChanges
+    snapshot: Snapshot | None
+
+    def answer(self, next_poll_s: float, arrived_s: float) -> CompressedAnswer:
+        checksum = "" if self.snapshot is None else self.snapshot.checksum
+        return _answer(self.state.with_pace(next_poll_s), [self.changes], arrived_s, checksum)
+
+
+def _fetch_encoded(source: LockSource, since: Cursor | None) -> tuple[Update, bytes]:
+    update = source.fetch(since)
+    return update._replace(changes=()), feed_json.encode_changes(update.changes)
+
+
 def _complete(woken: asyncio.Future[None], error: SourceError | None = None) -> None:
     if woken.done():
         return
@@ -339,9 +462,11 @@ def _complete(woken: asyncio.Future[None], error: SourceError | None = None) -> 
         woken.set_exception(error)
 
 
-def _answer(state: FeedState, changes: Sequence[CompressedChanges], arrived_s: float) -> CompressedAnswer:
+def _answer(
+    state: FeedState, changes: Sequence[CompressedChanges], arrived_s: float, checksum: str
+) -> CompressedAnswer:
     first = changes[0]
     update = state.update._replace(since=first.since, snapshot=first.is_snapshot)
-    before, after = encode_head(update, first.checksum)
+    before, after = encode_head(update, checksum)
     waited_s = max(0.0, round(state.begun_s - arrived_s, 6))
     return CompressedAnswer(b"%s%r%s" % (before, waited_s, after), state.update.at, changes)

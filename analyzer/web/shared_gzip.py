@@ -43,11 +43,10 @@ GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))  # deflate; no name
 class CompressedChanges:
     """Changes from one version to another, encoded once and compressed once for all answers."""
 
-    def __init__(self, since: int | None, text: bytes, checksum: str = "") -> None:
-        """`text` as `feed_json.encode_changes` returns it. A snapshot has a `checksum`, and `since` None."""
+    def __init__(self, since: int | None, text: bytes) -> None:
+        """`text` as `feed_json.encode_changes` returns it. Of a snapshot `since` is None."""
         self.since = since
         self.text = text
-        self.checksum = checksum
         self._deflated: asyncio.Future[bytes] | None = None
 
     @property

@@ -47,8 +47,9 @@ def web_application(
         _require_tokens(settings.analyzer.http, engine)
         if tls is None:
             log.warning("tokens and locks cross the network unencrypted: set http_cert and http_key")
-    with closing(SqlSource(settings.database.address)) as source:
-        feed = FeedCache(source, time.monotonic)
+    database = settings.database.address
+    with closing(SqlSource(database)) as source, closing(SqlSource(database)) as reader:
+        feed = FeedCache(source, time.monotonic, reader, reader.mark_of)
         read_status = partial(installation_status, engine, head())
         app = create_app(AppState(health, source_problems, read_status, head()))
         connections = OpenConnections(connections_max())

@@ -138,13 +138,23 @@ def _parse_update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
 
 def checksum_of(changes: bytes) -> str:
     """The value of "checksum" for changes with this text."""
-    digest = _sha256()
-    if changes:
-        digest.update(changes.replace(b",\n", b"\n") + b"\n")  # no line contains a newline
+    return checksum_text(add_to_digest(new_digest(), changes))
+
+
+def checksum_text(digest: hashlib._Hash) -> str:
+    """The value of "checksum" for the changes that were added to `digest`."""
     return CHECKSUM_PREFIX + digest.hexdigest()
 
 
-def _sha256() -> hashlib._Hash:
+def add_to_digest(digest: hashlib._Hash, changes: bytes) -> hashlib._Hash:
+    """Returns `digest` with the lines of further changes."""
+    if changes:
+        digest.update(changes.replace(b",\n", b"\n") + b"\n")  # no line contains a newline
+    return digest
+
+
+def new_digest() -> hashlib._Hash:
+    """A digest of no changes."""
     # Imported late: hashlib is a tenth of the start of a process whose gate reads SQL.
     from hashlib import sha256
 
@@ -394,7 +404,7 @@ def _parse_changes(items: Iterable[JsonItem], head: JsonFields, unknown: list[st
 
 def _verify_checksum(items: Iterable[JsonItem], checksum: str) -> Iterator[JsonItem]:
     """Yields the items; raises SourceError after the last one if they do not have the checksum."""
-    digest = _sha256()
+    digest = new_digest()
     for text, item in items:
         digest.update(text + b"\n")
         yield text, item

@@ -118,6 +118,12 @@ class SqlSource:
             rows = _read(db, since)
         return _update_of(rows)  # after the transaction, because converting many locks takes long
 
+    def mark_of(self, version: int) -> str | None:
+        """Returns the mark of a version whose later changes are stored, or None. Raises SourceError."""
+        with self._translate_errors(), self._shut_down_after(FETCH_S), self._snapshot() as db:
+            position = _feed_position(db, Cursor(version, ""))
+        return position.held_mark if version >= position.pruned_to else None
+
     def report_status(self, status: GateStatus) -> None:
         """Stores the status in the row of its instance, unless a newer one is there. Raises SourceError."""
         from gatekeeper.telemetry import status_json

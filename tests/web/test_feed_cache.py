@@ -21,6 +21,7 @@ from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError
 from gatekeeper.testing import ManualClock
 from gatekeeper.testing.manual_loop import run
+from gatekeeper.view import lock_view
 from tests.support.feed import HandFeed, a_lock
 
 T = TypeVar("T")
@@ -48,7 +49,8 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.source = HandFeed(a_lock())
-        self.cache = FeedCache(self.source, self.clock.uptime_s)
+        self.marks_read = 0
+        self.cache = FeedCache(self.source, self.clock.uptime_s, mark_of=self.mark_of)
         self.started_s = self.clock.uptime_s()
 
     @property
@@ -58,6 +60,10 @@ class World:
     @property
     def reads(self) -> int:
         return len(self.source.fetches)
+
+    def mark_of(self, version: int) -> str | None:
+        self.marks_read += 1
+        return self.source.mark_of(version)
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         return run(story, self.clock)
@@ -332,6 +338,117 @@ def test_unknown_versions_share_one_snapshot_in_memory(world: World) -> None:
         answers = [await world.cache.answer(cursor, state, world.clock.uptime_s()) for cursor in unknown]
         assert len({id(answer.changes[0]) for answer in answers}) == 1
         assert b"api_key:acme" in answers[0].changes[0].text
+
+    world.run(story())
+
+
+def test_an_unknown_version_is_answered_without_a_read_for_each_question(world: World) -> None:
+    """Unknown marks of a version that there was, versions that will come, and versions that are pruned."""
+
+    async def story() -> None:
+        for n in range(20):
+            world.source.set(a_lock(f"user:{n}"))
+        await world.changes(None)
+        before = world.reads
+        for n in range(50):
+            for cursor in (Cursor(7, f"unknown-{n}"), Cursor(1000 + n, "m1"), Cursor(21, f"unknown-{n}")):
+                update = feed_json.load(await world.changes(cursor))
+                assert (update.snapshot, len(update.changes), update.at) == (True, 21, world.source.at)
+        assert set(world.source.fetches[before:]) == {world.source.at}, "looks alone"
+        assert world.marks_read == 1
+
+    world.run(story())
+
+
+def test_all_locks_are_read_once_for_many_versions(world: World) -> None:
+    """What is at hand is completed with the changes since; its checksum covers both."""
+
+    async def story() -> None:
+        await world.changes(None)
+        before = world.reads
+        for n in range(50):
+            world.source.set(a_lock(f"user:{n}"))
+            if n % 5 == 4:
+                world.source.clear(a_lock(f"user:{n}"))
+            update = feed_json.load(await world.changes(Cursor(1, f"unknown-{n}")))
+            assert {
+                change.at for change in update.changes if isinstance(change, Set)
+            } >= world.source.locks.keys()
+            assert lock_view.apply(lock_view.EMPTY, update).at == world.source.at
+            assert len(lock_view.apply(lock_view.EMPTY, update)) == len(world.source.locks)
+        assert None not in world.source.fetches[before:]
+
+    world.run(story())
+
+
+def test_all_locks_are_read_again_when_the_changes_since_are_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LATER_BYTES_MIN", 1_000)
+
+    async def story() -> None:
+        for n in range(50):
+            world.source.set(a_lock("user:bob", detail=f"{n}" * 100))
+            update = feed_json.load(await world.changes(None))
+            assert update.at == world.source.at
+            assert len(update.changes) < 20
+        assert 1 < world.source.fetches.count(None) < 20
+
+    world.run(story())
+
+
+def test_a_restored_database_has_other_marks(world: World) -> None:
+    async def story() -> None:
+        old = world.source.at
+        backup = world.source.backup()
+        world.source.set(BOB)
+        lost = world.source.at
+        world.source.set(a_lock("user:cid"))
+        await world.changes(None)
+        assert not feed_json.load(await world.changes(lost)).snapshot
+        world.source.restore(backup)
+        world.source.set(a_lock("user:dan"))
+        world.source.set(a_lock("user:eve"))
+        await world.changes(None)
+        assert feed_json.load(await world.changes(lost)).snapshot
+        assert not feed_json.load(await world.changes(old)).snapshot
+
+    world.run(story())
+
+
+def test_looks_do_not_wait_for_long_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all locks are read for one gate, another one gets a change."""
+    read_s = 30.0
+    calls = module.run_in_thread
+
+    class SlowFeed(HandFeed):
+        """Marks what takes long."""
+
+    slow = SlowFeed()
+    slow.locks, slow.versions = world.source.locks, world.source.versions
+
+    async def slowly(call: Callable[[], Any]) -> Any:
+        if call.args[:1] == (slow,):  # type: ignore[attr-defined]
+            await asyncio.sleep(read_s)
+        return await calls(call)
+
+    monkeypatch.setattr(module, "run_in_thread", lambda call: asyncio.ensure_future(slowly(call)))
+    world.cache = FeedCache(world.source, world.clock.uptime_s, slow)
+
+    async def story() -> None:
+        old = world.source.at
+        world.source.set(BOB)
+        at = (await world.cache.state(None, 0)).update.at
+        readings = [asyncio.ensure_future(world.changes(old)) for _ in range(5)]
+        await asyncio.sleep(1)
+        world.after(1, lambda: world.source.set(a_lock("user:ann")))
+        began_s = world.elapsed_s
+        assert await world.version(at, wait_s=20) == 3
+        assert world.elapsed_s - began_s < 2
+        for reading in readings:
+            assert feed_json.load(await reading).at.version >= 2
+        assert world.elapsed_s < 3 * read_s
+        assert len(slow.fetches) <= 2, "requests for one version share a read"
 
     world.run(story())
 

@@ -34,7 +34,7 @@ def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
     text = feed_json.encode_changes(update.changes)
     checksum = feed_json.checksum_of(text)
     head = b"0.0".join(feed_json.encode_head(update, checksum))
-    return CompressedAnswer(head, update.at, [CompressedChanges(None, text, checksum)]), update
+    return CompressedAnswer(head, update.at, [CompressedChanges(None, text)]), update
 
 
 @given(NAMES)
