@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from analyzer.web.authentication import RETRY_SOON, Authenticator
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.problems import HttpProblem, add_problem_handlers
-from analyzer.web.shared_gzip import PIECE_BYTES, CompressedAnswer, PiecewiseResponse
+from analyzer.web.shared_gzip import PIECE_BYTES, CompressedAnswer, PiecewiseResponse, SendingTurns
 from gatekeeper.model import Cursor, SourceError
 
 WAIT_MAX_S = 60.0  # firewalls and proxies on the way close connections that are silent for longer
@@ -32,6 +32,7 @@ AnswerAndHeaders = tuple[CompressedAnswer | None, dict[str, str]]
 def add_locks_endpoint(app: FastAPI, feed: FeedCache, authenticator: Authenticator) -> None:
     """Adds the feed to `app`, for tokens with the scope `read`."""
     add_problem_handlers(app)
+    turns = SendingTurns()
 
     async def locks(request: Request) -> Response:
         """Changes since the version and mark in the query, or all locks; with `wait`, as soon as there are
@@ -59,7 +60,7 @@ def add_locks_endpoint(app: FastAPI, feed: FeedCache, authenticator: Authenticat
             headers |= {"content-encoding": "gzip"}
         if length < PIECE_BYTES:
             return Response(b"".join(parts), headers=headers, media_type="application/json")
-        return PiecewiseResponse(parts, headers, "application/json")
+        return PiecewiseResponse(parts, headers, "application/json", turns)
 
     # A Starlette route: FastAPI's handling of parameters would cost a quarter of an answer.
     app.add_route("/v1/locks", locks, methods=["GET"])

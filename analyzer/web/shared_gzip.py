@@ -18,21 +18,31 @@ gate, and so does a reverse proxy; docs/decisions/0016 has the measurement. This
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from analyzer.web.connection_limits import Client
 from analyzer.web.single_flight import run_in_thread
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor
 
 PIECE_BYTES = 64 << 10  # as much of an answer is buffered for a slow client; the rest stays shared
 COMPRESSION = 1  # of 1 to 9: three quarters of the saving of 9, in a fifth of its time
+LONG_BYTES = 1 << 20  # of what is sent; shorter answers do not wait for a turn
+SENT_AT_ONCE = 2
+TURN_S = 0.25  # a client that takes its answer slowly does not keep others waiting
+SENT_EVERY_S = 0.5  # over one connection, which may be that of a proxy
+CLIENTS_KEPT = 10_000
 RAW_DEFLATE = -15  # zlib's sign for blocks without a header, with the largest window
 SEPARATOR = b",\n"  # between changes
 SMALL_BYTES = 16 << 10  # compressed in a fifth of a millisecond, for which a thread is not worth starting
@@ -107,18 +117,79 @@ def _stored(text: bytes, *, is_last: bool = False) -> bytes:
     return struct.pack("<BHH", is_last, len(text), len(text) ^ 0xFFFF) + text
 
 
+class SendingTurns:
+    """Turns in which long answers are sent, so that no client keeps others from theirs by asking for many.
+
+    A few are sent at a time; of the clients that wait, those go first that had the fewest. A client waits
+    between two of its own: a gate needs all locks once. All methods belong to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._free = SENT_AT_ONCE
+        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: had before, order of arrival
+        self._arrivals = itertools.count()
+        self._had: dict[Client, tuple[int, float]] = {}  # how many, and when the last one began
+
+    @asynccontextmanager
+    async def turn(self, client: Client) -> AsyncIterator[None]:
+        """Waits until an answer may be sent to `client`. The next one follows after it, or after `TURN_S`."""
+        loop = asyncio.get_running_loop()
+        had, last_s = self._had.get(client, (0, -inf))
+        if len(self._had) >= CLIENTS_KEPT:
+            self._had.clear()
+        self._had[client] = had + 1, max(loop.time(), last_s + SENT_EVERY_S)
+        await asyncio.sleep(max(0.0, last_s + SENT_EVERY_S - loop.time()))
+        if self._free:
+            self._free -= 1
+        else:
+            waiting: asyncio.Future[None] = loop.create_future()
+            heapq.heappush(self._queue, (had, next(self._arrivals), waiting))
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                if not waiting.cancelled():  # its turn came when the client left
+                    self._end()
+                raise
+        timer = loop.call_later(TURN_S, self._end)
+        try:
+            yield
+        finally:
+            if loop.time() < timer.when():
+                timer.cancel()
+                self._end()
+
+    def _end(self) -> None:
+        while self._queue:
+            waiting = heapq.heappop(self._queue)[2]
+            if not waiting.done():  # of a client that has not left
+                waiting.set_result(None)
+                return
+        self._free += 1
+
+
 class PiecewiseResponse(Response):
     """A response that is sent piece by piece, each when the client has taken most of those before.
 
-    A slow client then holds one piece in the transport's buffer, not a copy of the whole body.
+    A slow client then holds one piece in the transport's buffer, not a copy of the whole body. Long ones are
+    sent in `turns`.
     """
 
-    def __init__(self, parts: Sequence[bytes], headers: Mapping[str, str], media_type: str) -> None:
+    def __init__(
+        self, parts: Sequence[bytes], headers: Mapping[str, str], media_type: str, turns: SendingTurns
+    ) -> None:
         length = sum(map(len, parts))
         super().__init__(headers={**headers, "content-length": str(length)}, media_type=media_type)
         self._parts = parts
+        self._turns = turns if length >= LONG_BYTES else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._turns is None:
+            await self._send(send)
+            return
+        async with self._turns.turn(scope.get("client") or ("", 0)):
+            await self._send(send)
+
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for part in self._parts:
             for at in range(0, len(part), PIECE_BYTES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import select
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.web import shared_gzip
-from analyzer.web.shared_gzip import CompressedAnswer, CompressedChanges
+from analyzer.web.shared_gzip import (
+    SENT_AT_ONCE,
+    SENT_EVERY_S,
+    TURN_S,
+    CompressedAnswer,
+    CompressedChanges,
+    SendingTurns,
+)
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Lock, Set, Update
 from gatekeeper.sources.http import HttpSource
+from gatekeeper.testing import ManualClock
+from gatekeeper.testing.manual_loop import run
 from tests.support import plain_http
 from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server, line_to
@@ -104,3 +114,34 @@ def test_slow_clients_do_not_each_hold_a_copy_in_memory() -> None:
         for line in lines:  # the server has begun to write to each, and none takes more
             assert select.select([line], [], [], PATIENCE_S)[0]
         assert process.memory_info().rss - before < 10 * size
+
+
+def test_long_answers_are_sent_in_turns_first_to_clients_that_had_fewest() -> None:
+    clock, turns, sent = ManualClock(), SendingTurns(), list[tuple[str, float]]()
+
+    async def ask(host: str, takes_s: float) -> None:
+        async with turns.turn((host, 1)):
+            sent.append((host, clock.uptime_s()))
+            await asyncio.sleep(takes_s)
+
+    async def story() -> float:
+        for _ in range(3):
+            await ask("greedy", 0.0)
+        await ask("honest", 0.0)
+        began_s = clock.uptime_s()
+        slow = [asyncio.ensure_future(ask(f"slow-{n}", 60.0)) for n in range(SENT_AT_ONCE)]
+        await asyncio.sleep(0)
+        leaving = asyncio.ensure_future(ask("leaving", 0.0))
+        asking = [asyncio.ensure_future(ask("greedy", 0.0)), asyncio.ensure_future(ask("cold", 0.0))]
+        await asyncio.sleep(TURN_S / 2)
+        leaving.cancel()
+        await asyncio.gather(*asking)
+        await asyncio.gather(*slow)
+        return began_s
+
+    began_s = run(story(), clock)
+    greedy_s = [at_s for host, at_s in sent if host == "greedy"]
+    assert all(after - before >= SENT_EVERY_S for before, after in itertools.pairwise(greedy_s))
+    at_s = dict(sent)
+    assert at_s["cold"] - began_s == pytest.approx(TURN_S), "a slow client has a turn of limited length"
+    assert "leaving" not in at_s
