@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from analyzer.cli.output import say
+
 try:
     import typer
 except ImportError as missing:
@@ -33,7 +35,7 @@ def _print_version(requested: bool) -> None:
     if requested:
         from importlib.metadata import version
 
-        typer.echo(f"gatelock {version('gatelock')}")
+        say(f"gatelock {version('gatelock')}")
         raise typer.Exit
 
 

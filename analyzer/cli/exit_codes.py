@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import typer
 
+from analyzer.cli.output import say
+
 FINE, FOUND, USAGE, UNREACHABLE = 0, 1, 2, 3
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -30,7 +32,7 @@ def reporting_errors() -> Iterator[None]:
 
         is_away = isinstance(error, StoreAway)
         sentence = f"cannot reach the database: {error}; {CHECK_URL}" if is_away else str(error)
-        typer.echo(masked(sentence), err=True)
+        say(masked(sentence), err=True)
         raise typer.Exit(UNREACHABLE if is_away else USAGE) from error
     except BrokenPipeError:
         _discard_output()  # the reader, such as `| head`, has closed the pipe
@@ -39,7 +41,7 @@ def reporting_errors() -> Iterator[None]:
         if error.errno not in UNWRITABLE:
             raise
         _discard_output()
-        typer.echo(f"the output cannot be written: {error.strerror}", err=True)
+        say(f"the output cannot be written: {error.strerror}", err=True)
         raise typer.Exit(UNREACHABLE) from error
 
 
@@ -50,5 +52,5 @@ def _discard_output() -> None:
 
 def usage_error(sentence: str) -> typer.Exit:
     """Prints the sentence, and returns the exit of a command with impossible arguments, to be raised."""
-    typer.echo(sentence, err=True)
+    say(sentence, err=True)
     return typer.Exit(USAGE)

@@ -15,7 +15,23 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Column
 
+LINE_CHARACTERS_MAX = 2_000  # of a sentence
+CELL_CHARACTERS_MAX = 400  # the longest name of a caller fits
 TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints sentences on standard output, or on standard error with `err`.
+
+    Each line shows control and bidirectional characters as escapes, and is cut after `LINE_CHARACTERS_MAX`:
+    names in a sentence may come from any client.
+    """
+    from analyzer.logs import printable
+
+    for line in text.split("\n"):
+        left = len(line) - LINE_CHARACTERS_MAX
+        shown = line if left <= 0 else f"{line[:LINE_CHARACTERS_MAX]} ... ({left:,} characters more)"
+        typer.echo(printable(shown), err=err)
 
 
 def json_lines(rows: Iterable[object]) -> None:
@@ -42,11 +58,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) 
     rows = iter(rows)
     shown = [[_cell(value) for value in row] for row in itertools.islice(rows, TABLE_ROWS_MAX)]
     if not shown:
-        typer.echo(empty)
+        say(empty)
         return
     _print(columns, shown)
     if next(rows, None) is not None:
-        typer.echo(f"... and more: these are the first {TABLE_ROWS_MAX:,}; --json prints all", err=True)
+        say(f"... and more: these are the first {TABLE_ROWS_MAX:,}; --json prints all", err=True)
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -76,7 +92,8 @@ def _cell(value: object) -> str:
 
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return printable(str(value))
+    text = str(value)
+    return printable(text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]} ...")
 
 
 @lru_cache(maxsize=4096)  # a report has many rows of each bucket

@@ -157,6 +157,7 @@ GUESTS = {
     "redis": ("gatekeeper.limits.redis",),
     "rich": ("analyzer.cli", "analyzer.demo"),
     "sqlalchemy": (
+        "analyzer.config.tables.database",  # parses URLs as the engine does
         "analyzer.store",
         "analyzer.build",
         "analyzer.cli",

@@ -101,3 +101,15 @@ def test_no_link_in_the_documents_is_broken() -> None:
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (ROOT / path).read_text())
     ]
     assert [f"{path}: {link}" for path, link in links if not (ROOT / path.parent / Path(link)).exists()] == []
+
+
+def test_commands_print_through_one_function() -> None:
+    """It makes control characters visible; text for a terminal may come from any client."""
+    found = [
+        f"{module.path}:{node.lineno}"
+        for module in modules().values()
+        if module.path.parts[:2] == ("analyzer", "cli") and module.path.name != "output.py"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.echo", "typer.secho", "print")
+    ]
+    assert found == []

@@ -278,6 +278,7 @@ def test_a_missing_folder_of_secrets_is_a_fault(monkeypatch: pytest.MonkeyPatch)
         ("sqlite://", "keeps nothing"),
         ("sqlite:///:memory:", "keeps nothing"),
         ("postgresql+psycopg://ada:s3cret@db:port/x", "the port"),
+        ("postgresql+psycopg://ada:s3cret@second@db/x", "has an @ that is not encoded"),
         ("gatelock.db", "must be a database URL"),
     ],
 )
@@ -363,3 +364,15 @@ def test_a_digest_that_cannot_be_made_is_a_fault(read: Read, analyzer: str, text
         read(f"[analyzer]\n{analyzer}\n{text}")
     assert sentence in str(raised.value)
     assert "too short" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg://ada:s3 cret@db/gl", "postgresql+psycopg://ada:***@db/gl"),
+        ("postgresql+psycopg://ada:s3%40cret@db/gl", "postgresql+psycopg://ada:***@db/gl"),
+        ("postgresql+psycopg://db/gl?sslpassword=s3 cret", "postgresql+psycopg://db/gl?sslpassword=***"),
+    ],
+)
+def test_a_password_is_never_shown(read: Read, url: str, shown: str) -> None:
+    assert read(f'[database]\nurl = "{url}"').database.shown == shown

@@ -6,6 +6,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings
+from analyzer.cli.output import say
 
 app = typer.Typer(help="The version of the database's tables.", no_args_is_help=True)
 
@@ -30,7 +31,7 @@ def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
             if before == now
             else f"are at version {now} (from {before or 'none'})"
         )
-        typer.echo(f"{settings.database.shown}: the tables {what}")
+        say(f"{settings.database.shown}: the tables {what}")
 
 
 @app.command()
@@ -52,8 +53,8 @@ def check(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         if json:
             json_lines([{"current": revision, "head": head, "differences": differences}])
         else:
-            typer.echo(f"{settings.database.shown}: the tables are at version {revision or 'none'} of {head}")
-            typer.echo("\n".join(differences) if differences else "nothing differs")
+            say(f"{settings.database.shown}: the tables are at version {revision or 'none'} of {head}")
+            say("\n".join(differences) if differences else "nothing differs")
         if revision != head or differences:
             raise typer.Exit(FOUND)
 
@@ -74,4 +75,4 @@ def current(context: typer.Context, config: ConfigOption = None, json: JsonOptio
         if json:
             json_lines([{"current": found, "head": revisions.head()}])
         else:
-            typer.echo(found or "none")
+            say(found or "none")

@@ -18,6 +18,7 @@ from analyzer.cli.options import (
     open_database,
     require_reason,
 )
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -59,7 +60,8 @@ def list_(
             columns = ["partition", "kind", "start", "end", "found", *decision, "why"]
             cells = [["?" if row[name] is None else row[name] for name in columns] for row in rows]
             table([name.replace("_", " ") for name in columns], cells, "no partition is stopped")
-            typer.echo("".join(f"{line}\n" for line in commands(found)), nl=False)
+            for line in commands(found):
+                say(line)
         if any(gap.accepted is None for gap in found):
             raise typer.Exit(FOUND)
 
@@ -109,7 +111,7 @@ def accept(
         offsets = [checked_offset(gap, to, logs) for gap in found]
         for gap, offset in zip(found, offsets, strict=True):
             accept_gap(engine, gap, offset, operator_name(), why)
-            typer.echo(f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}")
+            say(f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}")
 
 
 def fields_of(recorded: RecordedGap) -> dict[str, object]:
@@ -213,7 +215,7 @@ def checked_offset(recorded: RecordedGap, to: str, logs: Mapping[Partition, LogB
     if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
         raise usage_error(f"{part}: {offset} cannot be read either: `next` continues at {gap.end}")
     if isinstance(logs, str) and offset > (gap.behind or gap.start):
-        typer.echo(
+        say(
             f"{part}: cannot find out whether the log has offset {offset}: {logs}; "
             "run this again when Kafka answers",
             err=True,

@@ -16,6 +16,7 @@ from analyzer.cli.options import (
     require_kind,
     require_reason,
 )
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -54,7 +55,7 @@ def list_(
         from gatekeeper.model import Set
 
         if (until := suspended_until(engine)) is not None:
-            typer.echo(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
+            say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
         found = locks_in_force(engine, key, policy)
         if json:
             objects = (change_fields(Set(lock)) for lock in found)
@@ -119,7 +120,7 @@ def suspend(
         from gatekeeper.feed.feed_json import time_text
 
         until = suspend_locks(engine, length_ms, operator_name(), why, new_mark)
-        typer.echo(f"every gate is open until {time_text(until)}")
+        say(f"every gate is open until {time_text(until)}")
 
 
 @app.command()
@@ -137,9 +138,9 @@ def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = 
         from analyzer.store.transaction.lock_feed import new_mark
 
         if not resume_locks(engine, operator_name(), why, new_mark):
-            typer.echo("the locks are not suspended: the gates enforce them", err=True)
+            say("the locks are not suspended: the gates enforce them", err=True)
             raise typer.Exit(FOUND)
-        typer.echo("the gates enforce their locks again")
+        say("the gates enforce their locks again")
 
 
 def describe_action(lock: Lock) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +25,7 @@ from analyzer.cli.options import (
     parse_time,
     require_reason,
 )
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.core.records.mapping import SourceMapping
@@ -146,7 +149,7 @@ def show(
                 if json:
                     json_lines([{**fields_of(reject), "expected": expected(reject, mapping), "today": today}])
                 else:
-                    typer.echo("\n".join(_lines(reject, mapping, today)))
+                    say("\n".join(_lines(reject, mapping, today)))
 
 
 @app.command()
@@ -188,7 +191,7 @@ def export(
             else:
                 left_out += 1
         if left_out:
-            typer.echo(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
+            say(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
             raise typer.Exit(FOUND)
 
 
@@ -231,9 +234,9 @@ def retry(
         if json:
             json_lines([{"counted": counted, "left": left}])
         else:
-            typer.echo(f"{counted:,} counted, {left.total():,} left")
+            say(f"{counted:,} counted, {left.total():,} left")
             for why_left, number in sorted(left.items()):
-                typer.echo(f"  {number:,}: {why_left}")
+                say(f"  {number:,}: {why_left}")
         if left:
             raise typer.Exit(FOUND)
 
@@ -341,7 +344,8 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     try:
-        file = output.open("xb")
+        # Records may hold names and keys, which only the operator may read. `Path.open` has no mode.
+        file = open(output, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115
     except FileExistsError as error:
         raise usage_error(f"{output}: exists, and is not overwritten; name a new file") from error
     except OSError as error:

@@ -8,6 +8,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
+from analyzer.cli.output import say
 
 app = typer.Typer(help="Partitions that are read, by which analyzer, how far behind.", no_args_is_help=True)
 
@@ -69,6 +70,6 @@ def retire(
 
         number = retire_source(engine, source, operator_name(), why)
         if not number:
-            typer.echo(f"{source}: nothing to retire; `gatelock sources list` shows the sources", err=True)
+            say(f"{source}: nothing to retire; `gatelock sources list` shows the sources", err=True)
             raise typer.Exit(FOUND)
-        typer.echo(f"{source}: {plural(number, 'partition')} retired")
+        say(f"{source}: {plural(number, 'partition')} retired")

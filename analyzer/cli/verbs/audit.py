@@ -8,6 +8,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, open_database
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.store.reports.audit import Audit, PartitionLedger
@@ -94,8 +95,8 @@ def _print(found: Audit) -> None:
             more = plural(-ledger.holes, "record")
             typer.echo(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
-    typer.echo(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
-    typer.echo(
+    say(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+    say(
         f"{plural(found.days_read, 'day')} read, {found.days_proved:,} proved before, "
         f"{found.days_deleted:,} deleted after their retention"
     )
@@ -104,11 +105,11 @@ def _print(found: Audit) -> None:
         typer.echo(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
     _print_other(found)
     for gap in found.skipped[:SKIPPED_MAX]:
-        typer.echo(f"skipped: {gap.part} {skipped_range(gap)}")
+        say(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(found.skipped) > SKIPPED_MAX:
-        typer.echo(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
+        say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
     if found.overflow:
-        typer.echo(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+        say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
 
 
 def _holes(ledger: PartitionLedger) -> int | None:

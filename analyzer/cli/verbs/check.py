@@ -9,6 +9,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
@@ -122,15 +123,15 @@ def _print(
         json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **summary}])
         return
     for fault in faults:
-        typer.echo(str(fault))
+        say(str(fault))
     if faults:
-        typer.echo(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
+        say(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
         warnings = _warnings(settings)
         found = plural(len(warnings), "warning") if warnings else "nothing is wrong"
         typer.echo("\n".join([f"{shown}: {found}", *warnings, "", *_summary_lines(settings)]))
         if overshoot is not None:
-            typer.echo(f"overshoot   {overshoot}")
+            say(f"overshoot   {overshoot}")
 
 
 def _summary_fields(settings: Settings) -> dict[str, object]:

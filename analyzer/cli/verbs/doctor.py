@@ -8,6 +8,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,11 +42,10 @@ def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    from analyzer.logs import printable
 
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         cure = f"; {finding.cure}" if finding.cure else ""
-        typer.echo(printable(f"{finding.state:5}  {finding.check:{width}}  {finding.what}{cure}"))
+        say(f"{finding.state:5}  {finding.check:{width}}  {finding.what}{cure}")
     wrong = sum(finding.state in ("wrong", "away") for finding in findings)
-    typer.echo(f"\n{wrong} thing{'s are' if wrong != 1 else ' is'} wrong" if wrong else "\nnothing is wrong")
+    say(f"\n{wrong} thing{'s are' if wrong != 1 else ' is'} wrong" if wrong else "\nnothing is wrong")

@@ -12,6 +12,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -139,7 +140,7 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
         while not imported.done:
             pause.wait(daemon.run_once())
             if progress.failures >= ATTEMPTS_MAX:
-                typer.echo(
+                say(
                     f"cannot reach the database: {progress.sentence}; import again to continue from there",
                     err=True,
                 )
@@ -159,13 +160,13 @@ def _print(progress: ImportProgress, problems: dict[str, str], *, as_json: bool)
         json_lines([{**stored, "renamed": progress.renamed, "problems": problems}])
     else:
         counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
-        typer.echo(counts if stored["seen"] or problems else "nothing new: every record was counted before")
+        say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
         if stored["dead"]:
             typer.echo("see unreadable records, each with its reason: gatelock rejects list", err=True)
         for sentence in _doubts(progress):
             typer.echo(sentence, err=True)
         for name, reason in problems.items():
-            typer.echo(f"{name}: {reason}", err=True)
+            say(f"{name}: {reason}", err=True)
     if problems or (stored["seen"] and not stored["counted"]):
         raise typer.Exit(FOUND)
 

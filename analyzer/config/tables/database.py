@@ -7,10 +7,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
-from analyzer.config.secrets import masked, read_secret_file
+from analyzer.config.secrets import read_secret_file
 from analyzer.config.tables import ConfigTable
 from analyzer.config.values import quote, raise_fault
 
+SECRET_PARAMETER = re.compile("password|passphrase|token|secret", re.IGNORECASE)
+HIDDEN = "hidden-secret"  # needs no encoding in a URL
 CHECK_URL = "check [database] url, or name another configuration with --config"  # if it cannot be reached
 URL_EXAMPLES = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
 
@@ -27,6 +29,10 @@ def _database_url(value: object) -> object:
         raise_fault(f"{quote(scheme)} is not a database that this version supports", URL_EXAMPLES)
     if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
         raise_fault("a database in memory keeps nothing", 'name a file: "sqlite:///gatelock.db"')
+    if "@" in (_host(value) or ""):
+        raise_fault(
+            "the password or user in this URL has an @ that is not encoded", "write %40 for it, and %2F for /"
+        )
     host = rest.rpartition("@")[2].partition("/")[0]
     if re.search(r":(?!\d*$)[^:\]]*$", host):
         raise_fault(
@@ -34,6 +40,17 @@ def _database_url(value: object) -> object:
             "write it in digits; in a password write %2F for / and %40 for @",
         )
     return SecretStr(value)
+
+
+def _host(url: str) -> str | None:
+    """Returns the host as the driver would read it; None for a URL that has another fault."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).host
+    except (ArgumentError, ValueError):
+        return None
 
 
 class DatabaseTable(ConfigTable):
@@ -50,4 +67,8 @@ class DatabaseTable(ConfigTable):
     @property
     def shown(self) -> str:
         """The URL as messages show it, without its password."""
-        return masked(self.address)
+        from sqlalchemy.engine import make_url
+
+        url = make_url(self.address)
+        hidden = {name: HIDDEN for name in url.query if SECRET_PARAMETER.search(name)}
+        return url.update_query_dict(hidden).render_as_string(hide_password=True).replace(HIDDEN, "***")

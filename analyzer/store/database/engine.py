@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ STATEMENT_MS = 2_000
 CONNECT_S = 5
 REFUSED = {"25006", "42501"}  # read-only (the server has become a standby); insufficient privilege
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)  # no descriptor is left to connect with
+PRIVATE = 0o600
 DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # sqlite3 has no separate exception class for these
 ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
@@ -93,6 +95,10 @@ def _require_utf8(connection: Any, _record: object) -> None:
 def _open_sqlite(url: sa.URL) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": STATEMENT_MS / 1000})
 
+    @sa.event.listens_for(engine, "do_connect")
+    def create(*_arguments: object) -> None:
+        create_private(Path(url.database or ""))
+
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # the driver begins no transaction; see `begin`
@@ -131,6 +137,16 @@ def _require_same_file(url: sa.URL, opened: tuple[int, int] | None) -> None:
             f"the file {Path(url.database or '').absolute()} was replaced or deleted while it was open, so "
             "nothing more is stored; start again, and stop analyzers before you replace the file"
         )
+
+
+def create_private(path: Path) -> None:
+    """Creates an empty file that only its owner may read and write, unless there is one.
+
+    SQLite would let every user of the machine read a new file. It gives the write-ahead log the mode of the
+    file, so that `chmod 640` opens both to a group.
+    """
+    with suppress(OSError):  # it exists, or SQLite will say why it cannot be created
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE))
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

@@ -287,3 +287,24 @@ def test_a_process_without_a_descriptor_to_connect_with_finds_the_database_away(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         engine.dispose()
+
+
+@on_sqlite
+def test_a_new_file_belongs_to_its_owner_alone(database_url: str) -> None:
+    path, before = Path(sa.make_url(database_url).database or ""), os.umask(0o022)
+    path.unlink(missing_ok=True)
+    try:
+        engine = open_engine(database_url)
+        with writing(engine) as db:
+            db.exec_driver_sql("create table t (n integer)")
+        modes = {found.name: found.stat().st_mode & 0o777 for found in path.parent.glob(f"{path.name}*")}
+        assert set(modes.values()) == {0o600}
+        assert path.name in modes
+        path.chmod(0o640)
+        engine.dispose()
+        with writing(engine) as db:
+            db.exec_driver_sql("insert into t values (1)")
+        assert path.stat().st_mode & 0o777 == 0o640, "as the operator left it"
+        engine.dispose()
+    finally:
+        os.umask(before)
