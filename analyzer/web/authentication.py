@@ -1,13 +1,15 @@
-"""Authentication by bearer tokens; while no token exists, only this machine is served."""
+"""Authentication by bearer tokens; until the first one is made, only this machine is served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fastapi import Request
 
@@ -17,9 +19,53 @@ from analyzer.web.connection_limits import Client
 from analyzer.web.problems import HttpProblem
 from analyzer.web.single_flight import SingleFlight
 
+log = logging.getLogger(__name__)
+
 TOKENS_CACHED_S = 2.0  # a revoked token is accepted for up to this long
 RETRY_SOON = {"retry-after": "1"}
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+# Set by proxies, and by browsers for requests that a web page makes.
+NOT_DIRECT = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
+LOG_EVERY_S = 60.0
+LISTED_MAX = 3
+
+Refusal = Literal["no-token", "invalid-token", "scope", "not-local"]
+
+
+class Refused(HttpProblem):
+    """A request that may not do what it asks for."""
+
+    def __init__(
+        self, reason: Refusal, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.reason = reason
+
+
+class RefusalLog:
+    """Counts refused requests and logs them, at most once in `LOG_EVERY_S`."""
+
+    def __init__(self, count: Callable[[str], object], uptime_s: Callable[[], float]) -> None:
+        """`count` is called with the reason of each."""
+        self._count = count
+        self._uptime_s = uptime_s
+        self._logged_s = -inf
+        self._unlogged: Counter[Refusal] = Counter()
+        self._hosts: dict[str, None] = {}
+
+    def add(self, refused: Refused, client: Client | None) -> None:
+        """Counts one request."""
+        self._count(refused.reason)
+        self._unlogged[refused.reason] += 1
+        if client is not None and len(self._hosts) <= LISTED_MAX:
+            self._hosts[client[0]] = None
+        if self._uptime_s() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = self._uptime_s()
+            hosts = list(self._hosts)
+            more = " and others" if len(hosts) > LISTED_MAX else ""
+            reasons = ", ".join(f"{reason}: {count}" for reason, count in self._unlogged.items())
+            log.warning("requests refused: %s; from %s%s", reasons, ", ".join(hosts[:LISTED_MAX]), more)
+            self._unlogged.clear()
+            self._hosts.clear()
 
 
 class Credentials(NamedTuple):
@@ -39,7 +85,7 @@ class Credentials(NamedTuple):
 class Authenticator:
     """Compares the token of a request with the tokens in the database.
 
-    While there is none, only requests from this machine are served, under a name of this machine and not
+    Until one is made, only requests from this machine are served, under a name of this machine and not
     through a proxy: behind a proxy every request comes from this machine, and a web page elsewhere may make a
     browser on this machine ask under another name (DNS rebinding).
     """
@@ -49,33 +95,58 @@ class Authenticator:
         load_tokens: Callable[[], TokenList],
         uptime_s: Callable[[], float],
         on_admitted: Callable[[Client | None], object] = lambda _client: None,
+        on_refused: Callable[[Refused, Client | None], object] = lambda _refused, _client: None,
     ) -> None:
         """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`. `on_admitted` gets
-        the client of each request that is admitted."""
+        the client of each request that is admitted, `on_refused` that of each one that `require` refuses."""
         # The time is taken before the tokens are read: what is revoked meanwhile counts as not seen yet.
         self._loading = SingleFlight(lambda: (uptime_s(), load_tokens()))
         self._uptime_s = uptime_s
         self._on_admitted = on_admitted
+        self._on_refused = on_refused
         self._loaded_s, self._cached = -inf, TokenList((), 0)
 
-    async def require(self, scope: TokenScope, request: Request) -> None:
-        """Raises HttpProblem unless `request` may do what `scope` allows."""
-        await self.check(scope, Credentials.of(request))
+    async def require(self, scope: TokenScope, request: Request) -> str:
+        """Returns the name of the token, "" without one. Raises HttpProblem unless `request` may do what
+        `scope` allows."""
+        credentials = Credentials.of(request)
+        try:
+            return await self.check(scope, credentials)
+        except Refused as refused:
+            self._on_refused(refused, credentials.client)
+            raise
 
-    async def check(self, scope: TokenScope, credentials: Credentials) -> None:
-        """Raises HttpProblem unless a request with these credentials may do what `scope` allows."""
-        self._check(await self._tokens(), scope, credentials)
+    async def allows(self, scope: TokenScope, request: Request) -> bool:
+        """Whether `request` may do what `scope` allows, by the last known tokens if they cannot be read."""
+        try:
+            known = await self._tokens()
+        except HttpProblem:
+            if self._loaded_s == -inf:
+                return False
+            known = self._cached
+        try:
+            self._check(known, scope, Credentials.of(request))
+        except Refused:
+            return False
+        return True
+
+    async def check(self, scope: TokenScope, credentials: Credentials) -> str:
+        """Returns the name of the token, "" without one. Raises HttpProblem unless a request with these
+        credentials may do what `scope` allows."""
+        name = self._check(await self._tokens(), scope, credentials)
         self._on_admitted(credentials.client)
+        return name
 
-    def _check(self, known: TokenList, scope: TokenScope, credentials: Credentials) -> None:
-        if not known.tokens:
+    def _check(self, known: TokenList, scope: TokenScope, credentials: Credentials) -> str:
+        if known.is_open:
             if not credentials.is_local:
-                raise HttpProblem(
+                raise Refused(
+                    "not-local",
                     HTTPStatus.FORBIDDEN,
                     "While no token exists, only direct requests from this machine are answered: "
                     "run `gatelock tokens create NAME --scope read`.",
                 )
-            return
+            return ""
         kind, _, given = credentials.authorization.partition(" ")
         if kind.lower() != "bearer":
             detail = "Send a token, `Authorization: Bearer ...`, made by `gatelock tokens create`."
@@ -84,11 +155,13 @@ class Authenticator:
         if token is None:
             raise _unauthorized("This token was never made, was revoked, or has expired.", "invalid_token")
         if not token.allows(scope):
-            raise HttpProblem(
+            raise Refused(
+                "scope",
                 HTTPStatus.FORBIDDEN,
                 f"The token {token.name} has the scope {token.scope}; this request needs {scope}.",
                 {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
             )
+        return token.name
 
     async def _tokens(self) -> TokenList:
         if self._uptime_s() - self._loaded_s > TOKENS_CACHED_S:
@@ -100,13 +173,14 @@ class Authenticator:
         return self._cached
 
 
-def _unauthorized(detail: str, error: str) -> HttpProblem:
+def _unauthorized(detail: str, error: str) -> Refused:
     challenge = f'Bearer error="{error}"' if error else "Bearer"
-    return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
+    reason: Refusal = "invalid-token" if error else "no-token"
+    return Refused(reason, HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
 
 
 def _is_local(request: Request) -> bool:
-    if request.client is None or any(name in request.headers for name in FORWARDED):
+    if request.client is None or any(name in request.headers for name in NOT_DIRECT):
         return False
     return is_loopback(request.client.host) and is_loopback(request.url.hostname or "")
 

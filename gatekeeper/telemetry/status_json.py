@@ -12,8 +12,8 @@ from gatekeeper.model import Cursor, GateStatus, LockHits, SourceError
 # A server reads these from any client with a token, so every part of them is bounded. A hundred locks and as
 # many callers with the longest names fit into STATUS_BYTES_MAX.
 STATUS_BYTES_MAX = 256 << 10
-LOCKS_MAX = 1_000
-CALLERS_MAX = 256
+LOCKS_MAX = 100  # as many as a gate of this package reports
+CALLERS_MAX = 64
 # One more than the longest kind of name, a colon and a name: a caller that is cut there is not a valid one.
 CALLER_CHARACTERS_MAX = 64 + 1 + NAME_BYTES_MAX + 1
 WORDS_MAX = 20

@@ -219,3 +219,40 @@ class TestAGate:
             assert (gate.checks, gate.denials) == (30, 15)
         finally:
             engine.dispose()
+
+
+def test_long_reports_take_no_room_from_those_of_honest_gates(
+    url: str, store: StatusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another token, and of the same one."""
+    monkeypatch.setattr(module, "PENDING_BYTES_MAX", 300_000)
+    monkeypatch.setattr(module, "BATCH_BYTES_MAX", 100_000)
+    hostile = Token("other", digest_of("gatelock_other"), "read", 0, None)
+    store.tokens = TokenList((READER, hostile), 1_000)
+    store.released.clear()
+    put(url, status_json.dump(status()), authorization="Bearer gatelock_shop")
+    assert store.began.wait(PATIENCE_S)
+    honest = [status(1, f"web-{n}:1:a") for n in range(20)]
+    for n, report in enumerate(honest):
+        for token in ("gatelock_shop", "gatelock_other"):
+            long = status_json.dump(status(1, f"{token}:{n}"))[:-1] + ', "x": "' + "x" * 100_000 + '"}'
+            put(url, long, f"{token}:{n}", authorization=f"Bearer {token}")
+        answer = put(url, status_json.dump(report), report.instance, authorization="Bearer gatelock_shop")
+        assert answer.status_code == 204
+    store.released.set()
+    wait_until(lambda: {report.instance for batch in store.batches for report in batch} >= {
+        report.instance for report in honest
+    })  # fmt: skip
+    assert sum(map(len, store.batches)) <= 1 + len(honest) + 3
+
+
+def test_an_instance_belongs_to_its_token_until_it_is_silent(
+    url: str, store: StatusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.tokens = TokenList((READER, Token("other", digest_of("gatelock_other"), "read", 0, None)), 1_000)
+    assert put(url, status_json.dump(status(1)), authorization="Bearer gatelock_shop").status_code == 204
+    forged = status_json.dump(status(2**63 - 1))
+    assert put(url, forged, authorization="Bearer gatelock_other").status_code == 403
+    assert put(url, status_json.dump(status(2)), authorization="Bearer gatelock_shop").status_code == 204
+    monkeypatch.setattr(module, "OWNED_S", -1.0)  # its token was replaced, and it reports with the new one
+    assert put(url, status_json.dump(status(3)), authorization="Bearer gatelock_other").status_code == 204
