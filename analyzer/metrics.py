@@ -71,6 +71,12 @@ FAILURES = Metric(
     "Failed attempts that are repeated, by the dependency or the job that failed.",
     ("what",),
 )
+REFUSED = Metric(
+    "gatelock_refused_requests_total",
+    "counter",
+    "Requests over HTTP that were refused: no-token, invalid-token, scope, not-local.",
+    ("reason",),
+)
 FLUSH = Metric(
     "gatelock_flush_seconds", "histogram", "Duration of a flush, from draining the counter to the commit."
 )
@@ -137,6 +143,7 @@ class Metrics:
         self._renamed = self._counter(RENAMED)
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
+        self._refused = self._counter(REFUSED)
         self._flush = prometheus.Histogram(
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
@@ -166,6 +173,10 @@ class Metrics:
     def record_failure(self, dependency: str) -> None:
         """Counts a failed attempt to use `dependency`."""
         self._failures.labels(dependency).inc()
+
+    def record_refusal(self, reason: str) -> None:
+        """Counts a request over HTTP that may not do what it asked for."""
+        self._refused.labels(reason).inc()
 
     def exposition(self, measurements: Measurements, accept: str) -> tuple[bytes, str]:
         """Returns all metrics, in the format that the header `accept` asks for, and their content type."""

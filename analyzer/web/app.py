@@ -9,12 +9,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from analyzer.config.secrets import masked
+from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
 from analyzer.metrics import Measurements
 from analyzer.store.reports.status import InstallationStatus
+from analyzer.web.authentication import Authenticator
 from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
+
+HIDDEN = "details are in the log, and here for a request with a token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,12 @@ class AppState:
     source_problems: Callable[[], Mapping[str, str]]  # may be called by any thread
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
     required_revision: str  # of the tables, by this program
+    authenticator: Authenticator  # who may read the locks may also read details of problems
 
 
 def create_app(state: AppState) -> FastAPI:
     """Returns an application with the endpoints of health and metrics."""
-    app = FastAPI(title="Gatelock", openapi_url=None)
+    app = FastAPI(title="Gatelock", openapi_url=None, redirect_slashes=False)
     status_reader = SingleFlight(state.read_status)
     health = state.health
 
@@ -40,17 +45,26 @@ def create_app(state: AppState) -> FastAPI:
         return JSONResponse(body, 200 if health.is_alive else 503)
 
     @app.get("/readyz")
-    async def readyz() -> Response:
-        """200 while records can be counted; otherwise 503 with all problems, by name."""
+    async def readyz(request: Request) -> Response:
+        """200 while records can be counted; otherwise 503 with all problems, by name.
+
+        Only a request that may read the locks gets sentences, which may quote records, paths and drivers.
+        """
         status, problems = await _status_and_problems(state, status_reader)
         partitions = sorted(str(part) for part in health.current_lags)
+        has_details = await state.authenticator.allows("read", request)
+        if not has_details:
+            problems = without_details(problems, health.gaps)
+            partitions = sorted(map(_last_part, partitions))
         body = {"ready": not problems, "problems": problems, "partitions": partitions}
         if status is not None and status.suspended_until is not None:
             # Not a problem: an operator chose it.
             body["suspended_until"] = time_text(status.suspended_until)
         if failing := health.failing_jobs:
             # Not a problem either: records are counted, and gates end locks by their own clocks.
-            body["failing_jobs"] = {name: masked(error) for name, error in failing.items()}
+            body["failing_jobs"] = {
+                name: masked(error) if has_details else HIDDEN for name, error in failing.items()
+            }
         return JSONResponse(body, 503 if problems else 200)
 
     @app.get("/metrics")
@@ -71,6 +85,24 @@ def create_app(state: AppState) -> FastAPI:
         return Response(content, headers={"content-type": content_type})
 
     return app
+
+
+def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) -> dict[str, str]:
+    """Returns the problems without what only operators may read: by name, and of a gap its kind and offset.
+
+    Of the path of a file the name remains.
+    """
+    found = {_last_part(name): HIDDEN for name in problems}
+    for part, gap in gaps.items():
+        for name in (str(part), part.topic):
+            if name in problems:
+                at = "" if gap.position is None else f" at offset {gap.position}"
+                found[_last_part(name)] = f"stopped{at}: {gap.kind}"
+    return found
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 async def _status_and_problems(

@@ -8,6 +8,9 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEAD_BYTES_MAX = 16 << 10
 
 
 class HttpProblem(Exception):  # a response, raised where the request ends
@@ -39,6 +42,31 @@ def add_problem_handlers(app: FastAPI) -> None:
         """Answers a bug without details: they stay in the log of the server."""
         detail = "An internal error; the log of the server has it."
         return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+
+
+def strict_framing(app: ASGIApp) -> ASGIApp:
+    """Returns `app` behind a check of what two programs on the way may read differently.
+
+    A request with Content-Length and Transfer-Encoding can hide a second one (RFC 9112, 6.1).
+    """
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        fields = scope["headers"]
+        names = {name for name, _ in fields}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            status, detail = HTTPStatus.BAD_REQUEST, "Send Content-Length or Transfer-Encoding, not both."
+        elif sum(len(name) + len(value) + len(": \r\n") for name, value in fields) > HEAD_BYTES_MAX:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            detail = f"The header fields must have at most {HEAD_BYTES_MAX} bytes."
+        else:
+            await app(scope, receive, send)
+            return
+        await problem_response(status, detail, {"connection": "close"})(scope, receive, send)
+
+    return checked
 
 
 def problem_response(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -21,11 +21,11 @@ from analyzer.web.connection_limits import (
     set_socket_timeouts,
 )
 from analyzer.web.long_polls import LongPolls
+from analyzer.web.problems import HEAD_BYTES_MAX, strict_framing
 from analyzer.web.tls import TlsFiles, reloading_context
 
 log = logging.getLogger(__name__)
 
-HEAD_BYTES_MAX = 16 << 10
 GRACEFUL_STOP_S = 1
 STOP_S = 2.0
 
@@ -63,7 +63,7 @@ def serving(
     ):
         host, port = bound.getsockname()[:2]
         config = uvicorn.Config(
-            app,
+            strict_framing(app),
             log_config=None,  # the analyzer has configured logging
             access_log=False,
             lifespan="off",

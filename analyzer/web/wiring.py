@@ -18,7 +18,7 @@ from analyzer.store.reports.gate_reports import store_statuses
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening
 from analyzer.web.app import AppState, create_app
-from analyzer.web.authentication import Authenticator, is_loopback
+from analyzer.web.authentication import Authenticator, RefusalLog, is_loopback
 from analyzer.web.connection_limits import OpenConnections, connections_max
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
@@ -51,9 +51,12 @@ def web_application(
     with closing(SqlSource(database)) as source, closing(SqlSource(database)) as reader:
         feed = FeedCache(source, time.monotonic, reader, reader.mark_of)
         read_status = partial(installation_status, engine, head())
-        app = create_app(AppState(health, source_problems, read_status, head()))
         connections = OpenConnections(connections_max())
-        authenticator = Authenticator(partial(stored_tokens, engine), time.monotonic, connections.admitted)
+        refusals = RefusalLog(health.metrics.record_refusal, time.monotonic)
+        authenticator = Authenticator(
+            partial(stored_tokens, engine), time.monotonic, connections.admitted, refusals.add
+        )
+        app = create_app(AppState(health, source_problems, read_status, head(), authenticator))
         add_locks_endpoint(app, feed, authenticator)
         add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
         health.on_feed_change = feed.notify

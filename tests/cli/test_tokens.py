@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from analyzer.store.database.engine import open_engine
+from analyzer.store.operations.tokens import stored_tokens
+from tests.support.gate_reports import gate_status, report
+
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
 
@@ -78,3 +82,22 @@ def test_a_name_that_exists_exits_with_2(gatelock: Gatelock) -> None:
     result = gatelock("tokens", "create", "shop", "--scope", "read")
     assert result.exit_code == 2
     assert result.stderr.startswith("there is a token named shop")
+
+
+def test_the_first_token_names_the_gates_that_will_be_refused(gatelock: Gatelock, migrated_url: str) -> None:
+    engine = open_engine(migrated_url)
+    report(engine, *(gate_status(f"web-{n}:1:a") for n in range(7)))
+    asked = gatelock("tokens", "create", "shop", "--scope", "read")
+    assert asked.exit_code == 2
+    assert asked.stderr.startswith(
+        "7 gates without a token will be refused over HTTP: shop web-0:1:a, shop web-1:1:a"
+    )
+    assert "and 2 more; give them the token in time, and confirm with --yes" in asked.stderr
+    assert listed(gatelock) == []
+    assert gatelock("tokens", "create", "shop", "--scope", "read", "--yes").exit_code == 0
+    assert gatelock("tokens", "create", "till", "--scope", "read").exit_code == 0, "they are refused already"
+    for name in ("shop", "till"):
+        gatelock("tokens", "revoke", name)
+    known = stored_tokens(engine)
+    assert (known.tokens, known.is_open) == ((), False), "revoking the last one opens nothing"
+    engine.dispose()

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,11 +27,14 @@ from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import feed, locks
+from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.status import InstallationStatus, installation_status
-from analyzer.web.app import AppState, create_app
+from analyzer.web.app import HIDDEN, AppState, create_app
+from analyzer.web.authentication import Authenticator
 from analyzer.web.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
+from tests.support.serving import NO_TOKENS
 from tests.support.waiting import wait_until
 
 PART = Partition("cluster", "topic-id", 0, "calls", "access-log")
@@ -80,6 +84,10 @@ class World:
         self.health.locks_ended([Clear(A_LOCK.at)])
 
 
+def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
+    return Authenticator(lambda: known, time.monotonic)
+
+
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
@@ -89,7 +97,9 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx2.Client]:
-    app = create_app(AppState(world.health, lambda: world.source_problems, world.read_status, "head"))
+    app = create_app(
+        AppState(world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator())
+    )
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
         with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
@@ -256,6 +266,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     world.flush()
     world.health.dependency_failed("database", "away")
     world.health.job_failed("roll-up", "away")
+    world.health.metrics.record_refusal("no-token")
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {
@@ -407,7 +418,7 @@ def test_an_unknown_host_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_stopping_closes_the_port_and_ends_the_thread(world: World) -> None:
-    app = create_app(AppState(world.health, dict, world.read_status, "head"))
+    app = create_app(AppState(world.health, dict, world.read_status, "head", an_authenticator()))
     with plain_http.Client() as kept_alive:  # an idle connection must not delay it
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None
@@ -424,3 +435,60 @@ def test_other_paths_and_methods_are_refused(client: httpx2.Client) -> None:
     assert client.post("/metrics").status_code == 405
     assert "server" not in client.get("/livez").headers
     assert json.loads(client.get("/livez").text)
+
+
+# What is shown without a token
+
+
+def test_without_a_token_problems_have_no_contents(world: World) -> None:
+    secret = "sk_live_SECRET42"
+    part = Partition("file", "digest", 0, "calls", "/var/log/nginx/access.log")
+    world.flush(lags={part: Lag(0, 0.0)})
+    world.health.partitions_stopped({part: Gap("rejected", 5890, None, f"bad-time: {secret}")})
+    world.health.dependency_failed("database", f"connection to db7:5432 as ann failed: {secret}")
+    world.health.job_failed("prune", secret)
+    world.source_problems = {part.topic: f"stopped: {secret}", "kafka-login": f"SASL: {secret}"}
+    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    state = AppState(
+        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
+    )
+    with serving(create_app(state), ("127.0.0.1", 0)) as address:
+        assert address is not None
+        url = f"http://127.0.0.1:{address[1]}/readyz"
+        answer = plain_http.get(url)
+        assert answer.status_code == 503
+        assert answer.json() == {
+            "ready": False,
+            "problems": {
+                "access.log": "stopped at offset 5890: rejected", "database": HIDDEN, "kafka-login": HIDDEN,
+            },
+            "partitions": ["access.log[0]"],
+            "failing_jobs": {"prune": HIDDEN},
+        }  # fmt: skip
+        wrong = plain_http.get(url, headers={"authorization": "Bearer gatelock_other"})
+        assert wrong.text == answer.text
+        shown = plain_http.get(url, headers={"authorization": "Bearer gatelock_shop"}).json()
+        assert shown["problems"][part.topic] == f"stopped: {secret}"
+        assert shown["partitions"] == [str(part)]
+
+
+def test_nothing_is_redirected_before_a_token(client: httpx2.Client) -> None:
+    assert client.get("/livez/", follow_redirects=False).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [("content-length: 2\r\ntransfer-encoding: chunked", 400), ("x: " + "x" * (20 << 10), 431)],
+    ids=["ambiguous length", "long head"],
+)
+def test_a_head_that_may_be_misread_is_refused_with_one_answer(
+    client: httpx2.Client, fields: str, status: int
+) -> None:
+    hidden = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+    with socket.create_connection((client.base_url.host, client.base_url.port), 10) as line:
+        line.sendall(f"GET /livez HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n0\r\n\r\n".encode() + hidden)
+        raw = b""
+        while piece := line.recv(1 << 16):
+            raw += piece
+    assert raw.startswith(f"HTTP/1.1 {status} ".encode())
+    assert raw.count(b"HTTP/1.1 ") == 1

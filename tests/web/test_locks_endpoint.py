@@ -6,9 +6,11 @@ import gzip
 import http.client
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ import pytest
 from analyzer.errors import StoreAway
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.web import authentication, feed_cache
-from analyzer.web.authentication import is_loopback
+from analyzer.web.authentication import LOG_EVERY_S, RefusalLog, Refused, is_loopback
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
@@ -424,3 +426,28 @@ def test_a_request_does_not_wait_for_tokens_that_take_too_long(
 )  # fmt: skip
 def test_only_loopback_addresses_and_localhost_are_this_machine(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_refused_requests_are_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now_s, counted = [0.0], Counter[str]()
+    refusals = RefusalLog(lambda reason: counted.update([reason]), lambda: now_s[0])
+    for n in range(1_000):
+        refusals.add(Refused("invalid-token", HTTPStatus.UNAUTHORIZED, ""), (f"192.0.2.{n % 250}", n))
+    assert counted == {"invalid-token": 1_000}
+    assert caplog.messages == ["requests refused: invalid-token: 1; from 192.0.2.0"]
+    now_s[0] += LOG_EVERY_S
+    refusals.add(Refused("no-token", HTTPStatus.UNAUTHORIZED, ""), None)
+    assert caplog.messages[1] == (
+        "requests refused: invalid-token: 999, no-token: 1; from 192.0.2.1, 192.0.2.2, 192.0.2.3 and others"
+    )
+
+
+def test_after_the_last_token_is_revoked_no_request_is_served(world: World, client: httpx2.Client) -> None:
+    world.tokens = TokenList((), 1_000, were_made=True)
+    assert client.get("/v1/locks").status_code == 401
+
+
+@pytest.mark.parametrize("field", ["origin", "sec-fetch-site"])
+def test_a_web_page_is_not_served_while_there_are_no_tokens(client: httpx2.Client, field: str) -> None:
+    assert client.get("/v1/locks").status_code == 200
+    assert client.get("/v1/locks", headers={field: "cross-site"}).status_code == 403

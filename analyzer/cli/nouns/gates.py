@@ -9,6 +9,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -55,7 +56,7 @@ def list_(
             table(columns, [cells_of(*row, known) for row in zip(gates, problems, strict=True)], NO_GATES)
             for gate, sentences in zip(gates, problems, strict=True):
                 for sentence in sentences.values():
-                    typer.echo(f"{name_of(gate)} {sentence}")
+                    say(f"{name_of(gate)} {sentence}")
         if any(problems):
             raise typer.Exit(FOUND)
 
@@ -126,9 +127,9 @@ def forget(
 
         number = forget_gates(engine, name, operator_name(), reason)
         if not number:
-            typer.echo(f"no gate is named {name}: `gatelock gates list --all` shows the names", err=True)
+            say(f"no gate is named {name}: `gatelock gates list --all` shows the names", err=True)
             raise typer.Exit(FOUND)
-        typer.echo(f"{name}: {plural(number, 'gate')} forgotten")
+        say(f"{name}: {plural(number, 'gate')} forgotten")
 
 
 def describe_unmet(unmet: UnmetLock) -> str:
@@ -154,7 +155,7 @@ def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> di
     share = known_share(status.callers, known)
     return {
         "application": status.application, "instance": status.instance, "library": status.library,
-        "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": status.age,
+        "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": gate.age_s,
         "heard_s": gate.report_age_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
         "clock_skew_s": status.clock_skew, "mode": status.mode, "ignored": status.ignored,
         "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
@@ -175,7 +176,7 @@ def cells_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> Seq
     share = known_share(status.callers, known)
     return [
         status.application, status.instance, status.library, "" if status.at is None else status.at.version,
-        "" if status.age is None else f"{status.age:.1f} s", f"{gate.report_age_s:.0f} s ago",
+        "" if gate.age_s is None else f"{gate.age_s:.1f} s", f"{gate.report_age_s:.0f} s ago",
         gate.checks, gate.denials, "" if share is None else f"{share:.0%} of {len(status.callers)}",
         ", ".join(problems) or status.mode or "fine",
     ]  # fmt: skip

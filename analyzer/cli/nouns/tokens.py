@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.exit_codes import FOUND, USAGE, reporting_errors, usage_error
 from analyzer.cli.operator import operator_name
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
+from analyzer.cli.output import plural, say
+
+if TYPE_CHECKING:
+    from analyzer.store.database.engine import Engine
 
 app = typer.Typer(help="Tokens for access over HTTP.", no_args_is_help=True)
 
+LISTED_MAX = 5
 EXPIRES_MAX_DAYS = 100 * 366  # more is probably a typing error
 
 TokenName = Annotated[
@@ -36,11 +42,15 @@ def create(
         typer.Option(metavar="LENGTH", help="Time until it expires: 12h, 90d. Default: until it is revoked."),
     ] = None,
     reason: ReasonOption = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Create the first token without asking, although gates have none.")
+    ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Create a token; it is shown only once.
 
-    Only a digest of it is stored. As soon as one exists, every request for locks needs one.
+    Only a digest of it is stored. From the first one on, every request for locks needs one, also when all are
+    revoked. Before the first one is created, the gates that ask without are named.
 
     Example: gatelock tokens create shop --scope read --expires 90d
     """
@@ -57,7 +67,29 @@ def create(
         raise usage_error(f"{scope!r} is not a scope: use {', '.join(SCOPES)}")
     expires_ms = None if expires is None else parse_length_ms("--expires", expires, EXPIRES_MAX_DAYS)
     with reporting_errors(), open_database(context, config) as engine:
-        typer.echo(create_token(engine, name, found, expires_ms, operator_name(), reason))
+        if not yes:
+            _require_consent(engine)
+        say(create_token(engine, name, found, expires_ms, operator_name(), reason))
+
+
+def _require_consent(engine: Engine) -> None:
+    """Asks before the first token if gates report, which have none. Exits with 2 unless confirmed."""
+    from analyzer.store.operations.tokens import stored_tokens
+    from analyzer.store.reports.gate_reports import reporting_gates
+
+    if not stored_tokens(engine).is_open:
+        return
+    gates = [gate.status for gate in reporting_gates(engine) if not gate.is_silent]
+    if not gates:
+        return
+    names = ", ".join(f"{gate.application} {gate.instance}".strip() for gate in gates[:LISTED_MAX])
+    more = f" and {len(gates) - LISTED_MAX} more" if len(gates) > LISTED_MAX else ""
+    what = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
+    if not sys.stdin.isatty():
+        raise usage_error(f"{what}; give them the token in time, and confirm with --yes")
+    say(what, err=True)
+    if not typer.confirm("Create the first token?", err=True):
+        raise typer.Exit(USAGE)
 
 
 @app.command("list")
@@ -106,6 +138,6 @@ def revoke(
 
     with reporting_errors(), open_database(context, config) as engine:
         if not revoke_token(engine, name, operator_name(), reason):
-            typer.echo(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
+            say(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
             raise typer.Exit(FOUND)
-        typer.echo(f"{name} is revoked")
+        say(f"{name} is revoked")

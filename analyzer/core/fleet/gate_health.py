@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gatekeeper.model import GateStatus, LockHits, LockKey
 
 SILENT_S = 90.0  # a living gate reports every five seconds, or a minute after a report that failed
+UNREPORTED_S = 5.0  # a report of a living gate is at most as old, beside what it says itself
 BEHIND_S = 10.0  # a gate polls several times a second; its report is stored some seconds later
 SKEW_S = 2.0  # locks end by the gate's clock, early or late by as much
 KNOWN_MIN = 0.9  # the share of a gate's callers that the log must know
@@ -33,6 +34,14 @@ class GateHealth(NamedTuple):
     @property
     def is_silent(self) -> bool:
         return self.report_age_s > SILENT_S
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since its last answer, as far as is known; None if it never had one.
+
+        Counts on after the last report: a gate that is refused can report nothing.
+        """
+        return None if self.status.age is None else self.status.age + self.report_age_s
 
     @property
     def checks(self) -> int:
@@ -67,6 +76,8 @@ def problems_of(gate: GateHealth, known: Set[str]) -> dict[str, str]:
             "never had an answer" if status.age is None else f"had its last answer {status.age:.0f} s before"
         )
         found["stale"] = f"{age}: its view is stale"
+    elif not gate.is_silent and gate.report_age_s > status.stale_after + UNREPORTED_S:
+        found["stale"] = f"has reported nothing for {gate.report_age_s:.0f} s: its view is probably stale"
     if gate.is_foreign:
         found["foreign"] = "holds a version that was never this feed's: it reads another database, or a copy"
     elif gate.missed_s > BEHIND_S:

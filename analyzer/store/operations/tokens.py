@@ -13,13 +13,14 @@ from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, writing
-from analyzer.store.database.schema import tokens
+from analyzer.store.database.schema import events, tokens
 
 TokenScope = Literal["read", "operate", "admin"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)  # each includes those before it
 
 PREFIX = "gatelock_"  # lets secret scanners recognise a token
 SECRET_BYTES = 32
+CREATED = "token created"  # in the audit log, which is never pruned
 TOKENS_MAX = 1_000  # each request is compared with all of them
 
 
@@ -49,6 +50,12 @@ class TokenList(NamedTuple):
 
     tokens: tuple[Token, ...]
     now_ms: int
+    were_made: bool = False  # whether there ever was one, also when all of them are revoked by now
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests from this machine need no token: none was ever made."""
+        return not self.tokens and not self.were_made
 
     def bearer(self, given: str) -> Token | None:
         """Returns the token that `given` is; None for an unknown or expired one."""
@@ -89,7 +96,7 @@ def create(
         added = insert(db, tokens).values(row).on_conflict_do_nothing().returning(tokens.c.name)
         if db.execute(added).first() is None:
             raise TokenNameTaken(f"there is a token named {name}: revoke it first, or choose another name")
-        record(db, who, "token created", f"{name} ({scope})", why)
+        record(db, who, CREATED, f"{name} ({scope})", why)
     return token
 
 
@@ -106,4 +113,6 @@ def stored_tokens(engine: sa.Engine) -> TokenList:
     """Returns every token, by name. Raises StoreAway."""
     with reading(engine) as db:
         rows = db.execute(sa.select(tokens).order_by(tokens.c.name))
-        return TokenList(tuple(Token(**row._mapping) for row in rows), clock_ms(db))
+        found = tuple(Token(**row._mapping) for row in rows)
+        were_made = bool(found) or bool(db.scalar(sa.select(sa.exists().where(events.c.act == CREATED))))
+        return TokenList(found, clock_ms(db), were_made)

@@ -66,7 +66,7 @@ class TestProblems:
     @pytest.mark.parametrize(
         "gate",
         [
-            a_gate(report_age_s=SILENT_S), a_gate(age=30.0), a_gate(missed_s=BEHIND_S),
+            a_gate(report_age_s=35.0), a_gate(age=30.0), a_gate(missed_s=BEHIND_S),
             a_gate(clock_skew=SKEW_S),
             a_gate(mode="shadow"), a_gate(callers=tuple(f"user:{n}" for n in range(10))),
         ],
