@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-limits bench-gate constraints
+.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -54,8 +54,11 @@ bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one proces
 bench-gate: $(PEERS)/.ready  ## the gate beside its peers: a check, and requests per second under uvicorn
 	@$(PEERS)/bin/python -m tests.benchmarks.gate_peers $(ARGS)
 
+audit: $(READY)  ## known advisories of the pinned packages, if an index of them can be reached
+	@.ci/audit .venv/bin/uv
+
 constraints: $(READY)  ## rewrite constraints.txt with today's versions
-	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all --group dev \
+	@.venv/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --extra all --group dev \
 	  --group bench --group postgresql --no-emit-index-url --no-annotate --custom-compile-command 'make constraints' \
 	  --output-file constraints.txt pyproject.toml
 
@@ -74,7 +77,8 @@ $(READY): pyproject.toml constraints.txt
 	  echo "Setting up .venv with $$($$name --version); this is done once"; \
 	  $$name -m venv --clear .venv; \
 	}
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > .venv/uv.txt  # pip takes hashes from no constraint
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	@.venv/bin/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[all]' --group dev
 	@touch $@
 
