@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.house.reading import ROOT, modules, tracked_files
 
 TOP = {
-    *("README.md", "LICENSE", "pyproject.toml", "constraints.txt", "Makefile", ".ci"),
+    *("README.md", "SECURITY.md", "LICENSE", "pyproject.toml", "constraints.txt", "Makefile", ".ci"),
     *(".editorconfig", ".gitattributes", ".gitignore"),
     *("analyzer", "gatekeeper", "migrations", "tests", "deploy", "docs"),
 }
