@@ -437,7 +437,7 @@ class FeedCache:
 
 
 class FetchedChanges(NamedTuple):
-    """What one fetch found: the state and the changes, which are those of `snapshot` if it is not None."""
+    """Result of one fetch: the state and the changes, which are those of `snapshot` if it is not None."""
 
     state: FeedState
     changes: CompressedChanges

@@ -121,7 +121,7 @@ class SendingTurns:
     """Turns in which long answers are sent, so that no client keeps others from theirs by asking for many.
 
     A few are sent at a time; of the clients that wait, those go first that had the fewest. A client waits
-    between two of its own: a gate needs all locks once. All methods belong to one event loop.
+    between two answers: a gate needs all locks once. All methods belong to one event loop.
     """
 
     def __init__(self) -> None:

@@ -114,9 +114,7 @@ def test_gates_that_are_gone_can_be_forgotten(gatelock: Gatelock, engine: sa.Eng
     assert (again.exit_code, again.stdout, again.stderr[:23]) == (1, "", "no gate is named shop: ")
 
 
-def test_the_age_of_a_gate_that_reports_nothing_counts_on(
-    gatelock: Gatelock, engine: sa.Engine
-) -> None:
+def test_the_age_of_a_gate_that_reports_nothing_counts_on(gatelock: Gatelock, engine: sa.Engine) -> None:
     """Such as one that is refused since a token exists."""
     report(engine, gate_status())
     with engine.begin() as db:

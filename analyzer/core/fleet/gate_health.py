@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gatekeeper.model import GateStatus, LockHits, LockKey
 
 SILENT_S = 90.0  # a living gate reports every five seconds, or a minute after a report that failed
-UNREPORTED_S = 5.0  # a report of a living gate is at most as old, beside what it says itself
+UNREPORTED_S = 5.0  # between two reports of a living gate
 BEHIND_S = 10.0  # a gate polls several times a second; its report is stored some seconds later
 SKEW_S = 2.0  # locks end by the gate's clock, early or late by as much
 KNOWN_MIN = 0.9  # the share of a gate's callers that the log must know
