@@ -31,7 +31,7 @@ LISTED_MAX = 3
 Refusal = Literal["no-token", "invalid-token", "scope", "not-local"]
 
 
-class Refused(HttpProblem):
+class RequestRefused(HttpProblem):
     """A request that may not do what it asks for."""
 
     def __init__(
@@ -52,7 +52,7 @@ class RefusalLog:
         self._unlogged: Counter[Refusal] = Counter()
         self._hosts: dict[str, None] = {}
 
-    def add(self, refused: Refused, client: Client | None) -> None:
+    def add(self, refused: RequestRefused, client: Client | None) -> None:
         """Counts one request."""
         self._count(refused.reason)
         self._unlogged[refused.reason] += 1
@@ -95,7 +95,7 @@ class Authenticator:
         load_tokens: Callable[[], TokenList],
         uptime_s: Callable[[], float],
         on_admitted: Callable[[Client | None], object] = lambda _client: None,
-        on_refused: Callable[[Refused, Client | None], object] = lambda _refused, _client: None,
+        on_refused: Callable[[RequestRefused, Client | None], object] = lambda _refused, _client: None,
     ) -> None:
         """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`. `on_admitted` gets
         the client of each request that is admitted, `on_refused` that of each one that `require` refuses."""
@@ -112,7 +112,7 @@ class Authenticator:
         credentials = Credentials.of(request)
         try:
             return await self.check(scope, credentials)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._on_refused(refused, credentials.client)
             raise
 
@@ -126,7 +126,7 @@ class Authenticator:
             known = self._cached
         try:
             self._check(known, scope, Credentials.of(request))
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
@@ -140,7 +140,7 @@ class Authenticator:
     def _check(self, known: TokenList, scope: TokenScope, credentials: Credentials) -> str:
         if known.is_open:
             if not credentials.is_local:
-                raise Refused(
+                raise RequestRefused(
                     "not-local",
                     HTTPStatus.FORBIDDEN,
                     "While no token exists, only direct requests from this machine are answered: "
@@ -155,7 +155,7 @@ class Authenticator:
         if token is None:
             raise _unauthorized("This token was never made, was revoked, or has expired.", "invalid_token")
         if not token.allows(scope):
-            raise Refused(
+            raise RequestRefused(
                 "scope",
                 HTTPStatus.FORBIDDEN,
                 f"The token {token.name} has the scope {token.scope}; this request needs {scope}.",
@@ -173,10 +173,10 @@ class Authenticator:
         return self._cached
 
 
-def _unauthorized(detail: str, error: str) -> Refused:
+def _unauthorized(detail: str, error: str) -> RequestRefused:
     challenge = f'Bearer error="{error}"' if error else "Bearer"
     reason: Refusal = "invalid-token" if error else "no-token"
-    return Refused(reason, HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
+    return RequestRefused(reason, HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": challenge})
 
 
 def _is_local(request: Request) -> bool:

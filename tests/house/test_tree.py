@@ -104,7 +104,7 @@ def test_no_link_in_the_documents_is_broken() -> None:
 
 
 def test_commands_print_through_one_function() -> None:
-    """It makes control characters visible; text for a terminal may come from any client."""
+    """`say` makes control characters visible: text for a terminal may come from any client."""
     found = [
         f"{module.path}:{node.lineno}"
         for module in modules().values()

@@ -30,6 +30,7 @@ SLEEPS = {
     "tests/house/test_readme.py": "an analyzer runs for a while next to other commands",
     "tests/house/test_waits.py": "examples",
     "tests/kafka/test_silent_failures.py": "nothing may be logged for five seconds of failing attempts",
+    "tests/web/test_shared_gzip.py": VIRTUAL,
     "tests/limits/": LIMITERS,
     "tests/support/installation.py": "the pause that the analyzer's loop asks for",
     "tests/support/proxy.py": "the delay of a slow network",

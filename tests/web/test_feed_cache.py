@@ -361,7 +361,7 @@ def test_an_unknown_version_is_answered_without_a_read_for_each_question(world: 
 
 
 def test_all_locks_are_read_once_for_many_versions(world: World) -> None:
-    """What is at hand is completed with the changes since; its checksum covers both."""
+    """The snapshot at hand is completed with the changes since; its checksum covers both."""
 
     async def story() -> None:
         await world.changes(None)

@@ -1,4 +1,4 @@
-"""What one read token may cost: clients that ask for versions that there never were, beside a gate."""
+"""Bounds of what one read token may cost: clients that ask for versions that never were, and a gate."""
 
 from __future__ import annotations
 

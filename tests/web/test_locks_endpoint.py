@@ -20,7 +20,7 @@ import pytest
 from analyzer.errors import StoreAway
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.web import authentication, feed_cache
-from analyzer.web.authentication import LOG_EVERY_S, RefusalLog, Refused, is_loopback
+from analyzer.web.authentication import LOG_EVERY_S, RefusalLog, RequestRefused, is_loopback
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
@@ -432,11 +432,11 @@ def test_refused_requests_are_counted_and_logged_once_a_minute(caplog: pytest.Lo
     now_s, counted = [0.0], Counter[str]()
     refusals = RefusalLog(lambda reason: counted.update([reason]), lambda: now_s[0])
     for n in range(1_000):
-        refusals.add(Refused("invalid-token", HTTPStatus.UNAUTHORIZED, ""), (f"192.0.2.{n % 250}", n))
+        refusals.add(RequestRefused("invalid-token", HTTPStatus.UNAUTHORIZED, ""), (f"192.0.2.{n % 250}", n))
     assert counted == {"invalid-token": 1_000}
     assert caplog.messages == ["requests refused: invalid-token: 1; from 192.0.2.0"]
     now_s[0] += LOG_EVERY_S
-    refusals.add(Refused("no-token", HTTPStatus.UNAUTHORIZED, ""), None)
+    refusals.add(RequestRefused("no-token", HTTPStatus.UNAUTHORIZED, ""), None)
     assert caplog.messages[1] == (
         "requests refused: invalid-token: 999, no-token: 1; from 192.0.2.1, 192.0.2.2, 192.0.2.3 and others"
     )
