@@ -96,7 +96,7 @@ def locks(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                 ["scope", "key", "resource", "policy", "checks", "denials", "gates"], rows, "no lock was met"
             )
             for lock in unmet:
-                typer.echo(describe_unmet(lock))
+                say(describe_unmet(lock))
         if unmet:
             raise typer.Exit(FOUND)
 

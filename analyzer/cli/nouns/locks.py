@@ -88,7 +88,7 @@ def _warn_of_unmet(engine: Engine, key: str | None, policy: str | None) -> None:
 
     met = met_locks(living_gates(reporting_gates(engine)))
     for unmet in unmet_locks(engine, met, key=key, policy=policy):
-        typer.echo(describe_unmet(unmet), err=True)
+        say(describe_unmet(unmet), err=True)
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.core.judging.plan import Plan
@@ -18,9 +19,9 @@ app = typer.Typer(help="Policies in force, and the configuration they come from.
 
 @app.command("list")
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show the policies in force, and in what the configuration differs from them.
+    """Show the policies in force.
 
-    Exit code 1 if this configuration is not the one in force.
+    Lists in what this configuration differs from them. Exit code 1 if it is not the one in force.
 
     Example: gatelock policies list
     """
@@ -42,9 +43,9 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                 table(["policy", "kind", "what"], rows, "no policy is in force: no caller is locked")
             wanted = settings.plan()
             if plan is not None and settings.sources and (lines := differences(plan, _merged(plan, wanted))):
-                typer.echo("this configuration is not in force:", err=True)
+                say("this configuration is not in force:", err=True)
                 for line in lines:
-                    typer.echo(f"  {line}", err=True)
+                    say(f"  {line}", err=True)
                 raise typer.Exit(FOUND)
 
 
@@ -79,15 +80,15 @@ def apply(
                 engine, settings.plan(), operator_name(), reason, is_pruned=prune, is_shown_only=dry_run
             )
         for name in done.behind:
-            typer.echo(f"{name} runs an earlier version and cannot read this plan: upgrade it", err=True)
+            say(f"{name} runs an earlier version and cannot read this plan: upgrade it", err=True)
         for line in done.differences:
-            typer.echo(line)
+            say(line)
         if not done.differences:
-            typer.echo(f"nothing to change: this configuration is in force (plan {done.version})")
+            say(f"nothing to change: this configuration is in force (plan {done.version})")
         elif dry_run:
-            typer.echo("nothing was changed; without --dry-run, these differences come in force")
+            say("nothing was changed; without --dry-run, these differences come in force")
         else:
-            typer.echo(f"in force as plan {done.version}")
+            say(f"in force as plan {done.version}")
 
 
 def _fields(policy: Policy, what: str) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _print(found: Audit) -> None:
         if ledger.holes < 0:
             where = f"{ledger.topic}[{ledger.partition}]"
             more = plural(-ledger.holes, "record")
-            typer.echo(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
+            say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
     say(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
     say(
@@ -102,7 +102,7 @@ def _print(found: Audit) -> None:
     )
     for day in found.differing[:SKIPPED_MAX]:
         when = format_second(day.day_s)
-        typer.echo(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
+        say(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
     _print_other(found)
     for gap in found.skipped[:SKIPPED_MAX]:
         say(f"skipped: {gap.part} {skipped_range(gap)}")
@@ -126,12 +126,12 @@ def _print_other(found: Audit) -> None:
 
     for one in found.groupings:
         of = f" of {one.key}" if one.key else ""
-        typer.echo(
+        say(
             f"{format_second(one.day_s)}: {one.meter}{of}: {one.in_coarse:,} by {one.coarse}, "
             f"{one.in_fine:,} by {one.fine}: NOT EQUAL"
         )
     for of_sum, total in found.totals:
-        typer.echo(
+        say(
             f"total of {sum_name(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
             f"{_series(total.key, total.resource)}: {total.used:,}, "
             f"and {total.counted:,} in buckets: NOT EQUAL"
@@ -139,9 +139,9 @@ def _print_other(found: Audit) -> None:
     for lock in found.locks:
         used = "without a total" if lock.used is None else f"at {lock.used:,}"
         state = "is locked, and must not be" if lock.is_locked else "must be locked, and is not"
-        typer.echo(f"{lock.policy}: {_series(lock.key, lock.resource)} {state}, {used}: NOT EQUAL")
+        say(f"{lock.policy}: {_series(lock.key, lock.resource)} {state}, {used}: NOT EQUAL")
     if found.totals_compared:
-        typer.echo(f"totals of {plural(found.totals_compared, 'sum')} compared with the buckets")
+        say(f"totals of {plural(found.totals_compared, 'sum')} compared with the buckets")
 
 
 def _series(key: str, resource: str) -> str:

@@ -129,7 +129,7 @@ def _print(
     elif settings is not None:
         warnings = _warnings(settings)
         found = plural(len(warnings), "warning") if warnings else "nothing is wrong"
-        typer.echo("\n".join([f"{shown}: {found}", *warnings, "", *_summary_lines(settings)]))
+        say("\n".join([f"{shown}: {found}", *warnings, "", *_summary_lines(settings)]))
         if overshoot is not None:
             say(f"overshoot   {overshoot}")
 

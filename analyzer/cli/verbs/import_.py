@@ -162,9 +162,9 @@ def _print(progress: ImportProgress, problems: dict[str, str], *, as_json: bool)
         counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
         say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
         if stored["dead"]:
-            typer.echo("see unreadable records, each with its reason: gatelock rejects list", err=True)
+            say("see unreadable records, each with its reason: gatelock rejects list", err=True)
         for sentence in _doubts(progress):
-            typer.echo(sentence, err=True)
+            say(sentence, err=True)
         for name, reason in problems.items():
             say(f"{name}: {reason}", err=True)
     if problems or (stored["seen"] and not stored["counted"]):
