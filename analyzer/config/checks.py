@@ -15,6 +15,7 @@ from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, closest, format_duration, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
 from analyzer.core.counting.meters import JOINS, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
 from analyzer.core.judging.kinds import kind_of
@@ -206,7 +207,7 @@ def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -
         yield KeyFault(
             (*at, "kind"),
             'must not be "text": a meter takes the value as a number',
-            'write "whole", "decimal" or "duration"',
+            'write "whole", "decimal", "duration" or "bytes"',
         )
     if not entry.is_declared_number and name not in metered:
         for key in ("default", "required"):
@@ -266,7 +267,7 @@ def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
     kinds = {
         source.fields.plain[name].number_kind for source in sources.values() if name in source.fields.plain
     }
-    if len(kinds) > 1:
+    if len(kinds) > 1 and kinds != {"whole", "bytes"}:  # the counter does not tell these two apart
         yield KeyFault(
             at,
             f"{quote(name)} is of different kinds in different sources: {', '.join(sorted(kinds))}",
@@ -311,6 +312,13 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
             policy.meter, [REQUESTS.name, *meters], f"add [[meters]] with name = {quote(policy.meter)}"
         )
         yield KeyFault((*at, "meter"), f"no meter is named {quote(policy.meter)}", cure)
+    elif policy.meter == REQUESTS.name:
+        yield from _unit(at, policy, None)
+    else:
+        fields = [source.fields for source in tables.sources.values()]
+        meter = meters[policy.meter]
+        if meter.field is None or any(meter.field in mapped.plain for mapped in fields):
+            yield from _unit(at, policy, meter.unit(fields))
     if "status" in policy.model_fields_set and (policy.action.status or policy.action.does == "tag"):
         denies = policy.action.does != "tag"
         what = "is set here and in the action" if denies else 'has no effect: "tag" does not deny requests'
@@ -323,6 +331,24 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
             _map_it("resource"),
         )
     yield from _delay(at, policy, tables.analyzer)
+
+
+def _unit(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
+    """A fault if the limit is not written in the unit of its meter."""
+    if unit in policy.limit:
+        return
+    if unit is None:
+        what = f"{quote(policy.meter)} has no unit"
+        yield KeyFault((*at, "limit"), what, "write digits: 100_000; or give the meter's field a unit")
+        return
+    what = f"{quote(policy.meter)} is measured in {NOUNS[unit]}"
+    cure = f"write the limit with its unit: limit = {quote(EXAMPLES[unit])}"
+    if None in policy.limit and unit != "bytes":
+        # Earlier versions read such a number as what is stored.
+        stored = amount_text(policy.limit[None], unit).replace(",", "")
+        what += f", and {policy.limit[None]} has none"
+        cure += f"; earlier versions took it for {quote(stored)}"
+    yield KeyFault((*at, "limit"), what, cure)
 
 
 def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[KeyFault]:

@@ -30,6 +30,7 @@ from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import quote
+from analyzer.core.counting.meter_units import Unit
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
@@ -113,12 +114,19 @@ class Settings(BaseSettings):
 
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""
+        units = self.units()
         return plan_of(
             [grouping for source in self.sources for grouping in source.groupings],
             [meter.meter() for meter in self.meters],
-            [policy.policy() for policy in self.policies],
+            [policy.policy(units.get(policy.meter)) for policy in self.policies],
             self.mappings(),
         )
+
+    def units(self) -> dict[str, Unit]:
+        """The unit of each meter that does not hold whole numbers, by the meter's name."""
+        fields = [source.fields for source in self.sources]
+        found = ((meter.name, meter.unit(fields)) for meter in self.meters)
+        return {name: unit for name, unit in found if unit is not None}
 
 
 def find(given: Path | None) -> Path | None:

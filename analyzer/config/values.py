@@ -136,18 +136,20 @@ def _integer(value: object) -> int:
     return value
 
 
+def whole_number(value: object, least: int, most: int, shown: object = None) -> int:
+    """`value` as a whole number; reports a fault outside of the bounds, in which it is shown as `shown`."""
+    found = _integer(value)
+    if not least <= found <= most:
+        is_bounded = most < UNBOUNDED
+        cure = f"choose between {least} and {most}" if is_bounded else f"choose {least} or more"
+        given = value if shown is None else shown
+        raise_fault(f"{quote(given)} is too {'small' if found < least else 'large'}", cure)
+    return found
+
+
 def integer_between(least: int, most: int) -> BeforeValidator:
     """Accepts a whole number within these bounds; from the environment also as text."""
-
-    def validate(value: object) -> int:
-        found = _integer(value)
-        if not least <= found <= most:
-            is_bounded = most < UNBOUNDED
-            cure = f"choose between {least} and {most}" if is_bounded else f"choose {least} or more"
-            raise_fault(f"{quote(value)} is too {'small' if found < least else 'large'}", cure)
-        return found
-
-    return BeforeValidator(validate)
+    return BeforeValidator(lambda value: whole_number(value, least, most))
 
 
 def _amount(value: object) -> Decimal:

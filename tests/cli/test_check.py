@@ -39,7 +39,7 @@ VALID = """
     name   = "hourly"
     meter  = "busy"
     per    = "caller+resource"
-    limit  = 60_000_000
+    limit  = "1m"
     window = { per = "hour" }
     status = 503
 """
@@ -56,12 +56,12 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "source      access-log: topic access-log, json; the caller is user",
         "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
         "counted by  caller, caller+resource",
-        "meter       busy: sum of took in microseconds; kept in buckets of 60 s",
+        "meter       busy: sum of took, measured in time; kept in buckets of 60 s",
         "meter       errors: one for each request where status is 429 or 5-9; kept in buckets of 60 s",
         "meter       requests: one for each request; kept in buckets of 60 s",
         "policy      daily: at most 100,000 requests for each caller per day (Europe/Berlin), then 429"
         " until it ends",
-        "policy      hourly: at most 60,000,000 busy for each caller and resource per hour (UTC),"
+        "policy      hourly: at most 1m of busy for each caller and resource per hour (UTC),"
         " then 503 until it ends",
         "delay       gates close within about 0.9 s after the record is in the log:"
         " fetch 0.1, flush 0.1, commit 0.25, poll 0.44",
@@ -74,7 +74,7 @@ def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:
     assert summary["faults"] == []
     assert summary["database"] == "postgresql+psycopg://ada:***@db/gatelock"
     assert summary["groupings"] == ["caller", "caller+resource"]
-    assert {"name": "busy", "width_s": 60} in summary["meters"]
+    assert {"name": "busy", "width_s": 60, "unit": "duration"} in summary["meters"]
     assert len(summary["sources"]) == len(summary["policies"]) == 2
     assert summary["delay_s"] == 0.89
 

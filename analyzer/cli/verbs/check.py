@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.config.tables.sources import SourceTable
+    from analyzer.core.counting.meter_units import Unit
     from analyzer.core.counting.meters import Meter
     from analyzer.core.judging.delay_bound import FrontLimiter
     from analyzer.core.records.mapping import Condition
@@ -139,14 +140,16 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
     from analyzer.core.judging.delay_bound import own_delay
     from analyzer.core.judging.kinds import kind_of
 
-    plan = settings.plan()
+    plan, units = settings.plan(), settings.units()
     return {
         "database": settings.database.shown,
         "sources": [
             {"name": source.name, "topic": source.topic, "file": source.file} for source in settings.sources
         ],
         "groupings": list(plan.groupings),
-        "meters": [{"name": meter.name, "width_s": BUCKET_S} for meter in plan.meters],
+        "meters": [
+            {"name": meter.name, "width_s": BUCKET_S, "unit": units.get(meter.name)} for meter in plan.meters
+        ],
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
         "warnings": _warnings(settings),
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
@@ -175,7 +178,7 @@ def _are_users(source: SourceTable) -> bool:
 def _summary_lines(settings: Settings) -> Iterator[str]:
     from analyzer.core.judging.kinds import kind_of
 
-    plan = settings.plan()
+    plan, units = settings.plan(), settings.units()
     yield f"database    {settings.database.shown}"
     for source in settings.sources:
         place = f"topic {source.topic}" if source.topic else f"file {source.file}"
@@ -183,7 +186,7 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         yield f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
     yield f"counted by  {', '.join(plan.groupings)}"
     for meter in plan.meters:
-        yield f"meter       {describe_meter(meter, _unit(settings, meter))}"
+        yield f"meter       {describe_meter(meter, units.get(meter.name))}"
     for policy in plan.policies:
         yield f"policy      {kind_of(policy).describe(policy)}"
     if plan.policies:
@@ -192,22 +195,14 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         yield "policy      none: requests are counted, no caller is locked"
 
 
-def _unit(settings: Settings, meter: Meter) -> str:
-    """The unit of a meter's values and limits; "" for whole numbers."""
-    from analyzer.core.records.mapping import NumberField
-
-    fields = [mapping.fields.get(meter.field or "") for mapping in settings.mappings().values()]
-    kinds = {field.kind for field in fields if isinstance(field, NumberField)}
-    return {"duration": "microseconds", "decimal": "millionths"}.get(next(iter(kinds), ""), "")
-
-
-def describe_meter(meter: Meter, unit: str) -> str:
+def describe_meter(meter: Meter, unit: Unit | None) -> str:
     """Describes a meter in one line: its value, its conditions, the width of its buckets."""
+    from analyzer.core.counting.meter_units import NOUNS
     from analyzer.core.counting.meters import BUCKET_S, JOINS
 
     value = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
-    unit = f" in {unit}" if unit else ""
-    return f"{meter.name}: {value}{unit}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
+    measured = f", measured in {NOUNS[unit]}" if unit else ""
+    return f"{meter.name}: {value}{measured}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
 
 
 def _conditions(where: tuple[Condition, ...]) -> str:

@@ -30,7 +30,7 @@ from gatekeeper.identity import NameDigest
 
 DurationUnit = Literal["s", "ms", "us", "ns"]
 DigestName = Literal["sha256"]
-FieldKind = Literal["text", "whole", "decimal", "duration"]
+FieldKind = Literal["text", "whole", "decimal", "duration", "bytes"]
 MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
 
 
@@ -86,7 +86,7 @@ class PlainEntry(FieldEntry):
     @property
     def is_declared_number(self) -> bool:
         """Whether `kind` or `unit` make it a number."""
-        return self.unit is not None or self.kind in ("whole", "decimal", "duration")
+        return self.unit is not None or self.kind not in (None, "text")
 
     def field(self, *, is_metered: bool, digest: NameDigest | None) -> TextField | NumberField:
         """The field; a number if it is declared as one or if a meter takes its value."""
@@ -94,15 +94,16 @@ class PlainEntry(FieldEntry):
             return TextField(self.path, "" if self.digest is None or digest is None else digest.fingerprint)
         kind = self.number_kind
         default = None if self.required else self.scaled(self.default or Decimal(0))
-        return NumberField(self.path, kind, self.unit or "s", default)
+        # Bytes are whole numbers to the counter; people see them with a unit.
+        return NumberField(self.path, "whole" if kind == "bytes" else kind, self.unit or "s", default)
 
     @property
     def is_exact(self) -> bool:
         """Whether the counter reads its digits instead of a float: only declared decimals and durations."""
-        return self.is_declared_number and self.number_kind != "whole"
+        return self.is_declared_number and self.number_kind in ("decimal", "duration")
 
     @property
-    def number_kind(self) -> Literal["whole", "decimal", "duration"]:
+    def number_kind(self) -> Literal["whole", "decimal", "duration", "bytes"]:
         if self.kind is None or self.kind == "text":
             return "whole" if self.unit is None else "duration"
         return self.kind
@@ -110,7 +111,7 @@ class PlainEntry(FieldEntry):
     def scaled(self, value: Decimal) -> int:
         """`value` in the unit that meters add up: ones, millionths or microseconds. The rest is cut off."""
         match self.number_kind:
-            case "whole":
+            case "whole" | "bytes":
                 return int(value)
             case "decimal":
                 return int(value * 10**6)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.values import (
     ConditionValues,
     Name,
@@ -17,6 +19,7 @@ from analyzer.config.values import (
     suggestion,
 )
 from analyzer.core.counting.groupings import BY_RESOURCE, SHOWN, grouping_of
+from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import Meter
 
 
@@ -59,6 +62,12 @@ class MeterTable(ConfigTable):
         """The keys count, sum and max that are set, of which it must have exactly one."""
         values = (("count", self.count), ("sum", self.sum_of), ("max", self.max_of))
         return [key for key, value in values if value]
+
+    def unit(self, mappings: Iterable[FieldsTable]) -> Unit | None:
+        """The unit of its values, as one of the mappings declares its field; None: whole numbers."""
+        entries = (fields.plain.get(self.field or "") for fields in mappings)
+        kinds = (entry.number_kind for entry in entries if entry is not None)
+        return next((kind for kind in kinds if kind != "whole"), None)
 
     def meter(self) -> Meter:
         return Meter(self.name, self.field, self.join, tuple(self.where.items()), self.renamed_from or "")

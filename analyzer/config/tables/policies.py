@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.values import Name, Zone, integer_between, one_of
+from analyzer.config.values import Name, Zone, integer_between, one_of, quote, raise_fault, whole_number
 from analyzer.core.counting.groupings import SHOWN
+from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
 from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.policies import Policy, Quota
+from analyzer.core.judging.policies import NO_UNIT, Policy, Quota
 from analyzer.core.judging.windows import Calendar, CalendarPeriod
 
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
@@ -20,6 +24,29 @@ if TYPE_CHECKING:
 else:
     PolicyKind = Literal[tuple(KINDS)]
 OnStale = Literal["keep", "allow"]
+
+
+LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of its meter; None: whole numbers
+
+
+def _limit(value: object) -> LimitReadings:
+    """A whole number, or text with a unit: "1h", "50.00", "2 GiB"."""
+    if not isinstance(value, str):
+        if isinstance(value, float):
+            cure = f'write text if the meter adds up decimals: limit = "{value:.2f}"; or digits: 100_000'
+            raise_fault(f"must be a whole number, or text with a unit, not {quote(value)}", cure)
+        return {None: whole_number(value, 1, LIMIT_MAX)}
+    found = readings(value)
+    if not found:
+        raise_fault(
+            f"must be a whole number, or text with a unit, not {quote(value)}",
+            'write 100_000; or a duration "1h30m", a decimal "50.00", a size "2 GiB"',
+        )
+    for unit, amount in found.items():
+        if amount != int(amount):
+            raise_fault(f"{quote(value)} is finer than {STORED_IN[unit or 'bytes']}", "write fewer digits")
+        whole_number(int(amount), 1, LIMIT_MAX, shown=value)
+    return {unit: int(amount) for unit, amount in found.items()}
 
 
 class WindowTable(ConfigTable):
@@ -34,17 +61,20 @@ class PolicyTable(ConfigTable):
     kind: Annotated[PolicyKind, one_of(PolicyKind, planned=("share", "surge"))] = "quota"
     meter: Name = "requests"
     per: Annotated[JudgedGrouping, one_of(JudgedGrouping, planned=SHOWN)] = "caller"
-    limit: Annotated[int, integer_between(1, LIMIT_MAX)]
+    limit: Annotated[LimitReadings, BeforeValidator(_limit)]
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
     on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
 
-    def policy(self) -> Policy:
-        """Returns the policy that is stored and judged; for now every kind is a quota."""
+    def policy(self, unit: Unit | None = None) -> Policy:
+        """Returns the policy that is stored and judged; for now every kind is a quota.
+
+        `unit` is that of its meter.
+        """
         return Quota(
             name=self.name,
-            limit=self.limit,
+            limit=self.limit[unit] if unit in self.limit else next(iter(self.limit.values())),
             window=Calendar(self.window.per, self.window.zone),
             meter=self.meter,
             per=self.per,
@@ -52,4 +82,5 @@ class PolicyTable(ConfigTable):
             status=self.action.status or self.status,
             on_stale=self.on_stale,
             slow=self.action.slow,
+            unit=NO_UNIT if unit is None else unit,
         )

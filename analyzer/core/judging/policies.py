@@ -9,9 +9,11 @@ from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
+from analyzer.core.counting.meter_units import Unit
 from analyzer.core.judging.windows import Calendar
 from gatekeeper.model import Rate
 
+NO_UNIT = msgspec.UNSET  # of a meter of whole numbers
 ActionName = Literal["deny", "slow", "tag"]
 
 
@@ -45,3 +47,11 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: int = 429
     on_stale: Literal["keep", "allow"] = "keep"
     slow: Rate | None = None  # admitted by each gate, where the action is "slow"
+    # What the meter adds up, for display. Absent from the stored plan for whole numbers: plans of earlier
+    # versions stay equal to today's.
+    unit: Unit | msgspec.UnsetType = NO_UNIT
+
+    @property
+    def meter_unit(self) -> Unit | None:
+        """The unit of the meter; None for whole numbers."""
+        return None if isinstance(self.unit, msgspec.UnsetType) else self.unit

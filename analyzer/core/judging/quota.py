@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meter_units import amount_text, with_noun
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
 from gatekeeper.model import Lock, LockKey
@@ -60,15 +61,19 @@ def explain(policy: Quota, used: int) -> str:
     >>> from analyzer.core.judging.windows import Calendar
     >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
     '100,000 requests per day (Europe/Berlin), 100,214 counted'
+    >>> explain(Quota("busy", 3_600_000_000, Calendar("day"), "busy", unit="duration"), 3_601_250_000)
+    '1h of busy per day (UTC), 1h1.25s counted'
 
     The count of a resource or of everyone is that of all clients together, which no client learns.
 
     >>> explain(Quota("all", 100_000, Calendar("day", "UTC"), per="everyone"), 100_214)
     '100,000 requests per day (UTC)'
     """
-    window = policy.window
-    limit = f"{policy.limit:,} {policy.meter} per {window.per} ({window.zone})"
-    return limit if grouping_of(policy.per).scope in SHARED_SCOPES else f"{limit}, {used:,} counted"
+    window, unit = policy.window, policy.meter_unit
+    limit = f"{with_noun(policy.limit, unit, policy.meter)} per {window.per} ({window.zone})"
+    if grouping_of(policy.per).scope in SHARED_SCOPES:
+        return limit
+    return f"{limit}, {amount_text(used, unit)} counted"
 
 
 def describe(policy: Quota) -> str:
@@ -83,7 +88,8 @@ def describe(policy: Quota) -> str:
         rate = f"{policy.slow.limit:,} in {policy.slow.period:g} s"
         actions["slow"] = f"{rate} through each process, and {policy.status} for the rest, until it ends"
     window, phrase = policy.window, grouping_of(policy.per).phrase
+    limit = with_noun(policy.limit, policy.meter_unit, policy.meter)
     return (
-        f"{policy.name}: at most {policy.limit:,} {policy.meter} for {phrase} per {window.per} "
+        f"{policy.name}: at most {limit} for {phrase} per {window.per} "
         f"({window.zone}), then {actions[policy.action]}"
     )

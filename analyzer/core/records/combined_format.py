@@ -84,6 +84,7 @@ TIME = TimeField(("time",), "clf")
 TABLE: dict[str, Any] = {part: part for part in PARTS if part != "path"} | {
     "resource": "path",
     "time": {"path": "time", "unit": "clf"},
+    "bytes": {"path": "bytes", "kind": "bytes"},
 }
 
 

@@ -1,0 +1,114 @@
+"""Units of meters: values as text with their unit, and limits read from such text.
+
+A meter of durations holds microseconds, one of decimals millionths, one of bytes bytes. People write and read
+`1h`, `50.00` and `2 GiB`. Text is exact in both directions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Literal, get_args
+
+Unit = Literal["duration", "decimal", "bytes"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+STORED_IN: Mapping[str, str] = {"duration": "microseconds", "decimal": "millionths", "bytes": "bytes"}
+NOUNS: Mapping[str, str] = {"duration": "time", "decimal": "decimals", "bytes": "bytes"}
+EXAMPLES: Mapping[str, str] = {"duration": "1h", "decimal": "50.00", "bytes": "2 GiB"}
+
+MILLIONTHS = 10**6
+MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
+BYTES = {"B": 1} | {
+    name: base**power
+    for power, letter in enumerate("kMGT", start=1)
+    for name, base in ((f"{letter}B", 1000), (f"{letter.upper()}iB", 1024))
+}
+NUMBER = r"(\d[\d_]*(?:\.\d+)?)"
+DURATION = re.compile(rf"(?:{NUMBER} *({'|'.join(MICROSECONDS)}) *)+")
+DURATION_PART = re.compile(rf"{NUMBER} *({'|'.join(sorted(MICROSECONDS, key=len, reverse=True))})")
+SIZE = re.compile(rf"{NUMBER} *({'|'.join(BYTES)})")
+
+
+def readings(text: str) -> dict[Unit | None, Decimal]:
+    """Returns the stored values that `text` can mean, by unit; None stands for whole numbers.
+
+    Digits alone may be a whole number or a decimal. Nothing that is finer than what is stored is cut off, so
+    a value may have a fraction. Empty if the text is not an amount.
+
+    >>> readings("1h30m"), readings("2 GiB")
+    ({'duration': Decimal('5400000000')}, {'bytes': Decimal('2147483648')})
+    >>> readings("50"), readings("many")
+    ({'decimal': Decimal('50000000'), None: Decimal('50')}, {})
+    """
+    text = text.strip()
+    if re.fullmatch(NUMBER, text):
+        amount = Decimal(text.replace("_", ""))
+        found: dict[Unit | None, Decimal] = {"decimal": amount * MILLIONTHS}
+        return found if "." in text else found | {None: amount}
+    if DURATION.fullmatch(text):
+        parts = DURATION_PART.findall(text)
+        return {"duration": sum((_scaled(number, MICROSECONDS[unit]) for number, unit in parts), Decimal(0))}
+    if size := SIZE.fullmatch(text):
+        return {"bytes": _scaled(size[1], BYTES[size[2]])}
+    return {}
+
+
+def _scaled(number: str, factor: int) -> Decimal:
+    return Decimal(number.replace("_", "")) * factor
+
+
+def amount_text(value: int, unit: str | None) -> str:
+    """Returns a stored value with its unit, exactly.
+
+    >>> [amount_text(value, "duration") for value in (3_600_000_000, 3_600, 61_500_000)]
+    ['1h', '3.6ms', '1m1.5s']
+    >>> amount_text(1_250_000_000, "decimal"), amount_text(50, "decimal")
+    ('1,250.00', '0.00005')
+    >>> amount_text(2 << 30, "bytes"), amount_text(3_000, "bytes"), amount_text(2_147_483_649, "bytes")
+    ('2 GiB', '3 kB', '2,147,483,649 B')
+    >>> amount_text(100_000, None)
+    '100,000'
+    """
+    match unit:
+        case "duration":
+            return _duration_text(value)
+        case "decimal":
+            whole, rest = divmod(value, MILLIONTHS)
+            return f"{whole:,}.{f'{rest:06}'[:2]}{f'{rest:06}'[2:].rstrip('0')}"
+        case "bytes":
+            name, size = min(
+                ((name, size) for name, size in BYTES.items() if value and value % size == 0),
+                key=lambda unit: -unit[1],
+                default=("B", 1),
+            )
+            return f"{value // size:,} {name}"
+        case _:
+            return f"{value:,}"
+
+
+def with_noun(value: int, unit: str | None, meter: str) -> str:
+    """Returns an amount of a meter as a phrase.
+
+    >>> with_noun(100_000, None, "requests"), with_noun(3_600_000_000, "duration", "busy")
+    ('100,000 requests', '1h of busy')
+    """
+    return f"{amount_text(value, unit)} {meter}" if unit is None else f"{amount_text(value, unit)} of {meter}"
+
+
+def _duration_text(value: int) -> str:
+    if value < MICROSECONDS["s"]:
+        if value < MICROSECONDS["ms"]:
+            return f"{value}us" if value else "0s"
+        return f"{_plain(Decimal(value) / MICROSECONDS['ms'])}ms"
+    text = ""
+    for unit in ("h", "m"):
+        count, value = divmod(value, MICROSECONDS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text + (f"{_plain(Decimal(value) / MICROSECONDS['s'])}s" if value else "")
+
+
+def _plain(number: Decimal) -> str:
+    """Returns the digits without zeros at the end, never with an exponent."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
