@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,12 +82,15 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
         engine.dispose()
 
 
-def parse_time(text: str | None) -> int | None:
-    """The time in whole seconds since 1970; None for None. Exits with 2 if the text is not a time."""
+def parse_time(text: str | None, zone: tzinfo = UTC) -> int | None:
+    """The time in whole seconds since 1970; None for None. Days begin at midnight of `zone`.
+
+    Exits with 2 if the text is not a time.
+    """
     from analyzer.cli.time_expressions import second_of
 
     try:
-        return None if text is None else second_of(text, datetime.now(UTC))
+        return None if text is None else second_of(text, datetime.now(UTC), zone)
     except ValueError as error:
         raise usage_error(str(error)) from error
 

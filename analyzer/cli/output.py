@@ -53,19 +53,34 @@ def json_lines(rows: Iterable[object]) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Prints a table with numbers aligned to the right; without rows, the sentence `empty`."""
+def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints rows as CSV (RFC 4180) below the names of the columns."""
+    import csv
+
+    from analyzer.logs import printable
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, numbers: int = 0) -> None:
+    """Prints a table with numbers aligned to the right; without rows, the sentence `empty`.
+
+    The last `numbers` columns are aligned to the right in any case, such as amounts with a unit.
+    """
     rows = iter(rows)
     shown = [[_cell(value) for value in row] for row in itertools.islice(rows, TABLE_ROWS_MAX)]
     if not shown:
         say(empty)
         return
-    _print(columns, shown)
+    _print(columns, shown, numbers)
     if next(rows, None) is not None:
         say(f"... and more: these are the first {TABLE_ROWS_MAX:,}; --json prints all", err=True)
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -73,17 +88,19 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     # Without a terminal nothing is wrapped: the output may be searched line by line.
     console = Console(width=None if sys.stdout.isatty() else 10_000)
-    layout = Table(*_headed(columns, rows), box=box.SIMPLE_HEAD, pad_edge=False)
+    layout = Table(*_headed(columns, rows, numbers), box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         layout.add_row(*map(Text, row))  # as text: a caller's name must not be taken for markup
     console.print(layout)
 
 
-def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Column]:
+def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Iterator[Column]:
     from rich.table import Column
 
     for index, name in enumerate(columns):
-        is_number = all(row[index].replace(",", "").lstrip("-").isdecimal() for row in rows)
+        is_number = index >= len(columns) - numbers or all(
+            row[index].replace(",", "").lstrip("-").isdecimal() for row in rows
+        )
         yield Column(name, justify="right" if is_number else "left", overflow="fold")
 
 

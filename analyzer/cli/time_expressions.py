@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 CURE = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today", "yesterday", or an age: 30m, 2h, 7d'
@@ -11,23 +11,24 @@ AGE = re.compile(r"(\d+) *([smhd])")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def second_of(text: str, now: datetime) -> int:
+def second_of(text: str, now: datetime, zone: tzinfo = UTC) -> int:
     """The first whole second since 1970 at or after the time: the first bucket from there begins in it.
 
-    Days begin at midnight UTC, as the buckets do. Raises ValueError with the forms that are accepted.
+    Days begin at midnight of `zone`, by default UTC, as the buckets do. Raises ValueError with the forms
+    that are accepted.
 
     >>> now = datetime(1970, 1, 3, tzinfo=UTC)
     >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00", "12h")]
     [86400, 86400, 1, 129600]
     """
     if text in ("today", "yesterday"):
-        day = now.astimezone(UTC).date() - timedelta(days=text == "yesterday")
-        return _midnight_s(day)
+        day = now.astimezone(zone).date() - timedelta(days=text == "yesterday")
+        return _midnight_s(day, zone)
     if age := AGE.fullmatch(text):
         return max(0, _seconds(now) - int(age[1]) * UNITS_S[age[2]])
     try:
         if len(text) == len("2026-11-20"):
-            return _midnight_s(date.fromisoformat(text))
+            return _midnight_s(date.fromisoformat(text), zone)
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is not a time: {CURE}") from error
@@ -40,5 +41,5 @@ def _seconds(moment: datetime) -> int:
     return -((EPOCH - moment) // SECOND)  # rounded up, and exact: a float would lose microseconds
 
 
-def _midnight_s(day: date) -> int:
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+def _midnight_s(day: date, zone: tzinfo) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())

@@ -72,7 +72,7 @@ def test_usage_is_selected_by_width_time_caller_and_meter(gatelock: Gatelock, en
             add_bucket(engine, key, bucket_s, 1, meter="bytes")
 
     def rows_of(*arguments: str) -> list[tuple[str, int]]:
-        lines = gatelock("usage", "--json", "--caller", "user:ann", "--meter", "bytes", *arguments).output
+        lines = gatelock("usage", "--json", "--caller", "user:ann", "--meter", "bytes", *arguments).stdout
         rows = [json.loads(line) for line in lines.splitlines()]
         assert {(row["caller"], row["meter"]) for row in rows} <= {("user:ann", "bytes")}
         return [(row["bucket"][5:16], row["value"]) for row in rows]
@@ -212,7 +212,7 @@ def test_a_table_is_bounded_and_json_is_not(gatelock: Gatelock, engine: sa.Engin
 
 def test_without_counts_the_table_says_so_and_json_is_empty(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert gatelock("usage").output == "nothing was counted\n"
-    assert gatelock("usage", "--json").output == ""
+    assert gatelock("usage", "--json").stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from analyzer.store.reports.audit import audit
 from analyzer.store.reports.gate_reports import known_among
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
+from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import PART, now_s
 from tests.support.stored_counts import put_counts, tables_of
@@ -165,6 +166,12 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
         UsageQuery("caller", DAY_S, today_s - DAY_S, today_s, meter="requests"),
     ):
         list(usage_rows(engine, query))
+    list(
+        calendar_rows(engine, UsageQuery("caller", 0, today_s - 30 * DAY_S), Calendar("day", "Europe/Berlin"))
+    )
+    counted_range(engine, "caller")
+    was_counted(engine, "caller", "user:001")
+    recent_keys(engine, "caller")
 
 
 def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import REQUESTS, WIDTHS_S
+from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S
+from analyzer.core.judging.windows import Window
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
@@ -23,6 +24,8 @@ from analyzer.store.transaction.catalog import Catalog, MeterColumn
 from analyzer.store.transaction.sql_joins import HALF, SQL_JOINS, IntColumn
 
 WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
+
+Order = Literal["time", "name", "value", "denied", "size"]
 
 
 class UsageRow(NamedTuple):
@@ -36,12 +39,29 @@ class UsageRow(NamedTuple):
     value: int
     denied: int
 
+    def size(self, order: Order) -> int:
+        """The number that an order by amounts compares, the largest first."""
+        amounts = {"value": self.value, "denied": self.denied}
+        return amounts.get(order, self.value + self.denied)
+
+    def place(self, order: Order) -> tuple[Any, ...]:
+        """The place of the row in an order."""
+        if order == "name":
+            return self.key, self.resource, self.bucket_s, self.width_s
+        amount = () if order == "time" else (-self.size(order),)
+        return (*amount, self.bucket_s, self.key, self.resource, self.width_s)
+
 
 class UsageQuery(NamedTuple):
     """Selects rows of counts.
 
-    The interval [from_s, until_s) selects the buckets that begin in it; None: unlimited. `top` selects the
-    rows with the most of one meter, denied requests included: `meter`, or requests.
+    The interval [from_s, until_s) selects the buckets that begin in it; None: unlimited.
+
+    `order` is by time, by name, or by an amount, the largest first: the value, the denied, or both together
+    ("size"). `top` selects so many rows, by size unless `order` is another amount. An order by an amount
+    takes one meter: `meter`, or requests.
+
+    With `window`, all buckets that lie in it are one row for each series; `width_s` has no effect.
     """
 
     grouping: str
@@ -51,15 +71,21 @@ class UsageQuery(NamedTuple):
     key: str | None = None
     meter: str | None = None
     top: int | None = None
+    order: Order = "time"
+    window: Window | None = None
+
+    @property
+    def is_by_amount(self) -> bool:
+        return self.top is not None or self.order in ("value", "denied", "size")
 
 
 def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     """Yields the rows by time, key, resource and meter, in one snapshot and in constant memory.
 
-    With `top`, the largest first. Buckets up to the wanted width are joined to it, each meter by its own
+    With another order, in that one. Buckets up to the wanted width are joined to it, each meter by its own
     join. Wider ones, of long ago, keep their own width. Raises StoreAway.
     """
-    if query.top is not None:
+    if query.is_by_amount:
         query = query._replace(meter=query.meter or REQUESTS.name)
     with slow_reading(engine) as db:
         known = catalog.load(db)
@@ -72,7 +98,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
         without_scans(db)
         _allow_large_sorts(db)
         found = [_rows(db, query, known, page) for page in pages.items()]
-        yield from found[0] if len(found) == 1 else merge(*found, key=_order)
+        yield from found[0] if len(found) == 1 else merge(*found, key=lambda row: _place(row, query.order))
 
 
 def is_counted(engine: sa.Engine, grouping: str) -> bool:
@@ -87,8 +113,8 @@ def _allow_large_sorts(db: sa.Connection) -> None:
         db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
 
 
-def _order(row: UsageRow) -> tuple[int, str, str, int, str]:
-    return row.bucket_s, row.key, row.resource, row.width_s, row.meter
+def _place(row: UsageRow, order: Order) -> tuple[Any, ...]:
+    return (*row.place(order), row.meter)
 
 
 def _rows(
@@ -107,12 +133,9 @@ def _rows(
             values += SQL_JOINS[meter.join].aggregate(counts.c[f"{kind}_{meter.place}"])
     values = [sa.cast(value, sa.BigInteger).label(f"part_{at}") for at, value in enumerate(values)]
     statement = sa.select(*series, *values).group_by(*series)
-    if query.top is None:
-        statement = statement.order_by(*series)
-    else:
-        parts = [sa.func.coalesce(sa.cast(value.element, sa.Float), 0.0) for value in values]
-        size = (parts[0] + parts[2]) * HALF + parts[1] + parts[3]
-        statement = statement.order_by(size.desc(), *series).limit(query.top)
+    statement = statement.order_by(*_order_by(query, series, values))
+    if query.top is not None:
+        statement = statement.limit(query.top)
     names = [meter.name for meter in meters]
     places = range(4, 4 + 4 * len(names), 4)
     with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
@@ -126,6 +149,19 @@ def _rows(
                     denied += denied_high * HALF
                 if value or denied:
                     yield UsageRow(key, resource, name, start_s, stretch_s, value or 0, denied or 0)
+
+
+def _order_by(
+    query: UsageQuery, series: Sequence[sa.ColumnElement[Any]], values: Sequence[Any]
+) -> list[sa.ColumnElement[Any]]:
+    """Returns the columns of the query's order; `values` are the two halves of value and denied."""
+    start_s, key, resource, stretch_s = series
+    if not query.is_by_amount:
+        return [key, resource, start_s, stretch_s] if query.order == "name" else list(series)
+    parts = [sa.func.coalesce(sa.cast(value.element, sa.Float), 0.0) for value in values]
+    value, denied = parts[0] * HALF + parts[1], parts[2] * HALF + parts[3]
+    amount = {"value": value, "denied": denied}.get(query.order, value + denied)
+    return [amount.desc(), *series]
 
 
 def _times(db: sa.Connection, wanted: Sequence[sa.ColumnElement[bool]], width_s: int) -> list[int]:
@@ -170,13 +206,37 @@ def _buckets(
         # SQLite would always do so if it knew the limits.
         limits = between if db.dialect.name == "postgresql" else []
         wanted += [*limits, times, columns.key == query.key]
-    shown_s = max(width_s, query.width_s)
+    start, stretch = _shown(query, at, width_s)
     values = [columns[f"{kind}_{meter.place}"] for meter in meters for kind in ("value", "denied")]
     return sa.select(
-        (at if shown_s == width_s else at - _modulo(at, shown_s)).label("start_s"),
-        sa.literal(shown_s, sa.BigInteger).label("stretch_s"),
+        start.label("start_s"),
+        stretch.label("stretch_s"),
         *(columns.key, columns.resource, *values),
     ).where(*wanted)
+
+
+def _shown(
+    query: UsageQuery, at: sa.ColumnElement[int], width_s: int
+) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    """Returns start and length of the stretch in which buckets of one width are shown."""
+    if query.window is None:
+        shown_s = max(width_s, query.width_s)
+        start = at if shown_s == width_s else at - _modulo(at, shown_s)
+        return start, sa.literal(shown_s, sa.BigInteger)
+    return _within(query.window, at, sa.literal(width_s, sa.BigInteger), may_cross=width_s == DAY_S)
+
+
+def _within(
+    window: Window, at: sa.ColumnElement[int], width_s: sa.ColumnElement[int], *, may_cross: bool
+) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
+    """Returns the window as start and length; for a bucket that crosses its end, those of the bucket."""
+    start, length = (
+        sa.literal(value, sa.BigInteger) for value in (window.start_s, window.until_s - window.start_s)
+    )
+    if not may_cross:  # minutes and quarters of an hour lie in one window of any zone
+        return start, length
+    crosses = sa.or_(at < window.start_s, at + width_s > window.until_s)
+    return sa.case((crosses, at), else_=start), sa.case((crosses, width_s), else_=length)
 
 
 def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
@@ -196,14 +256,20 @@ def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn
         *([columns.key == query.key] if query.key is not None else []),
     ]
     start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
+    shown: tuple[sa.ColumnElement[int], sa.ColumnElement[int]] = (
+        sa.case((is_wider, columns.bucket_s), else_=start),
+        sa.case((is_wider, columns.width_s), else_=query.width_s),
+    )
+    if query.window is not None:
+        shown = _within(query.window, columns.bucket_s, columns.width_s, may_cross=True)
     values = [
         sa.case((columns.meter.in_(names[meter.number]), columns[kind])).label(f"{kind}_{meter.place}")
         for meter in meters
         for kind in ("value", "denied")
     ]
     return sa.select(
-        sa.case((is_wider, columns.bucket_s), else_=start).label("start_s"),
-        sa.case((is_wider, columns.width_s), else_=query.width_s).label("stretch_s"),
+        shown[0].label("start_s"),
+        shown[1].label("stretch_s"),
         *(columns.key, columns.resource, *values),
     ).where(*wanted)
 
