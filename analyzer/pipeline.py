@@ -34,6 +34,7 @@ from analyzer.core.model import (
     PartitionRevoked,
     Records,
     RecordSet,
+    Rejected,
 )
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
@@ -133,6 +134,8 @@ class Pipeline:
     flushed_s: float = float("-inf")  # uptime when the last flush began
     heartbeats_s: dict[Partition, float] = field(default_factory=dict)  # uptime of the last flush with it
     resumed: set[Partition] = field(default_factory=set)  # the counter has the state of these
+    # The first of the records that stopped a partition; a message shows what the mapping misses in it.
+    unreadable: dict[Partition, Rejected] = field(default_factory=dict)
     undrained: set[Partition] = field(default_factory=set)  # counted since the last flush was drained
     agreed_s: float = field(init=False)  # uptime of the agreement
 
@@ -193,6 +196,8 @@ class Pipeline:
         self.undrained.add(taken.part)
         result = self.counter.feed(taken)
         if result.status != "ok":
+            if result.first is not None:
+                self.unreadable[taken.part] = result.first
             self.source.stop(taken.part, gap_of(taken.part, result))
 
     def forget(self, part: Partition) -> None:

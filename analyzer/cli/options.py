@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -111,6 +111,16 @@ def require_reason(text: str, option: str = "--reason") -> str:
     if not text.strip():
         raise usage_error(f"{option}: write a reason; it is kept with your name")
     return text.strip()
+
+
+def require_name(option: str, name: str | None, known: Collection[str]) -> None:
+    """Exits with 2 if there is nothing of this name: a list without rows would read as good news."""
+    from analyzer.config.values import suggestion
+    from analyzer.logs import printable
+
+    if name is not None and name not in known:
+        otherwise = f"use one of {', '.join(sorted(known))}" if known else "there is none yet"
+        raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, known, otherwise)}"))
 
 
 def require_kind(caller: str | None) -> str | None:

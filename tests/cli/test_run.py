@@ -247,7 +247,7 @@ def test_files_that_are_imported_again_are_counted_once(
 ) -> None:
     (tmp_path / "old.log").write_text(line("192.0.2.1", 20) * 3 + "no line\n")
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
-    result = process("import", "old.log", "new.log", "--source", "web", "--json")
+    result = process("import", "old.log", "new.log", "--source", "web", "--json", "--max-rejected", "20%")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {
         "seen": 5,
@@ -256,6 +256,8 @@ def test_files_that_are_imported_again_are_counted_once(
         "late": 0,
         "renamed": 0,
         "problems": {},
+        "rejected": {"bad-line": 1},
+        "advice": {},
     }
     result = process("import", "new.log", "old.log", "--source", "web")
     assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")

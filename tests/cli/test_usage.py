@@ -1,4 +1,4 @@
-"""`gatelock usage`: calendar windows, orders, units, CSV, and what it says about wrong names."""
+"""`gatelock usage`: calendar windows, orders, units, CSV, and its answers to wrong names."""
 
 from __future__ import annotations
 

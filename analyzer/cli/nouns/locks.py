@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,16 +13,19 @@ from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     ReasonOption,
+    load_settings,
     open_database,
     parse_length_ms,
     require_kind,
+    require_name,
     require_reason,
 )
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    import sqlalchemy as sa
 
+    from analyzer.config.settings import Settings
     from gatekeeper.model import Lock
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
@@ -43,7 +48,7 @@ def list_(
 
     Lists for each lock its end, policy, action and detail; the lock that ends last comes first. While the
     locks are suspended, a line on stderr reports it; so does one for each lock that no gate has met although
-    requests of its caller are still counted.
+    requests of its caller are still counted. Exit code 1 if --caller was never counted.
 
     Example: gatelock locks list --caller api_key:acme
     """
@@ -56,7 +61,11 @@ def list_(
 
         if (until := suspended_until(engine)) is not None:
             say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
-        found = locks_in_force(engine, key, policy)
+        locks = locks_in_force(engine, key, policy)
+        first = next(locks, None)
+        if first is None:
+            _require_known(engine, load_settings(context, config), key, policy)
+        found = chain([] if first is None else [first], locks)
         if json:
             objects = (change_fields(Set(lock)) for lock in found)
             json_lines({name: value for name, value in fields.items() if name != "op"} for fields in objects)
@@ -79,7 +88,7 @@ def list_(
         _warn_of_unmet(engine, key, policy)
 
 
-def _warn_of_unmet(engine: Engine, key: str | None, policy: str | None) -> None:
+def _warn_of_unmet(engine: sa.Engine, key: str | None, policy: str | None) -> None:
     """Writes a line on stderr for each lock that no gate has met although its caller is still counted."""
     from analyzer.cli.nouns.gates import describe_unmet
     from analyzer.core.fleet.gate_health import living_gates, met_locks
@@ -141,6 +150,25 @@ def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = 
             say("the locks are not suspended: the gates enforce them", err=True)
             raise typer.Exit(FOUND)
         say("the gates enforce their locks again")
+
+
+def _require_known(engine: sa.Engine, settings: Settings, caller: str | None, policy: str | None) -> None:
+    """Exits with 2 for a policy that does not exist, with 1 for a caller that was never counted."""
+    from analyzer.config.values import closest
+    from analyzer.errors import SchemaBehind
+    from analyzer.store.database.engine import reading
+    from analyzer.store.reports.usage_windows import recent_keys, was_counted
+    from analyzer.store.transaction.plans import active
+
+    known = {policy.name for policy in settings.policies}
+    with suppress(SchemaBehind, LookupError), reading(engine) as db:
+        known |= {policy.name for policy in active(db)[1].policies}
+    require_name("--policy", policy, known)
+    if caller is not None and not was_counted(engine, "caller", caller):
+        match = closest(caller, recent_keys(engine, "caller"))
+        sentence = f"no lock is in force, and nothing was ever counted for {caller}"
+        say(sentence + (f"; did you mean {match}?" if match else ""), err=True)
+        raise typer.Exit(FOUND)
 
 
 def describe_action(lock: Lock) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +24,16 @@ from analyzer.cli.options import (
     load_settings,
     open_database,
     parse_time,
+    require_name,
     require_reason,
 )
 from analyzer.cli.output import say
+from analyzer.cli.reject_reasons import EXPECTED, advice, expected
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.config.settings import Settings
     from analyzer.core.records.mapping import SourceMapping
     from analyzer.store.operations.rejects import RejectedRecord, RejectFilter
 
@@ -49,22 +55,6 @@ RejectReasonOption = Annotated[
     str | None,
     typer.Option(metavar="REASON", help="Only this reason, such as bad-caller."),
 ]
-
-# What the mapping expects where a record was rejected for this reason.
-EXPECTED = {
-    "tombstone": "a value; this record has none",
-    "too-large": "a value of at most {value_bytes_max:,} bytes",
-    "bad-utf8": "a document of the format {format} in UTF-8",
-    "bad-json": "one JSON object",
-    "bad-line": "a line of the format {format}",
-    "bad-caller": "a caller: text in at least one of {caller}",
-    "bad-time": "a time between 1970 and 9997, in {time}",
-    "bad-number": "numbers from 0 to 2^53, in {fields}",
-    "bad-field": "text, a whole number or a boolean, in {fields}",
-    "future": "a time at most {future_ms_max:,} ms ahead of the record's Kafka time, in {time}",
-    "past": "a time at most {past_ms_max:,} ms behind the record's Kafka time, in {time}",
-}
-LIMITS = ("value_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
 
 
 class ExportFormat(StrEnum):
@@ -95,7 +85,13 @@ def list_(
         from analyzer.store.operations.rejects import rejected
         from gatekeeper.feed.feed_json import time_text
 
-        found = rejected(engine, selection)
+        rows = rejected(engine, selection)
+        first = next(rows, None)
+        if first is None:
+            _require_names(engine, load_settings(context, config), source, topic)
+        found = chain([] if first is None else [first], rows)
+        for sentence in _stopped(engine, source, topic):
+            typer.echo(sentence, err=True)
         if json:
             json_lines(map(fields_of, found))
             return
@@ -147,7 +143,7 @@ def show(
             for reject in found:
                 mapping, today = mappings.get(reject.part.source), retry.why_rejected(reject)
                 if json:
-                    json_lines([{**fields_of(reject), "expected": expected(reject, mapping), "today": today}])
+                    json_lines([{**fields_of(reject), **explained(reject, mapping), "today": today}])
                 else:
                     say("\n".join(_lines(reject, mapping, today)))
 
@@ -261,29 +257,48 @@ def fields_of(reject: RejectedRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def expected(reject: RejectedRecord, mapping: SourceMapping | None) -> str:
-    """The value that today's mapping expects where the record was rejected."""
-    if mapping is None:
-        return f"a source named {reject.part.source}; the configuration has none"
-    paths = {name: ".".join(field.path) for name, field in mapping.fields.items()}
-    limits = {name: getattr(mapping, name) for name in LIMITS}
-    time = (
-        "its Kafka time" if mapping.time is None else f"{'.'.join(mapping.time.path)} ({mapping.time.unit})"
-    )
-    callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
-    fields = ", ".join(f"{path} ({name})" for name, path in paths.items())
-    return EXPECTED[reject.reason].format(
-        **limits, format=mapping.format, time=time, caller=callers, fields=fields or "no field"
-    )
+def _require_names(engine: sa.Engine, settings: Settings, source: str | None, topic: str | None) -> None:
+    """Exits with 2 if no source or topic of this name was ever read."""
+    from analyzer.store.operations.followed_partitions import followed
+    from analyzer.store.transaction.gaps import recorded_gaps
+
+    places = {(part.source, part.topic) for part in followed(engine)}
+    places |= {(gap.part.source, gap.part.topic) for gap in recorded_gaps(engine)}
+    configured = {known.name for known in settings.sources}
+    require_name("--source", source, configured | {name for name, _ in places})
+    require_name("--topic", topic, {name for _, name in places})
+
+
+def _stopped(engine: sa.Engine, source: str | None, topic: str | None) -> Iterator[str]:
+    """Yields a sentence for each partition that stopped before it rejected its unreadable records."""
+    from analyzer.logs import printable
+    from analyzer.store.transaction.gaps import recorded_gaps
+
+    for gap in recorded_gaps(engine):
+        is_wanted = source in (None, gap.part.source) and topic in (None, gap.part.topic)
+        if is_wanted and gap.gap.kind == "too-many-rejected":
+            yield printable(
+                f"{gap.part} waits at offset {gap.gap.start:,}: too many records in a row cannot be read; "
+                "none of them is rejected yet: run `gatelock gaps list`"
+            )
+
+
+def explained(reject: RejectedRecord, mapping: SourceMapping | None) -> dict[str, str]:
+    """Sentences by name: what the mapping expects, and what the record has instead, where the sample shows it."""
+    found = {"expected": expected(reject.reason, reject.part.source, mapping)}
+    instead = advice(reject.reason, reject.sample, mapping)
+    return found | ({"instead": instead} if instead else {})
 
 
 def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
+    from analyzer.logs import printable
     from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"
     yield f"found     {time_text(reject.found)}"
     yield f"reason    {reject.reason}"
-    yield f"expected  {expected(reject, mapping)}"
+    for name, sentence in explained(reject, mapping).items():
+        yield f"{name:9} {printable(sentence)}"
     yield f"today     {today or 'can be read: `gatelock rejects retry` counts it'}"
     if reject.value_bytes is not None:
         kept = "all" if reject.whole else f"the first {len(reject.sample):,}"

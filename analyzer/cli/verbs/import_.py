@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +19,8 @@ from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
-    from analyzer.core.model import Gap, Partition
+    from analyzer.core.model import Gap, Partition, Rejected
+    from analyzer.core.records.mapping import SourceMapping
     from analyzer.daemon import Daemon
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import FlushResult
@@ -39,6 +43,9 @@ class ImportProgress:
     )
     renamed: int = 0
     callers: set[str] = field(default_factory=set)
+    rejected: Tally[str] = field(default_factory=Tally)  # records by reason
+    advice: dict[str, str] = field(default_factory=dict)  # for each reason, by a record that shows it
+    mapping: SourceMapping | None = None
     failures: int = 0
     sentence: str = ""  # of the last failure
 
@@ -56,6 +63,21 @@ class ImportProgress:
         for table in result.counted.tables:
             if table.grouping == "caller" and len(self.callers) < 2:
                 self.callers.update([min(table.keys), max(table.keys)])
+        for rejected in result.counted.rejected:
+            self.rejected[rejected.reason] += 1
+            self.note(rejected)
+
+    def note(self, rejected: Rejected) -> None:
+        """Keeps what the first record that shows it says about its reason."""
+        from analyzer.cli.reject_reasons import advice
+
+        if not self.advice.get(rejected.reason):
+            self.advice[rejected.reason] = advice(rejected.reason, rejected.sample, self.mapping)
+
+    @property
+    def rejected_share(self) -> float:
+        """The share of the records that were rejected, from 0 to 1."""
+        return self.rejected.total() / self.stored["seen"] if self.stored["seen"] else 0.0
 
     def locks_ended(self, _changes: Sequence[Change]) -> None:
         """Ignored: locks that end are not a result of the import."""
@@ -94,16 +116,24 @@ def import_(
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
+    max_rejected: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE", help="Exit with 1 if more of the new records are rejected; such as 1% or 0%."
+        ),
+    ] = "1%",
 ) -> None:
     """Count the records of complete files, once.
 
     Files that still grow belong in [[sources]] of `gatelock run`. Importing a file again counts only what is
-    new in it. Exit code 1 if a file cannot be read to its end, or if it has new records and none was counted.
+    new in it. Exit code 1 if a file cannot be read to its end, if more than --max-rejected of the new records
+    are rejected, or if there are new ones and none was counted.
 
     Example: gatelock import access.log.1 access.log.2.gz --source web
     """
     from analyzer.config.settings import load
 
+    share_max = _parse_share(max_rejected)
     with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
@@ -111,9 +141,11 @@ def import_(
         from analyzer.build import build_import, opened
         from analyzer.logs import set_up
 
-        set_up(settings.analyzer.log)
+        set_up(settings.analyzer.log or "console")  # lines for people, among the sentences of this command
+        # The end reports each file that stopped, in the words of its log line.
+        logging.getLogger("analyzer.files").setLevel(logging.CRITICAL)
         with opened(settings) as engine:
-            progress = ImportProgress()
+            progress = ImportProgress(mapping=settings.mappings()[source])
             try:
                 daemon, imported = build_import(settings, engine, progress, source, files, host)
             except OSError as error:
@@ -121,7 +153,20 @@ def import_(
 
                 raise usage_error(f"{shown_path(str(error.filename))}: {error.strerror}") from error
             problems = _import(daemon, imported, progress)
-        _print(progress, problems, as_json=json)
+        for rejected in daemon.pipeline.unreadable.values():
+            progress.note(rejected)
+        _print(progress, problems, source, as_json=json)
+        is_readable = progress.rejected_share <= share_max and not problems
+        if not is_readable or (progress.stored["seen"] and not progress.stored["counted"]):
+            raise typer.Exit(FOUND)
+
+
+def _parse_share(text: str) -> float:
+    """A share from 0 to 1, of text such as "1%". Exits with 2 if it is not one."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?) *%", text.strip())
+    if number is None or float(number[1]) > 100:
+        raise usage_error(f"--max-rejected {text}: write a share of the records, such as 1% or 0%")
+    return float(number[1]) / 100
 
 
 def _require_source(settings: Settings, source: str, file: Path | None) -> None:
@@ -152,23 +197,21 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
         daemon.close()
 
 
-def _print(progress: ImportProgress, problems: dict[str, str], *, as_json: bool) -> None:
+def _print(progress: ImportProgress, problems: dict[str, str], source: str, *, as_json: bool) -> None:
     from analyzer.cli.output import json_lines
 
     stored = progress.stored
     if as_json:
-        json_lines([{**stored, "renamed": progress.renamed, "problems": problems}])
-    else:
-        counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
-        say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
-        if stored["dead"]:
-            say("see unreadable records, each with its reason: gatelock rejects list", err=True)
-        for sentence in _doubts(progress):
-            say(sentence, err=True)
-        for name, reason in problems.items():
-            say(f"{name}: {reason}", err=True)
-    if problems or (stored["seen"] and not stored["counted"]):
-        raise typer.Exit(FOUND)
+        advice = {reason: sentence for reason, sentence in progress.advice.items() if sentence}
+        found = {"renamed": progress.renamed, "problems": problems, "rejected": progress.rejected}
+        json_lines([{**stored, **found, "advice": advice}])
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
+    say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
+    for line in (*_why_rejected(progress, source), *_doubts(progress)):
+        say(line, err=True)
+    for name, reason in problems.items():
+        say(f"{name}: {reason}", err=True)
 
 
 def _doubts(progress: ImportProgress) -> Iterator[str]:
@@ -184,3 +227,19 @@ def _doubts(progress: ImportProgress) -> Iterator[str]:
             "name has at most 256 bytes and no hidden characters, and an address is an IP address; to count "
             'host names write caller = ["host"], and host = "address" in [sources.fields]'
         )
+
+
+def _why_rejected(progress: ImportProgress, source: str) -> Iterator[str]:
+    """Yields a line for each reason: how many records, what was expected, what a record has instead."""
+    from analyzer.cli.reject_reasons import expected
+
+    reasons = sorted(progress.advice, key=lambda reason: -progress.rejected[reason])
+    for reason in reasons:
+        # A run of records that stopped the file is not rejected yet.
+        number = f"{progress.rejected[reason]:,} rejected" if progress.rejected[reason] else "stopped"
+        yield f"{number}: {reason}: expected {expected(reason, source, progress.mapping)}"
+        if progress.advice[reason]:
+            yield f"    {progress.advice[reason]}"
+    if progress.rejected:
+        share = progress.rejected_share
+        yield f"{share:.1%} of the records are rejected; see each of them: gatelock rejects list"

@@ -1,0 +1,114 @@
+"""Why records were rejected, in sentences: what the mapping expects, and what a record has instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analyzer.core.records.mapping import FieldPath, SourceMapping
+
+# What the mapping expects where a record was rejected for this reason.
+EXPECTED = {
+    "tombstone": "a value; this record has none",
+    "too-large": "a value of at most {value_bytes_max:,} bytes",
+    "bad-utf8": "a document of the format {format} in UTF-8",
+    "bad-json": "one JSON object",
+    "bad-line": "a line of the format {format}",
+    "bad-caller": "a caller: text in at least one of {caller}",
+    "bad-time": "a time between 1970 and 9997, in {time}",
+    "bad-number": "numbers from 0 to 2^53, in {fields}",
+    "bad-field": "text, a whole number or a boolean, in {fields}",
+    "future": "a time at most {future_ms_max:,} ms ahead of the record's Kafka time, in {time}",
+    "past": "a time at most {past_ms_max:,} ms behind the record's Kafka time, in {time}",
+}
+LIMITS = ("value_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
+UNITS_BY_DIGITS = {10: "s", 13: "ms", 16: "us", 19: "ns"}  # of a present time since 1970
+SHOWN = 60  # characters of a value
+
+
+def expected(reason: str, source: str, mapping: SourceMapping | None) -> str:
+    """What today's mapping expects where a record of `source` was rejected."""
+    if mapping is None:
+        return f"a source named {source}; the configuration has none"
+    paths = {name: ".".join(field.path) for name, field in mapping.fields.items()}
+    limits = {name: getattr(mapping, name) for name in LIMITS}
+    time = (
+        "its Kafka time" if mapping.time is None else f"{'.'.join(mapping.time.path)} ({mapping.time.unit})"
+    )
+    callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
+    fields = ", ".join(f"{path} ({name})" for name, path in paths.items())
+    return EXPECTED[reason].format(
+        **limits, format=mapping.format, time=time, caller=callers, fields=fields or "no field"
+    )
+
+
+def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
+    """What the record has instead and what to write, as far as a sample shows it; "" if it does not."""
+    if mapping is None:
+        return ""
+    match reason:
+        case "bad-caller":
+            return "; ".join(_about_callers(sample, mapping))
+        case "bad-time" | "future" | "past" if mapping.time is not None:
+            (raw,) = _values(sample, mapping.format, [mapping.time.path])
+            return _about_time(raw, ".".join(mapping.time.path), mapping.time.unit)
+        case _:
+            return ""
+
+
+def _values(sample: bytes, format_: str, paths: Sequence[FieldPath]) -> list[Any]:
+    """The values of a record at these paths; None where it has none."""
+    from analyzer.core.records.formats import FORMATS
+
+    columns, _ = FORMATS[format_].decoder(paths).read([sample])
+    return [column[0] for column in columns]
+
+
+def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
+    from analyzer.core.records.mapping import AddressField
+    from gatekeeper.identity import address_of
+
+    fields = {name: mapping.fields[name] for name in mapping.caller if name in mapping.fields}
+    values = _values(sample, mapping.format, [field.path for field in fields.values()])
+    for (name, field), raw in zip(fields.items(), values, strict=True):
+        path = ".".join(field.path)
+        if raw is None or raw == "":
+            found = _elsewhere(sample, field.path[-1]) if mapping.format == "json" else ""
+            yield f"the record has no {path}" + (f"; did you mean {found}?" if found else "")
+        elif not isinstance(raw, str):
+            yield f"{path} is a number or a table; names are text"
+        elif isinstance(field, AddressField) and address_of(raw, field.prefix6) is None:
+            yield (
+                f"{name}: {raw[:SHOWN]} is not an IP address; to count by host name write "
+                f'caller = ["host"], and host = "{path}" in [sources.fields]'
+            )
+
+
+def _about_time(raw: object, path: str, unit: str) -> str:
+    if raw is None:
+        return f"the record has no {path}"
+    digits = str(raw).partition(".")[0]
+    likely = UNITS_BY_DIGITS.get(len(digits)) if digits.isdecimal() else None
+    if likely is not None and likely != unit:
+        return f'{path} is {digits}; did you mean unit = "{likely}"?'
+    return ""
+
+
+def _elsewhere(sample: bytes, key: str) -> str:
+    """The path of text under this key in another object of a JSON record; "" if there is none."""
+    try:
+        document = json.loads(sample)
+    except (ValueError, RecursionError):
+        return ""
+    return next(iter(_paths_to(document, key)), "")
+
+
+def _paths_to(document: object, key: str, above: str = "", depth: int = 4) -> Iterator[str]:
+    if not isinstance(document, Mapping) or not depth:
+        return
+    for name, value in document.items():
+        if name == key and isinstance(value, str) and value:
+            yield above + name
+        yield from _paths_to(value, key, f"{above}{name}.", depth - 1)
