@@ -484,7 +484,11 @@ def _kafka(settings: Settings) -> Iterator[Observation]:
     try:
         found = partitions_of(topics, settings.kafka.client())
     except KafkaUnreachable as away:
-        yield Observation("away", f"{servers}: {away}", "check [kafka]; docs/kafka.md describes it")
+        yield Observation(
+            "away",
+            f"{servers}: {away}",
+            "check bootstrap_servers and the login in [kafka], and the network in between",
+        )
         return
     for partitions in found.values():
         if isinstance(partitions, str):

@@ -14,11 +14,11 @@ from analyzer.cli.output import say
 try:
     import typer
 except ImportError as missing:
-    sys.exit(f"gatelock: {missing.name} is not installed; install gatelock[analyzer]")
+    sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
 from analyzer.cli.nouns import db, events, gaps, gates, locks, policies, rejects, sources, tokens
 from analyzer.cli.options import CONFIG_HELP
-from analyzer.cli.verbs import audit, check, demo, doctor, import_, run, serve, usage
+from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, run, serve, usage
 
 app = typer.Typer(
     name="gatelock",
@@ -51,6 +51,7 @@ def gatelock(
     context.obj = config
 
 
+app.command("init")(init.init)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("check")(check.check)

@@ -12,6 +12,7 @@ import json
 import sys
 
 from rich.console import Console
+from rich.text import Text
 
 
 def main(*, kafka: str | None = None, database: str | None = None, as_json: bool = False) -> int:
@@ -30,7 +31,8 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
         with view_on(console) as view:
             results = asyncio.run(run_demo(view, kafka, database))
     except ProcessNotStarted as error:
-        Console(stderr=True).print(str(error), style="red", highlight=False, soft_wrap=True)
+        # As text: Rich takes the extra in gatelock[demo] for markup.
+        Console(stderr=True).print(Text(str(error)), style="red", highlight=False, soft_wrap=True)
         return 3
     if as_json:
         sys.stdout.write(json.dumps(results.as_dict()) + "\n")

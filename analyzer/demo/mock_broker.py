@@ -16,7 +16,9 @@ def main() -> None:
     try:
         from confluent_kafka import Producer
     except ImportError:
-        sys.exit("the demo's broker needs confluent-kafka: install gatelock[demo], or give --kafka HOST:PORT")
+        sys.exit(
+            "the demo's broker needs confluent-kafka: pip install 'gatelock[demo]', or give --kafka HOST:PORT"
+        )
     cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     address = next(iter(cluster.list_topics(timeout=10).brokers.values()))
     sys.stdout.write(f"{address.host}:{address.port}\n")

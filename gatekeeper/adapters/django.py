@@ -24,7 +24,7 @@ try:
     from django.urls import Resolver404, ResolverMatch, resolve
     from django.utils.module_loading import import_string
 except ImportError as missing:
-    raise ImportError("gatekeeper.adapters.django needs Django: install gatelock[django]") from missing
+    raise ImportError("gatekeeper.adapters.django needs Django: pip install 'gatelock[django]'") from missing
 
 from gatekeeper.adapters.admission_control import (
     NOTES_ENVIRON_KEY,

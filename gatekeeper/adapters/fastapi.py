@@ -8,7 +8,9 @@ try:
     from fastapi import FastAPI, Request, Response, WebSocket
     from fastapi.requests import HTTPConnection
 except ImportError as missing:
-    raise ImportError("gatekeeper.adapters.fastapi needs FastAPI: install gatelock[fastapi]") from missing
+    raise ImportError(
+        "gatekeeper.adapters.fastapi needs FastAPI: pip install 'gatelock[fastapi]'"
+    ) from missing
 
 from gatekeeper.adapters.admission_control import (
     AdmissionController,

@@ -10,7 +10,7 @@ try:
     from flask import Flask, Request, Response, current_app, g, request
     from werkzeug.wsgi import ClosingIterator
 except ImportError as missing:
-    raise ImportError("gatekeeper.adapters.flask needs Flask: install gatelock[flask]") from missing
+    raise ImportError("gatekeeper.adapters.flask needs Flask: pip install 'gatelock[flask]'") from missing
 
 from gatekeeper.adapters.admission_control import (
     NOTES_ENVIRON_KEY,

@@ -1,4 +1,4 @@
-"""A request log in a Kafka topic. Needs kafka-python: install gatelock[kafka]."""
+"""A request log in a Kafka topic. Needs kafka-python: pip install 'gatelock[kafka]'."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ try:
     from kafka.errors import KafkaError
     from kafka.partitioner import DefaultPartitioner
 except ImportError as missing:
-    raise ImportError("gatekeeper.requestlog.kafka needs kafka-python: install gatelock[kafka]") from missing
+    raise ImportError(
+        "gatekeeper.requestlog.kafka needs kafka-python: pip install 'gatelock[kafka]'"
+    ) from missing
 
 __all__ = ["KafkaSink"]
 

@@ -41,8 +41,15 @@ def open_source(url: str, *, token: str | Path | None = None, longest: float = i
     if token is not None:
         raise ValueError("token: only a server takes one; put a database's password into its URL")
     if scheme in ("postgresql+psycopg", "sqlite"):
-        from gatekeeper.sources.sql import SqlSource
-
+        try:
+            from gatekeeper.sources.sql import SqlSource
+        except ImportError as missing:
+            if scheme == "sqlite":
+                raise
+            # The extra that also has the driver: `sql` alone would lead to the next error.
+            raise ImportError(
+                "a gate on PostgreSQL needs SQLAlchemy and psycopg 3: pip install 'gatelock[postgres]'"
+            ) from missing
         return SqlSource(url)
     if scheme == "file":
         from gatekeeper.sources.file import FileSource

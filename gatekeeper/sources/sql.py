@@ -21,7 +21,7 @@ from gatekeeper.view.lock_tuples import EPOCH, ChangeTuple, PackedChanges
 try:
     import sqlalchemy as sa
 except ImportError as missing:
-    raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: install gatelock[sql]") from missing
+    raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: pip install 'gatelock[sql]'") from missing
 
 __all__ = ["SqlSource"]
 
@@ -92,7 +92,7 @@ class SqlSource:
 
     Raises:
         ValueError: The URL names neither database, or SQLite without a file.
-        ImportError: The driver is not installed; install gatelock[postgres].
+        ImportError: The driver is not installed; pip install 'gatelock[postgres]'.
 
     Example:
         >>> from gatekeeper import Gate
@@ -287,7 +287,9 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
             connect_args=arguments | {"options": " ".join(f"-c {name}={to}" for name, to in options.items())},
         )
     except ImportError as missing:
-        raise ImportError("a gate on PostgreSQL needs psycopg 3: install gatelock[postgres]") from missing
+        raise ImportError(
+            "a gate on PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'"
+        ) from missing
 
 
 SqlRow = tuple[Any, ...]  # op, then LOCK_COLUMNS

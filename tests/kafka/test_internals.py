@@ -24,6 +24,7 @@ from analyzer.kafka.internals.features import (
     FEATURES,
     FIELD,
     OPTION,
+    TESTED,
     FeatureName,
     changed_members,
     matches,
@@ -134,7 +135,10 @@ class TestRule:
         assert supported_features() == ALL_FEATURES - {name}
         [record] = caplog.records
         assert record.levelno == logging.WARNING
-        assert f"{name} is off (kafka.{GONE}): {FEATURES[name].lost}; install a release" in record.message
+        assert (
+            f"{name} is off (kafka.{GONE}): {FEATURES[name].lost}; install kafka-python {TESTED}"
+            in record.message
+        )
 
     def test_an_object_of_another_class_keeps_its_class_and_is_logged(
         self, caplog: pytest.LogCaptureFixture

@@ -284,7 +284,7 @@ def _stopped(engine: sa.Engine, source: str | None, topic: str | None) -> Iterat
 
 
 def explained(reject: RejectedRecord, mapping: SourceMapping | None) -> dict[str, str]:
-    """Sentences by name: what the mapping expects, and what the record has instead, where the sample shows it."""
+    """Sentences by name: what the mapping expects, and what the record has instead, where that shows."""
     found = {"expected": expected(reject.reason, reject.part.source, mapping)}
     instead = advice(reject.reason, reject.sample, mapping)
     return found | ({"instead": instead} if instead else {})

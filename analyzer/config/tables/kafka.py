@@ -46,7 +46,9 @@ def _options(value: object) -> object:
         if name not in OPTIONS:
             raise_fault(
                 f"{quote(name)} is not an option of the Kafka client that can be set here",
-                suggestion(name, SPELLINGS, "use one that docs/kafka.md lists"),
+                suggestion(
+                    name, SPELLINGS, "use one that kafka-python's consumer, Java's clients or librdkafka have"
+                ),
             )
         if not isinstance(setting, (bool, int, float, str)):
             raise_fault(f"{quote(name)} must be a single value", "write text, a number, true or false")

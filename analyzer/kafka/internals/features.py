@@ -220,6 +220,7 @@ FEATURES: Mapping[FeatureName, Feature] = {
         },
     ),
 }
+TESTED = "3.0.12"  # the release that all tests use
 ALL_FEATURES: AbstractSet[FeatureName] = frozenset(FEATURES)
 
 
@@ -229,7 +230,7 @@ def supported_features() -> AbstractSet[FeatureName]:
     supported = set[FeatureName]()
     for name, feature in FEATURES.items():
         if changed := [*changed_members(feature)]:
-            what = f"{feature.lost}; install a release that Gatelock was tested with (docs/kafka.md)"
+            what = f"{feature.lost}; install kafka-python {TESTED}"
             log.warning("kafka-python %s: %s is off (%s): %s", version(), name, ", ".join(changed), what)
         else:
             supported.add(name)

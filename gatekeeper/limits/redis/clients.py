@@ -13,7 +13,7 @@ try:
     import redis.asyncio
     from redis import exceptions
 except ImportError as missing:
-    raise ImportError("gatekeeper.limits.redis needs redis: install gatelock[redis]") from missing
+    raise ImportError("gatekeeper.limits.redis needs redis: pip install 'gatelock[redis]'") from missing
 
 # Of one store in one process. A caller that finds none free waits, at most for the time-out.
 CONNECTIONS_MAX: Final = 100

@@ -1,0 +1,112 @@
+"""`gatelock init`: what it writes has no fault, and reads the log that it is for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import tomllib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.cli.verbs.init import TEMPLATES, Origin, shipped
+
+ROOT = Path(__file__).parents[2]
+PROXY_LINES = ROOT / "tests" / "data" / "proxies"
+Gatelock = Callable[..., Any]
+
+
+def sample(origin: Origin) -> str:
+    """A log as this origin writes it: at least one request that can be counted."""
+    now = time.time()
+    clf = datetime.now(UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    match origin:
+        case Origin.REQUESTLOG:
+            page = (ROOT / "docs" / "requestlog.md").read_text()
+            return json.dumps(json.loads(re.findall(r"```json\n(.+?)```", page, re.DOTALL)[0])) + "\n"
+        case Origin.NGINX:
+            line = {"ts": round(now, 3), "api_key": "acme", "address": "192.0.2.7", "path": "/v1/items/8"}
+            line |= {"method": "GET", "status": "200", "bytes": 5, "duration": 0.002, "gate": ""}
+            return json.dumps(line) + "\n"
+        case Origin.COMBINED:
+            return f'192.0.2.7 - ann [{clf}] "GET /v1/search HTTP/1.1" 200 5 "-" "curl"\n'
+        case Origin.JSON_FILE:
+            return json.dumps({"ts": now, "address": "192.0.2.7", "path": "/v1/search", "status": 200}) + "\n"
+        case _:
+            return (PROXY_LINES / f"{origin}.log").read_text()
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_what_is_written_has_no_fault_and_reads_its_log(
+    gatelock: Gatelock, tmp_path: Path, origin: Origin
+) -> None:
+    log = tmp_path / "requests.log"
+    log.write_text(sample(origin))
+    result = gatelock("init", "--from", origin, "--file", str(log))
+    assert result.exit_code == 0, result.output
+    assert "gatelock.toml: written" in result.stdout
+    checked = gatelock("check")
+    assert checked.exit_code == 0, checked.output
+    assert "policy      daily: at most 100,000 requests" in checked.stdout
+    imported = gatelock("import", str(log), "--source", "requests.log", "--json")
+    assert imported.exit_code == 0, imported.output
+    assert json.loads(imported.stdout)["counted"] == len(log.read_text().splitlines())
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_the_log_format_of_a_proxy_is_written_too(gatelock: Gatelock, tmp_path: Path, origin: Origin) -> None:
+    result = gatelock("init", "--from", origin, "--topic", "requests")
+    proxy = TEMPLATES[origin].proxy
+    written = {path.name for path in tmp_path.iterdir()}
+    if proxy is None:
+        assert written == {"gatelock.toml"}
+    else:
+        name = f"gatelock-{Path(proxy).name}"
+        assert written == {"gatelock.toml", name}
+        assert (tmp_path / name).read_text() == (ROOT / "deploy" / proxy).read_text()
+        assert f"{name}: {TEMPLATES[origin].place}" in result.stdout
+    assert 'topic   = "requests"' in re.sub(r" += ", "   = ", (tmp_path / "gatelock.toml").read_text())
+
+
+def test_nothing_is_overwritten(gatelock: Gatelock, tmp_path: Path) -> None:
+    (tmp_path / "gatelock-nginx.conf").write_text("mine")
+    result = gatelock("init", "--from", "nginx")
+    assert result.exit_code == 2
+    assert "gatelock-nginx.conf: exists, and is not overwritten" in result.stderr
+    assert not (tmp_path / "gatelock.toml").exists()
+    assert (tmp_path / "gatelock-nginx.conf").read_text() == "mine"
+
+
+def test_a_name_that_breaks_the_file_is_refused(gatelock: Gatelock, tmp_path: Path) -> None:
+    for name in ('a"b', "a\nb", "a\\b"):
+        assert gatelock("init", "--from", "combined", "--file", name).exit_code == 2
+    assert gatelock("init", "--from", "combined", "--file", "a", "--topic", "b").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_wheel_carries_deploy_and_reads_it_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert (
+        project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["deploy"] == "analyzer/_deploy"
+    )
+    (tmp_path / "_deploy").mkdir()
+    (tmp_path / "_deploy" / "combined.toml").write_text("of the wheel")
+    monkeypatch.setattr("analyzer.cli.verbs.init.resources.files", lambda package: tmp_path)
+    assert shipped("combined.toml") == "of the wheel"
+
+
+def test_every_source_in_deploy_is_offered() -> None:
+    """The folder is the only place of these files: the wheel carries it as it is."""
+    offered = {name for template in TEMPLATES.values() for name in (template.source, template.proxy) if name}
+    others = {"begin.toml", "policies.toml", "gatelock.toml", "gatelock.service"}
+    found = {
+        str(path.relative_to(ROOT / "deploy")) for path in (ROOT / "deploy").rglob("*") if path.is_file()
+    }
+    assert found - others == offered
+    assert all(shipped(name) for name in offered)
