@@ -1,4 +1,4 @@
-"""Why records were rejected, in sentences: what the mapping expects, and what a record has instead."""
+"""Reasons of rejected records as sentences: what the mapping expects, and what a record has instead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = 60  # characters of a value
 
 
 def expected(reason: str, source: str, mapping: SourceMapping | None) -> str:
-    """What today's mapping expects where a record of `source` was rejected."""
+    """A phrase for what today's mapping expects where a record of `source` was rejected."""
     if mapping is None:
         return f"a source named {source}; the configuration has none"
     paths = {name: ".".join(field.path) for name, field in mapping.fields.items()}
@@ -45,7 +45,7 @@ def expected(reason: str, source: str, mapping: SourceMapping | None) -> str:
 
 
 def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
-    """What the record has instead and what to write, as far as a sample shows it; "" if it does not."""
+    """A sentence on what the record has instead and what to write; "" where the sample does not show it."""
     if mapping is None:
         return ""
     match reason:

@@ -41,7 +41,7 @@ def sample(origin: Origin) -> str:
 
 
 @pytest.mark.parametrize("origin", list(Origin))
-def test_what_is_written_has_no_fault_and_reads_its_log(
+def test_the_written_configuration_has_no_fault_and_reads_its_log(
     gatelock: Gatelock, tmp_path: Path, origin: Origin
 ) -> None:
     log = tmp_path / "requests.log"
