@@ -265,7 +265,11 @@ class Daemon:
         """Logs new locks, and at most once a minute rejected records and callers in overflow."""
         for change in result.changes:
             if isinstance(change, Set):
-                log.info("locked %s until %s: %s", change.lock.key, change.lock.until, change.lock.detail)
+                lock = change.lock
+                log.info(
+                    "locked %s until %s: %s by %s: %s",
+                    lock.key, lock.until, lock.action, lock.policy, lock.detail,
+                )  # fmt: skip
         counted = result.counted
         overflow = sum(progress.overflow for progress in counted.parts)
         if overflow:

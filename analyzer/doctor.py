@@ -309,6 +309,8 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
             f"{name}: {lag_s:.0f} s behind; locks are late by as much",
             "add analyzers, up to one for each partition",
         )
+    if not ages_s:
+        return Observation("fine", f"{name}: not followed now; `gatelock run` follows what is configured")
     return Observation(
         "fine", f"{name}: {len(ages_s)} of {len(partitions)} partitions followed, {lag_s:.1f} s behind"
     )

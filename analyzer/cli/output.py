@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 LINE_CHARACTERS_MAX = 2_000  # of a sentence
 CELL_CHARACTERS_MAX = 400  # the longest name of a caller fits
+TIME = re.compile(r"\d{4}-\d\d-\d\dT")
+FINE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z")
 TABLE_ROWS_MAX = 1_000  # a table is laid out in memory; JSON is streamed
 
 
@@ -51,6 +55,14 @@ def json_lines(rows: Iterable[object]) -> None:
             line = json.dumps(row, separators=(",", ":"))
         write(line + "\n")
     sys.stdout.flush()
+
+
+def outcome(sentence: str, fields: Mapping[str, object], *, as_json: bool) -> None:
+    """Prints what a command did: a sentence, or its fields as one JSON object."""
+    if as_json:
+        json_lines([fields])
+    else:
+        say(sentence)
 
 
 def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -88,10 +100,20 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) 
 
     # Without a terminal nothing is wrapped: the output may be searched line by line.
     console = Console(width=None if sys.stdout.isatty() else 10_000)
-    layout = Table(*_headed(columns, rows, numbers), box=box.SIMPLE_HEAD, pad_edge=False)
+    bold = "" if os.environ.get("NO_COLOR") else "bold"
+    layout = Table(
+        *_headed(columns, rows, numbers),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        header_style=bold,
+    )
     for row in rows:
         layout.add_row(*map(Text, row))  # as text: a caller's name must not be taken for markup
-    console.print(layout)
+    with console.capture() as captured:
+        console.print(layout)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    typer.echo("\n".join(line for line in lines if line), color=True)  # Rich has decided about styles
 
 
 def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Iterator[Column]:
@@ -101,7 +123,8 @@ def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int)
         is_number = index >= len(columns) - numbers or all(
             row[index].replace(",", "").lstrip("-").isdecimal() for row in rows
         )
-        yield Column(name, justify="right" if is_number else "left", overflow="fold")
+        is_time = all(TIME.match(row[index]) for row in rows)
+        yield Column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_time)
 
 
 def _cell(value: object) -> str:
@@ -110,6 +133,8 @@ def _cell(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     text = str(value)
+    if FINE_TIME.fullmatch(text):
+        return text[:19] + "Z"  # seconds are enough for people; JSON has the rest
     return printable(text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]} ...")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
+
+STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
 
 
 class ParsedTables(NamedTuple):
@@ -275,13 +278,19 @@ def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
         )
 
 
-def _conditions(at: KeyPath, names: Iterable[str], sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+def _conditions(
+    at: KeyPath, names: Mapping[str, tuple[str, ...]], sources: Mapping[int, SourceTable]
+) -> Iterator[KeyFault]:
     for name in names:
         yield from _mapped((*at, name), name, sources)
         entries = [source.fields.plain.get(name) for source in sources.values()]
         if any(entry is not None and entry.is_exact for entry in entries):
             what = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
             yield KeyFault((*at, name), what, "name another field")
+        for value in names[name]:
+            if name.startswith("status") and STATUS_CLASS.fullmatch(value):
+                cure = f'write a range of numbers: "{value[0]}00-{value[0]}99"'
+                yield KeyFault((*at, name), f"{quote(value)} is compared as text, which no status is", cure)
 
 
 def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:

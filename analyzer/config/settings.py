@@ -181,7 +181,7 @@ def _read_text(file: Path) -> str:
             raw = opened.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
             raise _invalid_file(file, None, "is larger than 1 MB", "name a configuration with --config")
-        return raw.decode()
+        return raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:
         cure = "check its path and permissions"
         raise _invalid_file(file, None, f"cannot be read: {error.strerror}", cure) from error

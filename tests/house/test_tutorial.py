@@ -100,6 +100,6 @@ def test_from_an_empty_folder_to_the_first_refusal_and_its_end(tmp_path: Path) -
         assert "enforce their locks again" in tutorial.shell(resume)
 
 
-def test_what_the_tutorial_installs_exists() -> None:
+def test_the_extra_of_the_tutorial_exists() -> None:
     (extra,) = re.findall(r"pip install '\.\[(\w+)\]'", PAGE)
     assert f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text()

@@ -164,7 +164,10 @@ def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
 
 
 def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
-    """The open gaps that `partition` names. Exits with 2 if there are none, or several for one name."""
+    """The open gaps that `partition` names.
+
+    Exits with 1 if there are none, with 2 if several logs have the name.
+    """
     named = PARTITION.fullmatch(partition)
     if named is None:
         raise usage_error(
@@ -175,9 +178,10 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
     found = [gap for gap in found if log in ("", gap.part.topic_id)]
     if not found:
         others = ", ".join(str(gap.part) for gap in open_[:5])
-        raise usage_error(
-            f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}"
+        typer.echo(
+            f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}", err=True
         )
+        raise typer.Exit(FOUND)
     if every and to.isdecimal():
         raise usage_error(f"--to {to}: write `next` or `again`; an offset applies to a single partition")
     if len(found) > len({str(gap.part) for gap in found}):

@@ -112,6 +112,7 @@ def forget(
     ],
     reason: ReasonOption = "",
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Remove gates that will not report again.
 
@@ -122,14 +123,15 @@ def forget(
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.cli.output import plural
+        from analyzer.cli.output import outcome, plural
         from analyzer.store.reports.gate_reports import forget_gates
 
         number = forget_gates(engine, name, operator_name(), reason)
         if not number:
             say(f"no gate is named {name}: `gatelock gates list --all` shows the names", err=True)
             raise typer.Exit(FOUND)
-        say(f"{name}: {plural(number, 'gate')} forgotten")
+        fields = {"name": name, "gates": number}
+        outcome(f"{name}: {plural(number, 'gate')} forgotten", fields, as_json=json)
 
 
 def describe_unmet(unmet: UnmetLock) -> str:

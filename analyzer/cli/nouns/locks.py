@@ -46,9 +46,9 @@ def list_(
 ) -> None:
     """Show the locks in force.
 
-    Lists for each lock its end, policy, action and detail; the lock that ends last comes first. While the
-    locks are suspended, a line on stderr reports it; so does one for each lock that no gate has met although
-    requests of its caller are still counted. Exit code 1 if --caller was never counted.
+    Lists for each lock its begin, end, policy, action and detail; the lock that ends last comes first. While
+    the locks are suspended, a line on stderr reports it; so does one for each lock that no gate has met
+    although requests of its caller are still counted. Exit code 1 if --caller was never counted.
 
     Example: gatelock locks list --caller api_key:acme
     """
@@ -73,6 +73,7 @@ def list_(
             return
         rows = (
             (
+                time_text(lock.began),
                 time_text(lock.until),
                 lock.scope,
                 lock.key,
@@ -84,7 +85,7 @@ def list_(
             for lock in found
         )
         empty = "no lock matches" if key or policy else "no lock is in force"
-        table(["until", "scope", "key", "resource", "policy", "does", "detail"], rows, empty)
+        table(["since", "until", "scope", "key", "resource", "policy", "does", "detail"], rows, empty)
         _warn_of_unmet(engine, key, policy)
 
 
@@ -113,6 +114,7 @@ def suspend(
     ],
     reason: ReasonOption,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Open every gate for a time: the off switch.
 
@@ -124,16 +126,20 @@ def suspend(
     length_ms, why = parse_length_ms("--for", for_, SUSPENDED_MAX_DAYS), require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
         from analyzer.store.operations.suspension import suspend as suspend_locks
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.feed.feed_json import time_text
 
         until = suspend_locks(engine, length_ms, operator_name(), why, new_mark)
-        say(f"every gate is open until {time_text(until)}")
+        text = time_text(until)
+        outcome(f"every gate is open until {text}", {"suspended_until": text}, as_json=json)
 
 
 @app.command()
-def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = None) -> None:
+def resume(
+    context: typer.Context, reason: ReasonOption, config: ConfigOption = None, json: JsonOption = False
+) -> None:
     """End `suspend`: the gates enforce their locks again.
 
     Gates follow within one poll. Exit code 1 if the locks are not suspended.
@@ -143,13 +149,14 @@ def resume(context: typer.Context, reason: ReasonOption, config: ConfigOption = 
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
         from analyzer.store.operations.suspension import resume as resume_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
         if not resume_locks(engine, operator_name(), why, new_mark):
             say("the locks are not suspended: the gates enforce them", err=True)
             raise typer.Exit(FOUND)
-        say("the gates enforce their locks again")
+        outcome("the gates enforce their locks again", {"suspended_until": None}, as_json=json)
 
 
 def _require_known(engine: sa.Engine, settings: Settings, caller: str | None, policy: str | None) -> None:

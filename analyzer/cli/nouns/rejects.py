@@ -120,7 +120,8 @@ def show(
 ) -> None:
     """Show a rejected record, and why it was rejected.
 
-    Prints all that was kept of it, what the mapping expects, and whether the record can be read now.
+    Prints all that was kept of it, what the mapping expects, and whether the record can be read now. Exit
+    code 1 if the record is not in the list.
 
     Example: gatelock rejects show 'access-log[3]@1234'
     """
@@ -130,14 +131,17 @@ def show(
         with open_database(context, config) as engine:
             from analyzer.build import build_retry
             from analyzer.cli.output import json_lines
+            from analyzer.logs import printable
             from analyzer.store.operations.rejects import rejected
 
             found = list(rejected(engine, selection))
             if not found:
-                raise usage_error(
-                    f"{record} is not in the list: it was not rejected, was counted since, or is too old to "
-                    "be kept; run `gatelock rejects list`"
+                typer.echo(
+                    f"{printable(record)} is not in the list: it was not rejected, was counted since, or is "
+                    "too old to be kept; run `gatelock rejects list`",
+                    err=True,
                 )
+                raise typer.Exit(FOUND)
             mappings = settings.mappings()
             retry = build_retry(settings, engine)
             for reject in found:

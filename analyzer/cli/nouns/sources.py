@@ -54,6 +54,7 @@ def retire(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="As `sources list` shows it.")],
     reason: ReasonOption,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Retire a source that no analyzer reads any more.
 
@@ -65,11 +66,12 @@ def retire(
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
-        from analyzer.cli.output import plural
+        from analyzer.cli.output import outcome, plural
         from analyzer.store.operations.followed_partitions import retire as retire_source
 
         number = retire_source(engine, source, operator_name(), why)
         if not number:
             say(f"{source}: nothing to retire; `gatelock sources list` shows the sources", err=True)
             raise typer.Exit(FOUND)
-        say(f"{source}: {plural(number, 'partition')} retired")
+        fields = {"source": source, "partitions": number}
+        outcome(f"{source}: {plural(number, 'partition')} retired", fields, as_json=json)

@@ -128,9 +128,7 @@ def _print(
     if faults:
         say(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
-        warnings = _warnings(settings)
-        found = plural(len(warnings), "warning") if warnings else "nothing is wrong"
-        say("\n".join([f"{shown}: {found}", *warnings, "", *_summary_lines(settings)]))
+        say("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
         if overshoot is not None:
             say(f"overshoot   {overshoot}")
 
@@ -151,22 +149,9 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
             {"name": meter.name, "width_s": BUCKET_S, "unit": units.get(meter.name)} for meter in plan.meters
         ],
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
-        "warnings": _warnings(settings),
+        "remarks": list(remarks(settings)),
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
-
-
-def _warnings(settings: Settings) -> list[str]:
-    """Sentences about what is valid and often a mistake."""
-    from analyzer.core.records.formats import COMBINED, FORMATS
-
-    return [
-        f"source {source.name}: the caller is the user of a {source.format} line, where servers write what a "
-        "client says, also of a login that failed: any client may use up the limit of another; "
-        'write caller = ["address"], unless the server refuses such requests before it logs them'
-        for source in settings.sources
-        if FORMATS[source.format] is COMBINED and _are_users(source)
-    ]
 
 
 def _are_users(source: SourceTable) -> bool:
@@ -189,10 +174,37 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         yield f"meter       {describe_meter(meter, units.get(meter.name))}"
     for policy in plan.policies:
         yield f"policy      {kind_of(policy).describe(policy)}"
+    for remark in remarks(settings):
+        yield f"remark      {remark}"
     if plan.policies:
         yield f"delay       {describe_delay(settings.analyzer.flush_every)}"
     if not plan.policies:
         yield "policy      none: requests are counted, no caller is locked"
+
+
+def remarks(settings: Settings) -> Iterator[str]:
+    """Yields sentences about settings that are valid and may not be meant."""
+    from analyzer.core.records.formats import COMBINED, FORMATS
+
+    for source in settings.sources:
+        if FORMATS[source.format] is COMBINED and _are_users(source):
+            yield (
+                f"{source.name}: the caller is the user of a {source.format} line, where servers write what a "
+                "client says, also of a login that failed: any client may use up the limit of another; "
+                'write caller = ["address"], unless the server refuses such requests before it logs them'
+            )
+        wanted = source.deny_if.get("status")
+        if wanted is None or len(source.deny_if) > 1:
+            continue
+        listed = " or ".join(wanted)
+        yield (
+            f"{source.name}: deny_if takes every response with the status {listed} for a denial of a gate, "
+            'those of the application too; a field with the header "Gatelock" tells them apart'
+        )
+        for policy in settings.policies:
+            status = str(policy.action.status or policy.status)
+            if policy.action.does != "tag" and status not in wanted:
+                yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
 
 
 def describe_meter(meter: Meter, unit: Unit | None) -> str:

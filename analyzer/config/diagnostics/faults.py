@@ -67,7 +67,12 @@ class ValueOrigins(NamedTuple):
         return at
 
     def place(self, at: KeyPath) -> tuple[str, int | None]:
-        """The file and line of the key, or of the nearest table around it."""
+        """The file and line of the key, or of the nearest table around it.
+
+        A variable that sets a list of tables replaces the list of the file, whose lines do not matter then.
+        """
+        if at[:1] in self.overrides and len(at) > 1 and isinstance(at[1], int):
+            return self.overrides[at[:1]], None
         for length in range(len(at), 0, -1):
             if at[:length] in self.overrides:
                 return self.overrides[at[:length]], None

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, UnavailableKey
+from analyzer.config.diagnostics.unavailable_keys import CALENDAR_ONLY, UNAVAILABLE, UnavailableKey
 from analyzer.config.kafka_options.names import SPELLINGS
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
@@ -137,6 +137,8 @@ def _wrong_section(at: KeyPath, what: str) -> KeyFault:
 
 
 def _wrong_type(at: KeyPath, what: str) -> KeyFault:
+    if at[-1] == "window":
+        return KeyFault(at, what, f"{CALENDAR_ONLY}; a window that begins with each request is not available")
     otherwise = {TABLE: "{ key = value }", "must be text": "it in quotation marks"}.get(what, "true or false")
     return KeyFault(at, what, f"write {EXAMPLES.get(str(at[-1]), otherwise)}")
 

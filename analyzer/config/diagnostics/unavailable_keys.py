@@ -15,6 +15,9 @@ class UnavailableKey(NamedTuple):
 CALENDAR_ONLY = 'use a calendar window: window = { per = "hour" }'
 ONE_LIMIT = "remove it; a policy has one limit for all callers"
 ALWAYS_ENFORCED = "remove it; every policy is enforced as soon as it is loaded"
+NO_SHADOW = (
+    'remove it; write action = "tag", which denies nothing, or shadow=True in the applications\' guards'
+)
 WITH_ITS_WINDOW = "remove it; a lock ends with its window"
 NO_SHARES = "remove it; shares of a load are not judged yet"
 
@@ -42,6 +45,9 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "mode": UnavailableKey(ALWAYS_ENFORCED),
         "candidate": UnavailableKey(ALWAYS_ENFORCED),
         "brake": UnavailableKey(ALWAYS_ENFORCED),
+        "shadow": UnavailableKey(NO_SHADOW),
+        "dry_run": UnavailableKey(NO_SHADOW),
+        "enabled": UnavailableKey(ALWAYS_ENFORCED),
     },
     ("policies", "window"): {
         "rolling": UnavailableKey(CALENDAR_ONLY, "per"),

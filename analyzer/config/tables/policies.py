@@ -49,8 +49,18 @@ def _limit(value: object) -> LimitReadings:
     return {unit: int(amount) for unit, amount in found.items()}
 
 
+def _period(value: object) -> object:
+    """A calendar period; for a shorter one, the cure is a limiter."""
+    if value in ("second", "seconds"):
+        raise_fault(
+            f"{quote(value)} is too short: a request is counted after it was answered",
+            'write per = "minute", and let a limiter in the application, such as SlidingLog, bound seconds',
+        )
+    return value
+
+
 class WindowTable(ConfigTable):
-    per: Annotated[CalendarPeriod, one_of(CalendarPeriod)]
+    per: Annotated[CalendarPeriod, one_of(CalendarPeriod), BeforeValidator(_period)]
     zone: Zone = "UTC"
 
 

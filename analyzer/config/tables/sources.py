@@ -46,7 +46,8 @@ class SourceTable(ConfigTable):
         """Defaults that depend on other keys: the name, and the fields of the format."""
         if not isinstance(value, dict):
             return value
-        name = value.get("topic") or PurePath(str(value.get("file", ""))).name
+        named = [value[key] for key in ("topic", "file") if isinstance(value.get(key), str)]
+        name = named[0] if "topic" in value and named else PurePath(*named[:1]).name
         filled: dict[str, Any] = ({"name": name} if name else {}) | value
         known = FORMATS.get(str(filled.get("format")))
         if known is not None and known.table and isinstance(filled.get("fields", {}), dict):
