@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gatekeeper.model import Change
 
 ONE_CALLER_MIN = 1_000  # records of one caller, and of no other, from which the mapping may be wrong
+RECORDS_LOOKED_AT = 20  # for each reason, until one shows what it has instead
 ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten seconds if it refuses at once
 
 
@@ -71,7 +72,7 @@ class ImportProgress:
         """Keeps what the first record that shows it says about its reason."""
         from analyzer.cli.reject_reasons import advice
 
-        if not self.advice.get(rejected.reason):
+        if self.rejected[rejected.reason] <= RECORDS_LOOKED_AT and not self.advice.get(rejected.reason):
             self.advice[rejected.reason] = advice(rejected.reason, rejected.sample, self.mapping)
 
     @property
