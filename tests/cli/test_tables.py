@@ -48,7 +48,7 @@ def test_no_color_leaves_no_escape_sequence(
 
 @pytest.mark.parametrize("database", ["sqlite"])
 @pytest.mark.usefixtures("engine")
-def test_what_was_done_is_json_if_asked_for(gatelock: Gatelock) -> None:
+def test_an_outcome_is_json_if_asked_for(gatelock: Gatelock) -> None:
     done = gatelock("locks", "suspend", "--for", "30m", "--reason", "INC-311", "--json")
     assert json.loads(done.stdout)["suspended_until"].endswith("Z")
     done = gatelock("locks", "resume", "--reason", "over", "--json")
