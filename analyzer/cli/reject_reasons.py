@@ -25,7 +25,6 @@ EXPECTED = {
 }
 LIMITS = ("value_bytes_max", "future_ms_max", "past_ms_max")  # of a mapping
 UNITS_BY_DIGITS = {10: "s", 13: "ms", 16: "us", 19: "ns"}  # of a present time since 1970
-SHOWN = 60  # characters of a value
 
 
 def expected(reason: str, source: str, mapping: SourceMapping | None) -> str:
@@ -67,23 +66,15 @@ def _values(sample: bytes, format_: str, paths: Sequence[FieldPath]) -> list[Any
 
 
 def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
-    from analyzer.core.records.mapping import AddressField
-    from gatekeeper.identity import address_of
-
     fields = {name: mapping.fields[name] for name in mapping.caller if name in mapping.fields}
     values = _values(sample, mapping.format, [field.path for field in fields.values()])
-    for (name, field), raw in zip(fields.items(), values, strict=True):
+    for field, raw in zip(fields.values(), values, strict=True):
         path = ".".join(field.path)
         if raw is None or raw == "":
             found = _elsewhere(sample, field.path[-1]) if mapping.format == "json" else ""
             yield f"the record has no {path}" + (f"; did you mean {found}?" if found else "")
         elif not isinstance(raw, str):
             yield f"{path} is a number or a table; names are text"
-        elif isinstance(field, AddressField) and address_of(raw, field.prefix6) is None:
-            yield (
-                f"{name}: {raw[:SHOWN]} is not an IP address; to count by host name write "
-                f'caller = ["host"], and host = "{path}" in [sources.fields]'
-            )
 
 
 def _about_time(raw: object, path: str, unit: str) -> str:

@@ -178,7 +178,7 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
     found = [gap for gap in found if log in ("", gap.part.topic_id)]
     if not found:
         others = ", ".join(str(gap.part) for gap in open_[:5])
-        typer.echo(
+        say(
             f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}", err=True
         )
         raise typer.Exit(FOUND)

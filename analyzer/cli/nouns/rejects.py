@@ -91,7 +91,7 @@ def list_(
             _require_names(engine, load_settings(context, config), source, topic)
         found = chain([] if first is None else [first], rows)
         for sentence in _stopped(engine, source, topic):
-            typer.echo(sentence, err=True)
+            say(sentence, err=True)
         if json:
             json_lines(map(fields_of, found))
             return
@@ -136,7 +136,7 @@ def show(
 
             found = list(rejected(engine, selection))
             if not found:
-                typer.echo(
+                say(
                     f"{printable(record)} is not in the list: it was not rejected, was counted since, or is "
                     "too old to be kept; run `gatelock rejects list`",
                     err=True,

@@ -189,8 +189,8 @@ def remarks(settings: Settings) -> Iterator[str]:
     for source in settings.sources:
         if FORMATS[source.format] is COMBINED and _are_users(source):
             yield (
-                f"{source.name}: the caller is the user of a {source.format} line, where servers write what a "
-                "client says, also of a login that failed: any client may use up the limit of another; "
+                f"{source.name}: the caller is the user of a {source.format} line, where servers write what "
+                "a client says, also of a login that failed: any client may use up the limit of another; "
                 'write caller = ["address"], unless the server refuses such requests before it logs them'
             )
         wanted = source.deny_if.get("status")

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from analyzer.cli.exit_codes import usage_error
+from analyzer.cli.output import say
 
 OUTPUT = Path("gatelock.toml")
 FILE_LINE = re.compile(r'^file( *)= "[^"]*"', re.MULTILINE)
@@ -77,9 +78,9 @@ def init(
             path.write_text(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
-    typer.echo(f"{output}: written; correct its routes and limits, then run `gatelock check`")
+    say(f"{output}: written; correct its routes and limits, then run `gatelock check`")
     for path in list(written)[1:]:
-        typer.echo(f"{path}: {template.place}")
+        say(f"{path}: {template.place}")
 
 
 def configuration(source: str, file: str | None = None, topic: str | None = None) -> str:

@@ -19,6 +19,7 @@ from analyzer.cli.options import (
     parse_time,
     require_kind,
 )
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -234,7 +235,7 @@ def _print(
     if first is None:
         # On stderr where a program reads the output.
         for sentence in empty:
-            typer.echo(printable(sentence), err=as_json or as_csv)
+            say(printable(sentence), err=as_json or as_csv)
         return
     rows = chain([first], rows)
     if as_json:
