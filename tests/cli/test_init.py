@@ -34,6 +34,8 @@ def sample(origin: Origin) -> str:
             return json.dumps(line) + "\n"
         case Origin.COMBINED:
             return f'192.0.2.7 - ann [{clf}] "GET /v1/search HTTP/1.1" 200 5 "-" "curl"\n'
+        case Origin.VHOST:
+            return f'shop.example:443 192.0.2.7 - ann [{clf}] "GET /v1/search HTTP/1.1" 200 5 "-" "curl"\n'
         case Origin.JSON_FILE:
             return json.dumps({"ts": now, "address": "192.0.2.7", "path": "/v1/search", "status": 200}) + "\n"
         case _:

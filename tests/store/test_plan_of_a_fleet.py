@@ -12,14 +12,18 @@ from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging import plan as plan_module
 from analyzer.core.judging.plan import Plan
+from analyzer.core.records.mapping import TextField
 from analyzer.errors import SourceDiffers
 from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import analyzers, offsets, plans
+from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.analyzers import agree_on_source, all_known
+from gatekeeper.identity import NameDigest
 from tests.store.fleet_of_analyzers import BY_KEY, BY_NAME, WITH_STATUS, Fleet, file_of, limit
 from tests.store.flushing import quota
 from tests.support.stored_counts import stored_counts
@@ -367,3 +371,30 @@ def test_the_table_knows_name_file_and_age(fleet: Fleet) -> None:
     assert 180_000 <= known["web-2"].age_ms < 240_000
     analyzer.run()
     assert {row.name: row for row in all_known(fleet.engine)}["web-2"].age_ms < 60_000
+
+
+def test_an_analyzer_with_another_secret_stands_by(fleet: Fleet) -> None:
+    """The plan has the fingerprint of the secret by which keys are counted, and not the secret."""
+    digest = NameDigest("kept in a secret file")
+    keyed = replace(BY_KEY, fields={"api_key": TextField(("key",), digest.fingerprint)})
+    fleet.count(fleet.start("web-1", limit(500)), "ann", 1)
+    analyzer = fleet.start("web-2", limit(500), 1)
+    source = analyzer.source
+    fleet.store.activate(file_of(quota(500), sources={"log": keyed}))
+    fleet.give("bob", 1, 1)
+    analyzer.run()
+    assert source.is_closed
+    assert f"another secret (fingerprint {digest.fingerprint})" in analyzer.problems["plan"]
+    with fleet.engine.connect() as db:
+        bodies = db.execute(sa.select(plans.c.body)).scalars().all()
+    assert not any("secret file" in body for body in bodies)
+
+
+def test_the_ledger_says_how_many_records_count_under_another_name(fleet: Fleet) -> None:
+    analyzer = fleet.start("web-1", limit(500))
+    fleet.give("ann", 2)
+    fleet.give("a\u202e", 3)
+    analyzer.run()
+    [ledger] = audit(fleet.engine).partitions
+    assert (ledger.counted, ledger.renamed) == (5, 3)
+    assert counted(fleet, "ann") == 2

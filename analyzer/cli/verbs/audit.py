@@ -108,6 +108,8 @@ def _print(found: Audit) -> None:
         say(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(found.skipped) > SKIPPED_MAX:
         say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
+    if renamed := sum(ledger.renamed for ledger in found.partitions):
+        say(f"{renamed:,} of these count under another name of their request: its caller's name was unusable")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
 

@@ -24,6 +24,7 @@ class Origin(StrEnum):
     TRAEFIK = "traefik"
     ENVOY = "envoy"
     COMBINED = "combined"
+    VHOST = "vhost"
     JSON_FILE = "json-file"
 
 
@@ -47,6 +48,7 @@ TEMPLATES = {
         "proxies/envoy.toml", "proxies/envoy.yaml", "merge it into the HTTP connection manager of Envoy"
     ),
     Origin.COMBINED: Template("combined.toml"),
+    Origin.VHOST: Template("vhost.toml"),
     Origin.JSON_FILE: Template("json-file.toml"),
 }
 

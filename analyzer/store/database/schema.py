@@ -75,6 +75,7 @@ offsets = Table(
     Column("hour_before", BigInteger),
     # The offset at which counting began; null: before versions stored it, 0 at least.
     Column("begin", BigInteger),
+    added("renamed"),  # of those counted: under another name of the request, because its own was unusable
 )
 
 # The callers that a partition counts by name in the hour that it has reached and the one before: a row per

@@ -50,6 +50,7 @@ class PartitionLedger(NamedTuple):
     late: int
     skipped: int = 0  # offsets that an operator let the partition skip
     begin: int | None = None  # where counting began; None: before that was stored, at 0 or later
+    renamed: int = 0  # of those counted: under another name of the request, because its own was unusable
     recounted: int = 0  # offsets that were counted, cut off the log, and given to other records
 
     @property

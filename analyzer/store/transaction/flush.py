@@ -92,6 +92,7 @@ class SqlFlush:
             "by_duplicate": progress.duplicate,
             "by_dead": progress.dead,
             "by_late": progress.late,
+            "by_renamed": progress.renamed,
             "resume_token": progress.resume_token,
             **counter_state.parameters_of(progress),
             "owner": self._owner,
@@ -196,6 +197,7 @@ MOVE_OFFSET = (
         duplicate=offsets.c.duplicate + sa.bindparam("by_duplicate"),
         dead=offsets.c.dead + sa.bindparam("by_dead"),
         late=offsets.c.late + sa.bindparam("by_late"),
+        renamed=offsets.c.renamed + sa.bindparam("by_renamed"),
         # A heartbeat brings no token: the stored one still describes the same offset.
         resume_token=sa.case(
             (offsets.c.next == sa.bindparam("to"), offsets.c.resume_token), else_=sa.bindparam("resume_token")
