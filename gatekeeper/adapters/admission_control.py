@@ -88,6 +88,55 @@ class RequestIdentity(NamedTuple):
             return self.caller
         return f"address:{address_of(self.address, PREFIX6) or self.address}"
 
+    @property
+    def address_key(self) -> str:
+        """The key of limiters per address, IPv6 by its /64; the caller where no address is known."""
+        if not self.address:
+            return self.caller
+        return f"address:{address_of(self.address, PREFIX6) or self.address}"
+
+
+class PerAddress:
+    """A limiter of a guard that is keyed by the address of the client, with or without a caller.
+
+    A client may send another key with each request, and meets a limiter by caller never twice.
+
+    Args:
+        limiter: The limiter. Its limit holds for all callers of one address together, such as an office:
+            choose it larger than that of one caller. It must not be shared with a limiter by caller.
+
+    Example:
+        >>> from gatekeeper import SlidingLog
+        >>> PerAddress(SlidingLog(limit=200, period=1, name="burst-address")).name
+        'burst-address'
+    """
+
+    def __init__(self, limiter: GuardLimiter) -> None:
+        self.limiter = limiter
+
+    def check(self, key: str, cost: int, /) -> Decision:
+        """Asks the limiter.
+
+        Args:
+            key: The address.
+            cost: Permits.
+        """
+        return self.limiter.check(key, cost)
+
+    def refund(self, key: str, cost: int, /) -> None:
+        """Gives permits back.
+
+        Args:
+            key: The address.
+            cost: Permits.
+        """
+        self.limiter.refund(key, cost)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "limiter":  # not made yet: a copy is being unpickled
+            raise AttributeError(name)
+        return getattr(self.limiter, name)
+
 
 class CheckResult(NamedTuple):
     """Decision on a request, and the permits that limiters gave for it."""
@@ -97,6 +146,11 @@ class CheckResult(NamedTuple):
     cost: int = 1
     charged: tuple[GuardLimiter, ...] = ()
     limiter_name: str = ""  # of the limiter with least remaining
+    address_key: str = ""
+
+    def key_of(self, limiter: GuardLimiter) -> str:
+        """Returns the key that a limiter was asked with."""
+        return self.address_key if type(limiter) is PerAddress else self.key
 
 
 class AdmissionController:
@@ -128,7 +182,8 @@ class AdmissionController:
         self.gate = gate
         self._limiters = tuple(limiters)
         require_store_client(self._limiters, awaited=awaited)
-        self._async_checks = [(limiter, _suspending_check(limiter)) for limiter in self._limiters]
+        self._checks = [(limiter, type(limiter) is PerAddress) for limiter in self._limiters]
+        self._async_checks = [(*pair, _suspending_check(pair[0])) for pair in self._checks]
         self._shadow = shadow
         self._headers: HeaderStyle = headers
         self._in_flight = [limiter for limiter in self._limiters if _holds_permits(limiter)]
@@ -144,8 +199,9 @@ class AdmissionController:
             return self.gate_result(decision, identity)
         result = CheckResultBuilder(decision, identity)
         try:
-            for limiter in self._limiters:
-                if not result.add(limiter, limiter.check(result.key, identity.cost)):
+            for limiter, is_per_address in self._checks:
+                key = identity.address_key if is_per_address else result.key
+                if not result.add(limiter, limiter.check(key, identity.cost)):
                     break
         except BaseException:
             self._refund_charges(result)
@@ -164,8 +220,9 @@ class AdmissionController:
             return self.gate_result(decision, identity)
         result = CheckResultBuilder(decision, identity)
         try:
-            for limiter, check in self._async_checks:
-                key, cost = result.key, identity.cost
+            for limiter, is_per_address, check in self._async_checks:
+                key = identity.address_key if is_per_address else result.key
+                cost = identity.cost
                 answer = limiter.check(key, cost) if check is None else await check(key, cost)
                 if not result.add(limiter, answer):
                     break
@@ -185,25 +242,25 @@ class AdmissionController:
         """Returns permits to the limiters, except those of requests in flight (`leave`)."""
         for limiter in result.charged:
             if limiter not in self._in_flight:
-                limiter.refund(result.key, result.cost)
+                limiter.refund(result.key_of(limiter), result.cost)
 
     async def refund_async(self, result: CheckResult) -> None:
         """Returns permits to the limiters, except those of requests in flight (`leave_async`)."""
         for limiter in result.charged:
             if limiter not in self._in_flight:
-                await refund_async(limiter, result.key, result.cost)
+                await refund_async(limiter, result.key_of(limiter), result.cost)
 
     def leave(self, result: CheckResult) -> None:
         """Returns the permits of a request in flight: its response is complete."""
         for limiter in self._in_flight:
             if limiter in result.charged:
-                limiter.leave(result.key, result.cost)
+                limiter.leave(result.key_of(limiter), result.cost)
 
     async def leave_async(self, result: CheckResult) -> None:
         """Returns the permits of a request in flight: its response is complete."""
         for limiter in self._in_flight:
             if limiter in result.charged:
-                leaving = limiter.leave(result.key, result.cost)
+                leaving = limiter.leave(result.key_of(limiter), result.cost)
                 if leaving is not None:
                     await leaving
 
@@ -249,21 +306,22 @@ class AdmissionController:
 
     def _refund_charges(self, result: CheckResultBuilder) -> None:
         for limiter in result.charged:
-            limiter.refund(result.key, result.cost)
+            limiter.refund(result.key_of(limiter), result.cost)
 
     async def _refund_charges_async(self, result: CheckResultBuilder) -> None:
         for limiter in result.charged:
-            await refund_async(limiter, result.key, result.cost)
+            await refund_async(limiter, result.key_of(limiter), result.cost)
 
 
 class CheckResultBuilder:
     """Collects the decisions of the limiters on one request."""
 
-    __slots__ = ("charged", "cost", "decision", "key", "limiter_name")
+    __slots__ = ("charged", "cost", "decision", "identity", "key", "limiter_name")
 
     def __init__(self, decision: Decision, identity: RequestIdentity) -> None:
         self.decision = decision  # the denial, or the decision with least remaining
         self.key, self.cost = identity.key, identity.cost
+        self.identity = identity
         self.charged: list[GuardLimiter] = []
         self.limiter_name = ""
 
@@ -279,8 +337,17 @@ class CheckResultBuilder:
             self.limiter_name = getattr(limiter, "name", "")
         return True
 
+    def key_of(self, limiter: GuardLimiter) -> str:
+        """Returns the key to ask a limiter with."""
+        return self.identity.address_key if type(limiter) is PerAddress else self.key
+
     def build(self) -> CheckResult:
-        return CheckResult(self.decision, self.key, self.cost, tuple(self.charged), self.limiter_name)
+        address_key = (
+            self.identity.address_key if any(type(one) is PerAddress for one in self.charged) else ""
+        )
+        return CheckResult(
+            self.decision, self.key, self.cost, tuple(self.charged), self.limiter_name, address_key
+        )
 
 
 def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:

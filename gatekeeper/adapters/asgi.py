@@ -11,6 +11,7 @@ from gatekeeper.adapters.admission_control import (
     CheckResult,
     DecisionNotes,
     GuardLimiter,
+    PerAddress,
     RequestIdentity,
     make_exemption,
 )
@@ -29,7 +30,7 @@ from gatekeeper.gate import Gate
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import ALLOWED
 
-__all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
+__all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "routes", "user"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -33,6 +33,7 @@ from gatekeeper.adapters.admission_control import (
     CheckResult,
     DecisionNotes,
     GuardLimiter,
+    PerAddress,
     RequestIdentity,
     make_exemption,
 )
@@ -48,7 +49,17 @@ from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
 from gatekeeper.identity import NameDigest
 
-__all__ = ["Gatelock", "GuardMiddleware", "address", "api_key", "cost", "exempt", "header", "user"]
+__all__ = [
+    "Gatelock",
+    "GuardMiddleware",
+    "PerAddress",
+    "address",
+    "api_key",
+    "cost",
+    "exempt",
+    "header",
+    "user",
+]
 
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 Extractor = Callable[[HttpRequest], Any]  # returns a name; in an async stack also an awaitable of one

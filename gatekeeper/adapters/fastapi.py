@@ -16,6 +16,7 @@ from gatekeeper.adapters.admission_control import (
     AdmissionController,
     CheckResult,
     GuardLimiter,
+    PerAddress,
     RequestIdentity,
     make_exemption,
 )
@@ -45,7 +46,7 @@ from gatekeeper.adapters.route_patterns import OTHER, resource_of
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
-__all__ = ["AppResponse", "Guard", "address", "behind", "header", "peer", "user"]
+__all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "user"]
 
 RESULTS = "gatelock.results"  # key in the scope: results of the request's dependencies
 

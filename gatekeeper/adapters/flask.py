@@ -17,6 +17,7 @@ from gatekeeper.adapters.admission_control import (
     AdmissionController,
     CheckResult,
     GuardLimiter,
+    PerAddress,
     RequestIdentity,
     make_exemption,
 )
@@ -36,7 +37,7 @@ from gatekeeper.adapters.wsgi import (
 )
 from gatekeeper.gate import Gate
 
-__all__ = ["Guard", "address", "behind", "header", "peer", "user"]
+__all__ = ["Guard", "PerAddress", "address", "behind", "header", "peer", "user"]
 
 ViewFunction = TypeVar("ViewFunction", bound=Callable[..., Any])
 

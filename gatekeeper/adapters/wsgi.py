@@ -10,6 +10,7 @@ from gatekeeper.adapters.admission_control import (
     AdmissionController,
     CheckResult,
     GuardLimiter,
+    PerAddress,
     RequestIdentity,
     make_exemption,
 )
@@ -26,7 +27,18 @@ from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.identity import NameDigest
 
-__all__ = ["DECISION", "AppResponse", "Guard", "address", "behind", "header", "peer", "routes", "user"]
+__all__ = [
+    "DECISION",
+    "AppResponse",
+    "Guard",
+    "PerAddress",
+    "address",
+    "behind",
+    "header",
+    "peer",
+    "routes",
+    "user",
+]
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]

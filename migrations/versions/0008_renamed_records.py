@@ -1,4 +1,4 @@
-"""How many records of a partition count under another name, because their callers' names were unusable."""
+"""A number of records that count under another name, because their callers' names were unusable."""
 
 from __future__ import annotations
 

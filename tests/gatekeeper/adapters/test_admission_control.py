@@ -13,6 +13,7 @@ from gatekeeper import ALLOWED, Concurrency, Decision, Gate, LeakyQueue, Sliding
 from gatekeeper.adapters import asgi, fastapi, flask, wsgi
 from gatekeeper.adapters.admission_control import (
     AdmissionController,
+    PerAddress,
     RequestIdentity,
     make_exemption,
     require_store_client,
@@ -257,3 +258,60 @@ def test_a_proxy_that_connects_through_a_unix_socket_is_trusted_if_configured(
     trusted: list[str], peer: str, forwarded: list[str], client: str
 ) -> None:
     assert TrustedProxies(trusted).client(peer, forwarded) == client
+
+
+class TestPerAddress:
+    """Limiters by address, beside those by caller."""
+
+    @staticmethod
+    def identities(number: int) -> list[RequestIdentity]:
+        return [RequestIdentity(f"api_key:random-{n}", "192.0.2.7") for n in range(number)]
+
+    def test_a_new_key_with_each_request_is_no_way_around_a_limit(
+        self, gate: Gate, clock: ManualClock
+    ) -> None:
+        by_caller, by_address = SlidingLog(20, 1, clock=clock), SlidingLog(50, 1, clock=clock)
+        alone = AdmissionController(gate, [by_caller])
+        assert all(alone.check(identity).decision.allowed for identity in self.identities(200))
+        both = AdmissionController(gate, [by_caller, PerAddress(by_address)])
+        answers = [both.check(identity).decision.allowed for identity in self.identities(200)]
+        assert sum(answers) == 50
+        other = RequestIdentity("api_key:cleo", "192.0.2.8")
+        assert both.check(other).decision.allowed, "other addresses are not concerned"
+
+    def test_it_is_awaited_like_other_limiters(self, gate: Gate, clock: ManualClock) -> None:
+        controller = AdmissionController(gate, [PerAddress(SlidingLog(2, 1, clock=clock))], awaited=True)
+        answers = [asyncio.run(controller.check_async(identity)) for identity in self.identities(3)]
+        assert [answer.decision.allowed for answer in answers] == [True, True, False]
+
+    def test_a_denial_by_a_later_limiter_gives_the_permit_of_the_address_back(
+        self, gate: Gate, clock: ManualClock
+    ) -> None:
+        by_address = SlidingLog(2, 1, clock=clock)
+        controller = AdmissionController(gate, [PerAddress(by_address), SlidingLog(1, 1, clock=clock)])
+        assert controller.check(BOB).decision.allowed
+        assert not controller.check(BOB).decision.allowed
+        assert by_address.peek("address:192.0.2.7").remaining == 1
+        assert controller.check(self.identities(1)[0]).decision.allowed
+
+    def test_requests_in_flight_are_counted_by_address(self, gate: Gate) -> None:
+        work = Concurrency(2)
+        controller = AdmissionController(gate, [PerAddress(work)])
+        assert controller.holds_permits
+        first, second = (controller.check(identity) for identity in self.identities(2))
+        assert not controller.check(BOB).decision.allowed
+        controller.leave(first)
+        assert controller.check(BOB).decision.allowed
+        controller.leave(second)
+        assert work.in_flight("address:192.0.2.7") == 1
+
+    def test_addresses_of_version_6_are_cut(self, gate: Gate, clock: ManualClock) -> None:
+        controller = AdmissionController(gate, [PerAddress(SlidingLog(1, 1, clock=clock))])
+        one, other = (RequestIdentity(f"api_key:{n}", f"2001:db8::{n}") for n in (1, 2))
+        assert controller.check(one).decision.allowed
+        assert not controller.check(other).decision.allowed
+
+    def test_without_an_address_the_caller_is_the_key(self, gate: Gate, clock: ManualClock) -> None:
+        controller = AdmissionController(gate, [PerAddress(SlidingLog(1, 1, clock=clock))])
+        assert controller.check(RequestIdentity("api_key:ann")).decision.allowed
+        assert controller.check(RequestIdentity("api_key:bob")).decision.allowed
