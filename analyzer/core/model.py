@@ -221,11 +221,11 @@ NamedHow = Literal["old", "new", "drawn"]
 
 
 class NamedCallers(NamedTuple):
-    """Callers that a partition counts by name in one hour since 1970, and by which rule they got the name."""
+    """Callers that a partition named in one hour since 1970, and by which rule they got the name."""
 
     hour: int
     how: NamedHow
-    callers: Sequence[str]  # sorted
+    callers: Sequence[str]  # sorted; drawn ones in the order in which they were drawn last
 
 
 NO_HOUR = -1  # of a partition without any counted record

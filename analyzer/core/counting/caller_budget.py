@@ -1,13 +1,21 @@
 """The cardinality limit: selects the callers of a partition that are counted by name.
 
-The rule and its reasons are in docs/decisions/0010. For each caller and hour, one record is the first that is
-counted by name. Which one depends only on the earlier records of the partition, so that reading the log again
-gives the same counts.
+The rule and its reasons are in docs/decisions/0010. Which callers have a name depends only on the earlier
+records of the partition, so that reading the log again gives the same counts.
+
+Each kind of name (`api_key`, `user`, `address`) has separate budgets, so that many names of one kind take no
+room of another. Names by the rules "old" and "new" last for the hour. Those by the rule "drawn" are an LRU
+cache whose uses are sampled: a record at a drawn offset gives its caller a name, or makes the name the most
+recent one, and the least recent name makes room. Sampling keeps the stored state small: one name per 1,024
+offsets at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from analyzer.core.model import NO_HOUR, CounterState, NamedCallers, NamedHow
 
@@ -25,8 +33,8 @@ FAR_HOURS = 24  # a record further from the reached hour may have a wrong time
 BEHIND_RUN_MAX = 10_000
 AHEAD_RUN_MAX = 100
 NAMING_RULES: tuple[NamedHow, ...] = ("old", "new", "drawn")
-FIBONACCI_MULTIPLIER, WORD_MASK = 0x9E3779B97F4A7C15, 2**64 - 1
-DRAWN_BITS = 10  # one record in 1,024
+BLOCK_BITS = 10  # one offset of each 1,024 is drawn
+BLOCK_MASK = (1 << BLOCK_BITS) - 1
 
 
 class NamedHour:
@@ -36,39 +44,89 @@ class NamedHour:
         self.number = number
         self.stored = stored  # whether the database holds what is not in `added`
         self.names: set[str] = set()
-        self.used: dict[NamedHow, int] = dict.fromkeys(NAMING_RULES, 0)
+        self.total: dict[NamedHow, int] = {"old": 0, "new": 0}
+        self.used: dict[NamedHow, Counter[str]] = {"old": Counter(), "new": Counter()}  # by kind
+        self.unsorted: dict[NamedHow, list[str]] = {"old": [], "new": []}  # not in `used` yet
+        self.drawn: dict[str, OrderedDict[str, None]] = {}  # by kind; the caller drawn last is at the end
         self.added: dict[NamedHow, list[str]] = {how: [] for how in NAMING_RULES}
 
-    def add(self, how: NamedHow, callers: Iterable[str]) -> None:
-        callers = list(callers)
+    def add(self, how: NamedHow, callers: Collection[str]) -> None:
+        """Names callers by the rule "old" or "new"."""
         self.names.update(callers)
-        self.used[how] += len(callers)
+        self.total[how] += len(callers)
+        self.unsorted[how] += callers
         self.added[how] += callers
+
+    def has_room(self, how: NamedHow, callers: Collection[str], callers_max: int) -> bool:
+        """Whether the rule "old" or "new" may name all of `callers`."""
+        if self.total[how] + len(callers) <= callers_max:
+            return True
+        used = self._used_by_kind(how)
+        return all(used[kind] + number <= callers_max for kind, number in kinds_of(callers).items())
+
+    def is_full(self, how: NamedHow, kind: str, callers_max: int) -> bool:
+        """Whether the rule "old" or "new" may name no further caller of a kind."""
+        return self.total[how] >= callers_max and self._used_by_kind(how)[kind] >= callers_max
+
+    def _used_by_kind(self, how: NamedHow) -> Counter[str]:
+        # Sorted by kind only when there are too many callers of all kinds together: ordinarily never.
+        used, unsorted = self.used[how], self.unsorted[how]
+        if unsorted:
+            used += kinds_of(unsorted)
+            unsorted.clear()
+        return used
+
+    def draw(self, caller: str, callers_max: int) -> None:
+        """Names a caller by the rule "drawn", or makes it the one drawn last; the first one makes room."""
+        drawn = self.drawn.setdefault(kind_of(caller), OrderedDict())
+        drawn[caller] = None
+        drawn.move_to_end(caller)
+        self.names.add(caller)
+        self.added["drawn"].append(caller)
+        if len(drawn) > callers_max:
+            self.names.discard(drawn.popitem(last=False)[0])
+
+    def is_drawn(self, caller: str) -> bool:
+        """Whether the caller has its name by the rule "drawn"."""
+        return caller in self.drawn.get(kind_of(caller), ())
 
     def drain(self) -> list[NamedCallers]:
         """Returns the callers that were added since the last call."""
-        added = [
-            NamedCallers(self.number, how, sorted(callers)) for how, callers in self.added.items() if callers
-        ]
+        # Only the last time that a caller was drawn matters.
+        drawn = [*dict.fromkeys(reversed(self.added["drawn"]))][::-1]
+        ordered: dict[NamedHow, list[str]] = {
+            "old": sorted(self.added["old"]), "new": sorted(self.added["new"]), "drawn": drawn
+        }  # fmt: skip
         self.added = {how: [] for how in NAMING_RULES}
         self.stored = True
-        return added
+        return [NamedCallers(self.number, how, callers) for how, callers in ordered.items() if callers]
 
 
 class CallerBudget:
-    """The callers of one partition that are counted by name: at most `callers_max` per rule and hour."""
+    """The callers of one partition that are counted by name.
+
+    At most `callers_max` at a time for each rule, kind of name and hour.
+    """
 
     def __init__(self, callers_max: int, state: CounterState) -> None:
         self._max = callers_max
         self._behind_run = state.behind_run
         self._before = NamedHour(state.hour_before, stored=True)
         self._hour = NamedHour(state.hour, stored=True)
-        for named in state.named:
+        for named in sorted(state.named, key=lambda named: named.how == "drawn"):
             for hour in (self._before, self._hour):
                 if hour.number == named.hour:
-                    hour.add(named.how, set(named.callers) - hour.names)
+                    self._restore(hour, named)
         self._before.drain()
         self._hour.drain()
+
+    def _restore(self, hour: NamedHour, named: NamedCallers) -> None:
+        if named.how != "drawn":
+            hour.add(named.how, set(named.callers) - hour.names)
+            return
+        for caller in named.callers:
+            if caller not in hour.names or hour.is_drawn(caller):
+                hour.draw(caller, self._max)
 
     def names_of(
         self,
@@ -88,9 +146,16 @@ class CallerBudget:
             if run:
                 self._behind_run = max(0, run - near) if run > 0 else min(0, run + near)
             if self._all_fit(callers):
+                if self._hour.drawn:
+                    self._draw_again(callers, offsets())
                 return callers
             self._behind_run = run
-        return [self._name(*request) for request in zip(callers, times_ms, offsets(), strict=True)]
+        found = offsets()
+        drawn = set(drawn_among(found))
+        return [
+            self._name(caller, ms, index in drawn)
+            for index, (caller, ms) in enumerate(zip(callers, times_ms, strict=True))
+        ]
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -114,23 +179,35 @@ class CallerBudget:
         unnamed = set(callers) - hour.names
         old = unnamed & self._before.names
         new = unnamed - old
-        if hour.used["old"] + len(old) > self._max or hour.used["new"] + len(new) > self._max:
+        if not (hour.has_room("old", old, self._max) and hour.has_room("new", new, self._max)):
             return False
         hour.add("old", old)
         hour.add("new", new)
         return True
 
-    def _name(self, caller: str, ms: int, offset: int) -> str:
-        self._advance_to(ms // HOUR_MS)
+    def _draw_again(self, callers: list[str], offsets: Sequence[int]) -> None:
+        for index in drawn_among(offsets):
+            if self._hour.is_drawn(callers[index]):
+                self._hour.draw(callers[index], self._max)
+
+    def _name(self, caller: str, ms: int, is_drawn: bool) -> str:
+        number = ms // HOUR_MS
+        if number != self._hour.number or self._behind_run:
+            self._advance_to(number)
         hour = self._hour
         if caller in hour.names:
+            if is_drawn and hour.is_drawn(caller):
+                hour.draw(caller, self._max)
             return caller
-        how: NamedHow = "old" if caller in self._before.names and hour.used["old"] < self._max else "new"
-        if hour.used[how] >= self._max:
-            if hour.used["drawn"] >= self._max or not is_drawn(offset):
-                return OVERFLOW
-            how = "drawn"
-        hour.add(how, [caller])
+        kind = kind_of(caller)
+        if caller in self._before.names and not hour.is_full("old", kind, self._max):
+            hour.add("old", [caller])
+        elif not hour.is_full("new", kind, self._max):
+            hour.add("new", [caller])
+        elif is_drawn:
+            hour.draw(caller, self._max)
+        else:
+            return OVERFLOW
         return caller
 
     def _advance_to(self, number: int) -> None:
@@ -149,12 +226,33 @@ class CallerBudget:
         self._before, self._hour = self._hour, known
 
 
-def is_drawn(offset: int) -> bool:
-    """Whether the record at `offset` gives its caller a name although the limit is reached: one in 1,024.
+def kind_of(caller: str) -> str:
+    """Returns the kind of a caller's name: the field that named it, or "unnamed"."""
+    return caller.partition(":")[0]
 
-    Spread evenly and without a period (Fibonacci hashing; Knuth, TAOCP 3, 6.4).
 
-    >>> [offset for offset in range(4000) if is_drawn(offset)]
-    [0, 610, 1597, 3194]
+def kinds_of(callers: Iterable[str]) -> Counter[str]:
+    """Returns how many callers there are of each kind."""
+    return Counter([caller.partition(":")[0] for caller in callers])
+
+
+def drawn_among(offsets: Sequence[int]) -> Iterator[int]:
+    """Yields the indices of the drawn offsets, ascending, as `offsets` are.
+
+    Each offset is drawn with a chance of 1 in 1,024, independent of the distances between the records of one
+    caller: a hash selects one offset of each block of 1,024.
+
+    >>> list(drawn_among(range(4096)))
+    [1004, 1926, 2163, 3591]
     """
-    return (offset * FIBONACCI_MULTIPLIER & WORD_MASK) >> (64 - DRAWN_BITS) == 0
+    for block in sorted({offset >> BLOCK_BITS for offset in offsets}):
+        drawn = drawn_offset(block)
+        index = bisect_left(offsets, drawn)
+        if index < len(offsets) and offsets[index] == drawn:
+            yield index
+
+
+def drawn_offset(block: int) -> int:
+    """Returns the drawn offset of the block that begins at offset `block * 1024`."""
+    digest = hashlib.sha256(b"%d" % block).digest()
+    return block << BLOCK_BITS | int.from_bytes(digest[:2]) & BLOCK_MASK

@@ -6,6 +6,7 @@ comes from a walk over all of its records since the partition began or was resum
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,7 +35,6 @@ from tests.oracle.counter.slow_values import SECRETS
 from tests.support.stored_counts import tables_of
 
 HOUR_MS = 3_600_000
-RULES = ("old", "new", "drawn")
 
 
 def with_default_fields(mapping: mappings.SourceMapping) -> mappings.SourceMapping:
@@ -44,7 +44,7 @@ def with_default_fields(mapping: mappings.SourceMapping) -> mappings.SourceMappi
     if mapping.format != "combined" or mapping.fields:
         return mapping
     fields: dict[str, mappings.Field] = {
-        "address": mappings.AddressField(("address",)),
+        "address": mappings.AddressField(("address",), 64),
         "user": mappings.TextField(("user",)),
         "resource": mappings.ResourceField(("path",)),
         "method": mappings.TextField(("method",)),
@@ -86,10 +86,26 @@ class Names:
         self.most = most
         self.hour, self.before, self.behind = before.hour, before.hour_before, before.behind_run
         self.how: dict[int, dict[str, str]] = {-1: {}, self.hour: {}, self.before: {}}  # by hour and caller
+        self.draws: dict[int, list[str]] = {-1: [], self.hour: [], self.before: []}  # by hour, in order
         for callers in before.named:
-            if callers.hour in (self.hour, self.before):
+            if callers.hour in (self.hour, self.before) and callers.how == "drawn":
+                self.draws[callers.hour] += callers.callers
+            elif callers.hour in (self.hour, self.before):
                 self.how[callers.hour] |= dict.fromkeys(callers.callers, callers.how)
         self.begun: list[int] = []
+        self.drawn_before_drain = {hour: len(draws) for hour, draws in self.draws.items()}
+
+    def drained(self) -> None:
+        self.begun = []
+        self.drawn_before_drain = {hour: len(draws) for hour, draws in self.draws.items()}
+
+    def drawn(self, hour: int, kind: str) -> set[str]:
+        """Returns the callers of a kind that were drawn last, as many as may have a name."""
+        of_kind = [caller for caller in self.draws[hour] if caller.split(":")[0] == kind]
+        return set(last_times(of_kind)[-self.most :])
+
+    def has_name(self, caller: str, hour: int) -> bool:
+        return caller in self.how[hour] or caller in self.drawn(hour, caller.split(":", maxsplit=1)[0])
 
     def begins(self, hour: int) -> bool:
         """Whether a record of this hour is the first of it, or shows that the reached hour is wrong."""
@@ -109,22 +125,34 @@ class Names:
         hour = ms // HOUR_MS
         if self.begins(hour):
             if hour != self.before:
-                self.how[hour] = {}
+                self.how[hour], self.draws[hour] = {}, []
                 self.begun.append(hour)
+                self.drawn_before_drain[hour] = 0
             if abs(hour - self.hour) > 24:
                 self.behind = 0
             self.hour, self.before = hour, self.hour
-        mine = self.how[self.hour]
-        if caller not in mine:
-            room = {how: list(mine.values()).count(how) < self.most for how in RULES}
-            is_drawn = (offset * 11400714819323198485) % 2**64 < 2**54
-            if caller in self.how[self.before] and self.before != self.hour and room["old"]:
-                mine[caller] = "old"
-            elif room["new"]:
-                mine[caller] = "new"
-            elif room["drawn"] and is_drawn:
-                mine[caller] = "drawn"
-        return caller if caller in mine else "overflow:"
+        mine, kind = self.how[self.hour], caller.split(":", maxsplit=1)[0]
+        kinds = [(how, named.split(":")[0]) for named, how in mine.items()]
+        room = {how: kinds.count((how, kind)) < self.most for how in ("old", "new")}
+        sha = hashlib.sha256(str(offset // 1024).encode()).digest()
+        is_drawn = offset % 1024 == (sha[0] * 256 + sha[1]) % 1024
+        if caller in mine:
+            return caller
+        if self.has_name(caller, self.hour):
+            if is_drawn:
+                self.draws[self.hour].append(caller)
+        elif self.before != self.hour and self.has_name(caller, self.before) and room["old"]:
+            mine[caller] = "old"
+        elif room["new"]:
+            mine[caller] = "new"
+        elif is_drawn:
+            self.draws[self.hour].append(caller)
+        return caller if self.has_name(caller, self.hour) else "overflow:"
+
+
+def last_times(draws: Sequence[str]) -> list[str]:
+    """Returns each caller once, in the order in which they were drawn last."""
+    return [caller for at, caller in enumerate(draws) if caller not in draws[at + 1 :]]
 
 
 class SlowCounter:
@@ -277,7 +305,7 @@ class SlowCounter:
         found: list[Request | None] = []
         for place, read in enumerate(part.records):
             if place == part.drained:
-                names.begun = []
+                names.drained()
             if not isinstance(read.found, Request):
                 found.append(None)
             elif "caller" not in self.dimensions:
@@ -286,7 +314,7 @@ class SlowCounter:
                 caller = names.of(read.found.texts["caller"], read.found.ms, read.offset)
                 found.append(read.found._replace(texts={**read.found.texts, "caller": caller}))
         if part.drained == len(part.records):
-            names.begun = []
+            names.drained()
         return found, names
 
     def named(self, at: Partition) -> list[Request | None]:
@@ -300,11 +328,13 @@ class SlowCounter:
         known = {(how, hour, caller) for hour in hours for caller, how in names.how[hour].items()}
         new = known - {name for name in part.known if name[1] not in names.begun}
         part.known = known
-        added = [
-            NamedCallers(hour, how, sorted(name for by, at, name in new if (by, at) == (how, hour)))
-            for hour in hours
-            for how in RULES
-        ]
+        added = []
+        for hour in hours:
+            for how in ("old", "new"):
+                chosen = sorted(name for by, at, name in new if (by, at) == (how, hour))
+                added.append(NamedCallers(hour, how, chosen))
+            draws = names.draws[hour][names.drawn_before_drain[hour] :]
+            added.append(NamedCallers(hour, "drawn", last_times(draws)))
         kept = None if not names.begun else tuple(hour for hour in hours if hour not in names.begun)
         return CounterState(
             reject_run=length, hour=names.hour, hour_before=names.before, behind_run=names.behind,

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from analyzer.core.counting.caller_budget import drawn_offset
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, DrainedCounts, Record, Records, RecordSet, Rejected
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.core.records.mapping import SourceMapping, TextField
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
@@ -26,7 +27,7 @@ from tests.support.recordsets import NOW_MS, Entry, batch
 from tests.support.stored_counts import comparable
 
 HOUR_MS = 3_600_000
-BEGIN = 604  # the first records that the rule "drawn" names are at 610 and 1597
+BEGIN = 998  # the first drawn offset behind it is 1004
 BAD = [b"{", None, None, b"\xff", b'{"key":1}']
 
 
@@ -142,3 +143,60 @@ def test_one_drain_and_many_drains_give_the_same_counts(
             parted.resume(PART, states.of(PART))
     drained.append(parted.drain())
     assert summed(drained) == summed([at_once.drain()])
+
+
+class Sent(NamedTuple):
+    """A record, perhaps at a drawn offset; then perhaps a drain, and perhaps another counter."""
+
+    kind: str
+    caller: str
+    hours: int
+    is_drawn: bool
+    drains: bool
+    is_replaced: bool
+
+
+SENT = st.builds(
+    Sent,
+    st.sampled_from(["key", "key", "user"]),
+    st.sampled_from("abcdefghij"),
+    st.sampled_from([0] * 12 + [1]),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+    st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3), st.lists(SENT, min_size=8, max_size=60))
+def test_drawn_callers_are_those_of_the_slow_counter(
+    counter_class: CounterClass, callers_max: int, sent: list[Sent]
+) -> None:
+    """With offsets far apart, half of which are drawn; callers of two kinds."""
+    fields = {"user": TextField(("user",))}
+    mapping = replace(mapping_of(fields, callers_max=callers_max), caller=("api_key", "user"))
+    mapping = replace(mapping, future_ms_max=100 * HOUR_MS)
+
+    def new(cls: CounterClass) -> Counter:
+        return cls({"log": mapping}, ["caller"])
+
+    fast, slow = new(counter_class), new(SlowCounter)
+    states = CounterStates()
+    start, hours, unsent = 0, 0, list[Record]()
+    for number, one in enumerate(sent):
+        hours += one.hours
+        drawn = drawn_offset(number)
+        value = json.dumps({one.kind: one.caller, "ts": NOW_MS + hours * HOUR_MS}).encode()
+        offset = drawn if one.is_drawn else number * 1024 + (drawn + 1) % 1024
+        unsent.append(Record(offset, NOW_MS, value))
+        if not one.drains and number < len(sent) - 1:
+            continue
+        records = Records.of(PART, start, (number + 1) * 1024, unsent)
+        assert fast.feed(records) == slow.feed(records)
+        start, unsent = records.next, []
+        counted = fast.drain()
+        assert comparable(counted) == comparable(slow.drain())
+        states.store(counted)
+        if one.is_replaced:
+            fast = new(counter_class)
+            fast.resume(PART, states.of(PART))
