@@ -14,6 +14,7 @@ from typing import Any
 __all__ = [
     "MISSING",
     "NAME_BYTES_MAX",
+    "PREFIX6",
     "UNNAMED",
     "NameDigest",
     "address_of",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 NAME_BYTES_MAX = 256
+PREFIX6 = 64  # bits of an IPv6 address by which its caller is counted: a household has 2**64 addresses
 
 DIGEST_CHARS = 32  # hexadecimal: 128 bits, so that two names never have one digest
 SECRET_BYTES_MIN = 16
@@ -67,8 +69,8 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
 
     Args:
         text: The text.
-        prefix6: How many bits of an IPv6 address count, because one household has 2**64 addresses. Below 128
-            the others become 0, and the number of bits becomes a suffix.
+        prefix6: How many bits of an IPv6 address count; all by default. Below 128 the others become 0, and
+            the number of bits becomes a suffix.
 
     Example:
         >>> address_of("2001:DB8:0:0:1::9", 64), address_of("::ffff:192.0.2.1"), address_of("1.2.3")
@@ -105,7 +107,7 @@ def typed(kind: str, text: str) -> str:
     return f"{kind}:{text}"
 
 
-def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
+def caller_of(*, prefix6: int = PREFIX6, **names: str | None) -> str:
     r"""The typed name of a caller, made from the first of `names` that is usable; "" when none is.
 
     A name is not usable if it is too long, has hidden characters, or, for `address`, not an IP address. What
@@ -113,14 +115,14 @@ def caller_of(*, prefix6: int = 128, **names: str | None) -> str:
     counted under its address, and without that under `unnamed:`; guards ask for the same.
 
     Args:
-        prefix6: How many bits of an IPv6 address count.
+        prefix6: How many bits of an IPv6 address count, as in the log's mapping.
         **names: The caller's names by kind, in the order of the source's `caller` setting, and its address.
             None, "" and "-" are absent.
 
     Example:
         >>> caller_of(api_key="acme", address="192.0.2.1")
         'api_key:acme'
-        >>> caller_of(user="a\x00b", address="2001:db8::9", prefix6=64)
+        >>> caller_of(user="a\x00b", address="2001:db8::9")
         'address:2001:db8::/64'
         >>> caller_of(address="unix:")
         ''

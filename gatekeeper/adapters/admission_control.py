@@ -22,12 +22,11 @@ from gatekeeper.adapters.refusal_response import (
     require_style,
 )
 from gatekeeper.gate import Gate
-from gatekeeper.identity import address_of
+from gatekeeper.identity import PREFIX6, address_of
 from gatekeeper.model import Decision
 
 log = logging.getLogger("gatekeeper")
 
-PREFIX6 = 64  # one household; limits on single addresses would give it 2**64 limits
 
 # Keys of the request log's notes, in ASGI's state and in WSGI's environment.
 NOTES_STATE_KEY = "request_log"

@@ -27,7 +27,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
-from gatekeeper.identity import NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest
 from gatekeeper.model import ALLOWED
 
 __all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "routes", "user"]
@@ -116,7 +116,7 @@ def user(read: Callable[[Scope], str | None] | None = None) -> Extractor:
     return lambda scope: caller_name("user", (read or _authenticated_user)(scope) or "")
 
 
-def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
+def address(trusted_proxies: Iterable[str] = (), prefix6: int = PREFIX6) -> Extractor:
     """Returns an extractor of the caller `address:...` from the client's address.
 
     Args:
@@ -124,7 +124,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
             to left; "unix" for a proxy that connects through a Unix socket.
         prefix6: Bits of an IPv6 address that count; must equal `prefix6` in the log's mapping.
 
-    >>> address(prefix6=64)({"client": ("2001:db8::7", 50000), "headers": []})
+    >>> address()({"client": ("2001:db8::7", 50000), "headers": []})
     'address:2001:db8::/64'
     """
     client_of = behind(trusted_proxies)

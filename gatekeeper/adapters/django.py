@@ -47,7 +47,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
-from gatekeeper.identity import NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest
 
 __all__ = [
     "Gatelock",
@@ -165,7 +165,7 @@ def _name_of(user: Any) -> str:
     return caller_name("user", user.get_username()) if user is not None and user.is_authenticated else ""
 
 
-def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extractor:
+def address(trusted_proxies: Iterable[str] = (), prefix6: int = PREFIX6) -> Extractor:
     """Returns an extractor of the caller `address:...` from the client's address.
 
     Args:
@@ -174,7 +174,7 @@ def address(trusted_proxies: Iterable[str] = (), prefix6: int = 128) -> Extracto
         prefix6: Bits of an IPv6 address that count; must equal `prefix6` in the log's mapping.
 
     >>> from types import SimpleNamespace
-    >>> address(prefix6=64)(SimpleNamespace(META={"REMOTE_ADDR": "2001:db8::7"}, headers={}))
+    >>> address()(SimpleNamespace(META={"REMOTE_ADDR": "2001:db8::7"}, headers={}))
     'address:2001:db8::/64'
     """
     proxies = TrustedProxies(trusted_proxies)

@@ -84,7 +84,7 @@ def test_the_parts_of_a_combined_line_are_fields_by_default(read: Read) -> None:
     assert mapping.format == "combined"
     assert mapping.time == TimeField(("time",), "clf")
     assert mapping.caller == ("address",), "servers write what a client says where the user is"
-    assert mapping.fields["address"] == AddressField(("address",))
+    assert mapping.fields["address"] == AddressField(("address",), 64)
     assert mapping.fields["resource"] == ResourceField(("path",), ("/v1/items/{id}",))
     assert mapping.fields["bytes"] == NumberField(("bytes",))
     assert mapping.fields["status"] == TextField(("status",))

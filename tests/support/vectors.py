@@ -17,7 +17,7 @@ class Vector(NamedTuple):
 
     names: dict[str, str | None]
     caller: str
-    prefix6: int = 128
+    prefix6: int = 64
 
     def __str__(self) -> str:
         return json.dumps(self.names)[:60]

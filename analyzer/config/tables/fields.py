@@ -26,7 +26,7 @@ from analyzer.core.records.mapping import (
     TimeField,
     TimeUnit,
 )
-from gatekeeper.identity import NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest
 
 DurationUnit = Literal["s", "ms", "us", "ns"]
 DigestName = Literal["sha256"]
@@ -60,7 +60,7 @@ class TimeEntry(FieldEntry):
 
 
 class AddressEntry(FieldEntry):
-    prefix6: Annotated[int, integer_between(1, 128)] = 128
+    prefix6: Annotated[int, integer_between(1, 128)] = PREFIX6
 
     def field(self) -> AddressField:
         return AddressField(self.path, self.prefix6)

@@ -29,6 +29,7 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from gatekeeper.identity import PREFIX6
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make the expression backtrack.
 QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
@@ -71,7 +72,7 @@ NO_REQUEST = (None,) * len(REQUEST_PARTS)
 
 # The fields of a source that maps none.
 FIELDS: dict[str, Field] = {
-    "address": AddressField(("address",)),
+    "address": AddressField(("address",), PREFIX6),
     "user": TextField(("user",)),
     "resource": ResourceField(("path",)),
     "method": TextField(("method",)),

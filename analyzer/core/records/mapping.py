@@ -33,6 +33,7 @@ class AddressField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """An IP address in its canonical spelling; IPv6 cut to its first `prefix6` bits."""
 
     path: FieldPath
+    # The configuration has another default. Digests of stored plans omit this one, so it must not change.
     prefix6: int = 128
 
 

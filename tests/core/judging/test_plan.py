@@ -25,6 +25,7 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from gatekeeper.identity import PREFIX6
 from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
@@ -240,3 +241,9 @@ def test_a_plan_of_format_1_without_a_kind_has_policies_of_one_kind() -> None:
     assert plan == Plan()
     policies: tuple[Policy, ...] = plan.policies
     assert policies == ()
+
+
+def test_the_cut_of_addresses_that_files_have_by_default_is_in_the_digest() -> None:
+    """Earlier versions had another default, which is not: their plans differ from the files of this one."""
+    assert meaning(AddressField(("ip",), 128)) == {"": "address", "path": ["ip"]}
+    assert meaning(AddressField(("ip",), PREFIX6)) == {"": "address", "path": ["ip"], "prefix6": 64}

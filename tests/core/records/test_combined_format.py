@@ -18,6 +18,7 @@ from analyzer.core.records.combined_format import (
     split_block,
 )
 from analyzer.core.records.mapping import AddressField, ResourceField, SourceMapping
+from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
 
 AGENT = '"https://a.example/" "Mozilla/5.0 (X11)"'
@@ -149,7 +150,7 @@ def test_a_line_that_begins_with_host_and_port_is_read_by_its_address(
     line = f"{vhost} {USUAL.replace('192.0.2.1', address).replace(' ann ', ' - ')} {AGENT}"
     assert parts(line) == (parts(line.partition(" ")[2]) or {}) | {"vhost": vhost}
     found = counted(SourceMapping(format=name, caller=("user", "address")), line.encode(), kafka_ms=None)
-    assert totals(found) == {(f"address:{address}", "requests"): (1, 0)}
+    assert totals(found) == {(caller_of(address=address), "requests"): (1, 0)}
 
 
 @pytest.mark.parametrize("address", ["2001:db8::1", "a.example", "192.0.2.1", "::1"])

@@ -33,7 +33,7 @@ BY_HEADER = [
     for vector in VECTORS
     for kind, text in vector.names.items()
     if len(vector.names) == 1 and text and kind in ("api_key", "user", "address")
-    if kind != "address" or vector.prefix6 == 128  # an address in a header is checked whole
+    if kind != "address" or vector.prefix6 == 64  # an address in a header is cut as logs cut it by default
 ]
 LOGGED = [
     vector
