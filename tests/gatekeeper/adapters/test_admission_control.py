@@ -267,7 +267,7 @@ class TestPerAddress:
     def identities(number: int) -> list[RequestIdentity]:
         return [RequestIdentity(f"api_key:random-{n}", "192.0.2.7") for n in range(number)]
 
-    def test_a_new_key_with_each_request_is_no_way_around_a_limit(
+    def test_a_client_with_a_new_key_in_each_request_meets_the_limit(
         self, gate: Gate, clock: ManualClock
     ) -> None:
         by_caller, by_address = SlidingLog(20, 1, clock=clock), SlidingLog(50, 1, clock=clock)
@@ -279,7 +279,7 @@ class TestPerAddress:
         other = RequestIdentity("api_key:cleo", "192.0.2.8")
         assert both.check(other).decision.allowed, "other addresses are not concerned"
 
-    def test_it_is_awaited_like_other_limiters(self, gate: Gate, clock: ManualClock) -> None:
+    def test_a_limiter_by_address_is_awaited_like_others(self, gate: Gate, clock: ManualClock) -> None:
         controller = AdmissionController(gate, [PerAddress(SlidingLog(2, 1, clock=clock))], awaited=True)
         answers = [asyncio.run(controller.check_async(identity)) for identity in self.identities(3)]
         assert [answer.decision.allowed for answer in answers] == [True, True, False]
