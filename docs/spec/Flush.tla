@@ -24,7 +24,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   Commit       = analyzer.store.transaction.sql_store.SqlStore.transaction
 \*   Collect      = analyzer.pipeline.Pipeline.collect
 \*   StartOver    = analyzer.daemon.Daemon.start_over
-\*   AdoptPlan    = analyzer.daemon.Daemon.adopt_active_plan
+\*   AdoptPlan    = analyzer.daemon.Daemon.adopt_plan
 \*   Activate     = analyzer.store.transaction.plans.activate
 
 CONSTANTS

@@ -12,7 +12,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   CheckPlan          = analyzer.store.transaction.flush.SqlFlush.check_plan
 \*   Apply              = analyzer.store.transaction.flush.SqlFlush.apply
 \*   Growth             = analyzer.core.judging.totals.growth_of
-\*   AdoptPlan          = analyzer.daemon.Daemon.adopt_active_plan
+\*   AdoptPlan          = analyzer.daemon.Daemon.adopt_plan
 \*   Activate           = analyzer.store.transaction.plans.activate
 \*   StepsAfter         = analyzer.core.judging.activation_steps.steps_after
 \*   UnreadyPolicies    = analyzer.core.judging.activation_steps.unready_policies

@@ -142,7 +142,7 @@ def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
         2,
         f"{topic}[0]: 999 is outside the log, which has [0, 40) now\n",
     )
-    assert here.accept(max(keys), "next").exit_code == 2
+    assert here.accept(max(keys), "next").exit_code == 1, "nothing waits for a decision there"
     for p in damages:
         accepted = here.accept(p, "next")
         assert (accepted.exit_code, accepted.stderr) == (0, "")

@@ -68,8 +68,8 @@ class World:
 
     def start(self, apikey: str) -> Analyzer:
         """Starts an analyzer whose mapping reads `apikey` from the field CORRECTED or WRONG."""
-        name = apikey.replace(" ", "-")
-        self.analyzer = Analyzer(self._folder, name, self._configuration(apikey), self._database)
+        # Under one name: a corrected file is an edit, and comes in force.
+        self.analyzer = Analyzer(self._folder, "analyzer", self._configuration(apikey), self._database)
         return self.analyzer
 
     def _configuration(self, apikey: str) -> str:

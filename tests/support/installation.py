@@ -109,8 +109,9 @@ class Installation:
         return {row["partition"]: row["skipped"] for row in self.audit()["partitions"] if row["skipped"]}
 
     def acts(self) -> list[dict[str, str]]:
-        """Returns the audit log of manual acts, the latest first."""
-        return [json.loads(line) for line in self.gatelock("events", "list", "--json").output.splitlines()]
+        """Returns the audit log of manual acts, the latest first, without changes of the plan."""
+        events = [json.loads(line) for line in self.gatelock("events", "list", "--json").output.splitlines()]
+        return [event for event in events if event["act"] != "plan put in force"]
 
 
 def write(kafka: RealKafka, topic: str, partition: int, begin: int, count: int = 10) -> set[str]:

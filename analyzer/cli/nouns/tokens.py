@@ -82,7 +82,8 @@ def _require_consent(engine: Engine) -> None:
     gates = [gate.status for gate in reporting_gates(engine) if not gate.is_silent]
     if not gates:
         return
-    names = ", ".join(f"{gate.application} {gate.instance}".strip() for gate in gates[:LISTED_MAX])
+    listed = sorted(f"{gate.application} {gate.instance}".strip() for gate in gates)[:LISTED_MAX]
+    names = ", ".join(listed)
     more = f" and {len(gates) - LISTED_MAX} more" if len(gates) > LISTED_MAX else ""
     what = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
     if not sys.stdin.isatty():

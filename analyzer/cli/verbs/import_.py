@@ -7,6 +7,7 @@ import re
 import threading
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -143,9 +144,7 @@ def import_(
         from analyzer.logs import set_up
 
         set_up(settings.analyzer.log or "console")  # lines for people, among the sentences of this command
-        # The end reports each file that stopped, in the words of its log line.
-        logging.getLogger("analyzer.files").setLevel(logging.CRITICAL)
-        with opened(settings) as engine:
+        with _silent("analyzer.files"), opened(settings) as engine:
             progress = ImportProgress(mapping=settings.mappings()[source])
             try:
                 daemon, imported = build_import(settings, engine, progress, source, files, host)
@@ -160,6 +159,18 @@ def import_(
         is_readable = progress.rejected_share <= share_max and not problems
         if not is_readable or (progress.stored["seen"] and not progress.stored["counted"]):
             raise typer.Exit(FOUND)
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keeps a logger silent: the end reports each file that stopped, in the words of its log line."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _parse_share(text: str) -> float:
