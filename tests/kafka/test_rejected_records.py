@@ -234,6 +234,7 @@ def test_a_retry_that_is_killed_again_and_again_counts_each_record_once(world: N
         here.write(partition, 1_000, "apikey")
     here.start(WRONG)
     here.wait(counted=0, rejected=bad)
+    assert here.run("policies", "apply")[0] == 0, "a retry counts by the mapping in force"
     killed = 0
     while killed < 3:
         process = here.begin_retry()

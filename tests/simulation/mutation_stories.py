@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.core.counting.meters import DAY_S
-from tests.simulation.acts import Act, ClockLeap, Dump, Kill, Rebalance, Requests, Restore, Size, Sleep, Stop
+from tests.simulation.acts import Act, ClockLeap, Dump, Kill, Rebalance, Requests, Restore, Size, Sleep
 from tests.simulation.analyzers import RESOURCES
 from tests.simulation.stories import Story
 
@@ -36,16 +36,6 @@ STORIES: Mapping[str, Story] = {
         (4.0, Kill(0, 0.2)),
         (9.0, Dump()),
     ),
-    # The dump is of version 1. The second analyzer brings the second plan as version 2, and after the restore
-    # another one with the same number, while the first analyzer remembers the second.
-    "plan_compared_by_number": story(
-        (0, 0),
-        (1.0, requests("eve", 1)),
-        (2.0, Dump()),
-        (2.5, Stop(1, 1)),
-        (5.5, Restore(1, 4)),
-        (7.5, requests("eve", 8)),
-    ),
     # The partition is assigned a second time at an offset that the restored database has not reached.
     "positions_of_the_group": story(
         (0,),
@@ -54,15 +44,6 @@ STORIES: Mapping[str, Story] = {
         (2.5, requests("eve", 1)),
         (3.5, Rebalance(by_force=True)),
         (5.0, Restore(None, 0)),
-    ),
-    # The second analyzer drops a sum and brings it back, under another number; the first one counts on.
-    "catalog_read_once": story(
-        (0, 0),
-        (1.0, requests("eve", 2)),
-        (2.0, Stop(1, 3)),
-        (5.0, requests("eve", 1)),
-        (6.0, Stop(1, 0)),
-        (9.0, requests("eve", 3)),
     ),
     # A limit of 25 is reached; the process that starts while the clock is ahead prunes at once.
     "totals_pruned_by_the_clock": story(
@@ -76,20 +57,5 @@ STORIES: Mapping[str, Story] = {
         *((1.0 + at, requests("eve", 8)) for at in range(4)),
         (6.0, ClockLeap(3.0)),
         (12.0, requests("ann", 1)),
-    ),
-    # The total is above the old limit of 14, whose lock only tags, and reaches the new one of 25 after the
-    # activation has judged it and before it clears locks.
-    "clearing_without_writing": story(
-        (4, 4, 4),
-        (0.6, requests("acme", 8)),
-        (0.63, requests("acme", 8, clock_s=-7_200.0)),
-        (3.8, Kill(2, 8.0)),
-        (3.84, requests("acme", 7, clock_s=-7_200.0)),
-        (8.5, Sleep(3_600.0)),
-        (8.6, Stop(2, 2)),
-        (11.8, requests("acme", 7)),
-        (12.0, Stop(1, 1)),
-        seed=2,
-        has_small_steps=True,
     ),
 }

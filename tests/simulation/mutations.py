@@ -27,7 +27,7 @@ from analyzer.store.transaction import flush, lock_feed, plans
 from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from gatekeeper.feed import poller
-from gatekeeper.model import Change, Clear, Update
+from gatekeeper.model import Change, Update
 from gatekeeper.sources import sql
 from gatekeeper.view import lock_view
 from gatekeeper.view.lock_view import LockView, ViewOutOfStep
@@ -61,7 +61,10 @@ def versions_from_a_sequence(patch: Patch) -> None:
 
 
 def plan_compared_by_number(patch: Patch) -> None:
-    """A plan of another history with the same number passes for the one in force."""
+    """A plan of another history with the same number passes for the one in force.
+
+    For the interleavings: few stories keep one analyzer away from a restore for as long as it takes.
+    """
     patch.setattr(plans, "is_in_force", lambda *_: True)
 
 
@@ -173,19 +176,6 @@ def activation_without_clearing(patch: Patch) -> None:
     patch.setattr(Activation, "_clear", lambda _self, _step: None)
 
 
-def clearing_without_writing(patch: Patch) -> None:
-    """A lock that a flush found between the steps of an activation keeps the settings of the old plan."""
-    clear = Activation._clear
-
-    def clear_only(self: Activation, step: Any) -> Any:
-        before = len(self.changes)
-        left = clear(self, step)
-        self.changes[before:] = [change for change in self.changes[before:] if isinstance(change, Clear)]
-        return left
-
-    patch.setattr(Activation, "_clear", clear_only)
-
-
 def activation_without_judging(patch: Patch) -> None:
     """A lowered limit takes effect only when a caller is counted the next time."""
     patch.setattr(Activation, "_judge", lambda _self, _step: None)
@@ -279,7 +269,6 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         without_compare_and_set,
         offsets_in_a_separate_transaction,
         versions_from_a_sequence,
-        plan_compared_by_number,
         plan_not_checked,
         catalog_read_once,
         poll_applied_twice,
@@ -290,7 +279,6 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         filling_without_the_position,
         empty_resources_judged,
         activation_without_clearing,
-        clearing_without_writing,
         activation_without_judging,
         ended_locks_stay,
         marks_not_compared,
