@@ -114,12 +114,12 @@ class Fleet:
 
     def activate(self) -> None:
         """Puts the plan of the configuration in force."""
-        for attempt in range(10):
+        for attempt in range(30):
             try:
                 SqlStore(self.engine, "operator").activate(self.plan)
                 return
             except StoreAway:  # perhaps busy: a statement waits for rows at most 2 s
-                if attempt == 9:
+                if attempt == 29:
                     raise
 
     def traffic(self, random: Random) -> Traffic:

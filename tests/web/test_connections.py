@@ -77,6 +77,8 @@ def test_a_connection_beyond_the_bound_is_refused_with_retry_after(
         with ExitStack() as stack:
             for _ in range(3):  # the server accepts connections in the order in which they are made
                 stack.enter_context(line_to(url)).sendall(request_for(feed, wait=30))
+            settled_s = time.monotonic() + 1.0  # before that, newcomers take their places
+            wait_until(lambda: time.monotonic() > settled_s)
             answer = plain_http.get(f"{url}/v1/locks")
             assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
             assert 5 <= int(answer.headers["retry-after"]) < 15
