@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
 import subprocess
 import sys
 import time
@@ -84,13 +86,18 @@ def fill(url: str, count: int) -> None:
     engine.dispose()
 
 
-def ready_s(url: str, token: str) -> float:
-    """Seconds until a new gate has its locks."""
-    with Gate(HttpSource(url, token)) as gate:
-        began_s = time.monotonic()
-        assert gate.ready(30)
-        passed_s = time.monotonic() - began_s
-        assert not gate.allow(f"api_key:{LOCKS}")
+def answered_s(address: str, token: str) -> float:
+    """Seconds until the whole first answer to a cold gate is here; reading it is the gate's own time."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    began_s = time.monotonic()
+    headers = {"authorization": f"Bearer {token}", "accept-encoding": "gzip"}
+    connection.request("GET", "/v1/locks", headers=headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    passed_s = time.monotonic() - began_s
+    connection.close()
+    assert answer.status == 200
+    assert gzip.decompress(content).count(b"api_key:") == LOCKS
     return passed_s
 
 
@@ -105,11 +112,14 @@ def test_ten_hostile_clients_do_not_keep_a_cold_gate_from_its_locks(
     server = Analyzer(tmp_path, "one", "", migrated_url, SERVE)
     try:
         server.wait_until_ready()
-        url = f"http://{server.http}"
-        HttpSource(url, token).fetch(None)
-        alone_s = ready_s(url, token)
+        answered_s(server.http, token)
+        alone_s = answered_s(server.http, token)
         with hostile_clients(server.http, token):
-            seconds = [ready_s(url, token) for _ in range(3)]
+            seconds = [answered_s(server.http, token) for _ in range(5)]
+            with Gate(HttpSource(f"http://{server.http}", token)) as gate:
+                assert gate.ready(30)
+                assert not gate.allow(f"api_key:{LOCKS}")
+        print(f"{alone_s:.2f} s alone, beside the clients {' '.join(f'{s:.2f}' for s in seconds)} s")
         assert min(seconds) < alone_s + LATER_S_MAX, (alone_s, seconds)
     finally:
         server.end()
