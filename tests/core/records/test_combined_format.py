@@ -296,6 +296,14 @@ def test_a_value_of_several_lines_is_not_split() -> None:
     assert match_lines(lines)[1] == {0: "bad-line", 1: "bad-line"}
 
 
+@pytest.mark.parametrize(
+    ("end", "is_read"), [("", True), (" x", True), ("x", False), ('"', False), (' "x', True)]
+)
+def test_a_blank_separates_the_agent_from_what_follows(end: str, is_read: bool) -> None:
+    line = f'192.0.2.1 - - [20/Nov/2026:22:13:20 +0000] "GET / HTTP/1.1" 200 0 "-" "curl"{end}'
+    assert match_lines([line.encode()])[1] == ({} if is_read else {0: "bad-line"})
+
+
 @pytest.mark.parametrize("more", ["", ' "192.0.2.9"'])
 def test_ordinary_lines_are_split(more: str) -> None:
     assert split_block([(line + more).encode() for line in ORDINARY * 3]) is not None

@@ -48,6 +48,16 @@ class Line:
         self.at += 1
         return self.line[begin : self.at - 1]
 
+    def skip_referer_and_agent(self) -> None:
+        """Skips both quoted texts, or nothing where the line does not go on with two of them."""
+        begin = self.at
+        try:
+            for _ in range(2):
+                self.expect(" ")
+                self.quoted()
+        except Refused:
+            self.at = begin
+
     def user_and_time(self) -> tuple[str, str]:
         """Reads up to the quote of the request: the time is in the last brackets, the user before them."""
         if self.line.startswith('"" ', self.at):
@@ -104,6 +114,7 @@ class Line:
         size = self.until(" ")
         if not is_number(status) or not is_number(size) or (status != "-" and len(status) != 3):
             raise Refused("bad-line")
+        self.skip_referer_and_agent()
         if self.at < len(self.line):
             self.expect(" ")  # the rest of the line is not checked
         found = {
