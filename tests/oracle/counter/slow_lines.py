@@ -49,7 +49,7 @@ class Line:
         return self.line[begin : self.at - 1]
 
     def skip_referer_and_agent(self) -> None:
-        """Skips both quoted texts, or nothing where the line does not go on with two of them."""
+        """Skips both quoted texts, or nothing where two of them do not follow."""
         begin = self.at
         try:
             for _ in range(2):
