@@ -80,7 +80,8 @@ def range_key(text: str) -> TableKey | None:
     bits are ignored; a range of IPv4-mapped addresses is a range of IPv4.
     """
     address_text, _, bits = text.partition("/")
-    if ":" in address_text and "%" not in address_text and bits.isascii() and bits.isdigit():
+    is_six = ":" in address_text and "%" not in address_text
+    if is_six and len(bits) <= 3 and bits.isascii() and bits.isdigit():
         # A tenth of the cost of ip_network: there may be 100,000 callers that are networks.
         address, length = parse_address(address_text), int(bits)
         if address is not None and address.version == 6 and length <= ADDRESS_BITS[6]:

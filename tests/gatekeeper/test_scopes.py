@@ -17,7 +17,7 @@ from gatekeeper.testing import ManualClock
 from gatekeeper.view.fast_path import fast_path_of
 from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply
 from gatekeeper.view.lookup_keys import CACHED_ROUTE_CHARACTERS_MAX, normalize_route, parse_address, table_key
-from tests.gatekeeper.test_view import an_update
+from tests.gatekeeper.test_view import a_view, an_update
 from tests.support.feed import HandFeed, a_lock
 
 ACME = "api_key:acme"
@@ -157,6 +157,12 @@ def test_a_block_may_be_locked_in_the_scope_address() -> None:
     """A log may count the first 64 bits of an IPv6 address, and write the block as the address."""
     assert applies(on("2001:db8::/64"), address="2001:db8::abcd")
     assert not applies(on("2001:db8::/64"), address="2001:db8:0:1::")
+
+
+@pytest.mark.parametrize("bits", ["9" * 5_000, "129", "-1", "", "٣", "64/64", "64 "])
+def test_a_malformed_range_is_counted_and_harms_no_other_lock(bits: str) -> None:
+    view = a_view(in_range(f"2001:db8::/{bits}"), a_lock(ACME))
+    assert (len(view), view.ignored) == (1, {"malformed range": 1})
 
 
 @pytest.mark.parametrize("key", ["0.0.0.0/0", "::/0"])
