@@ -5,7 +5,6 @@ The analyzer and the gate call the same functions, and the same vectors test bot
 
 from __future__ import annotations
 
-import hmac
 import re
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -181,5 +180,8 @@ class NameDigest:
         Raises:
             UnicodeEncodeError: The text contains half of a surrogate pair: it cannot be a name.
         """
+        # Imported late: hmac loads OpenSSL, which every application with a guard would load otherwise.
+        import hmac
+
         secret: Any = self.secret  # bytes, since __post_init__
         return hmac.digest(secret, text.encode(), "sha256").hex()[:DIGEST_CHARS]

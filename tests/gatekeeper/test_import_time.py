@@ -17,3 +17,10 @@ def test_importing_takes_less_than_30_ms() -> None:
         ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
         took_ms.append(float(ran.stdout) * 1000)
     assert min(took_ms) < MS_MAX
+
+
+def test_guards_load_no_openssl() -> None:
+    """It is needed by digests of names alone."""
+    loaded = "import sys, gatekeeper.adapters.asgi; print('_hashlib' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
