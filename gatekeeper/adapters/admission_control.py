@@ -27,7 +27,6 @@ from gatekeeper.model import Decision
 
 log = logging.getLogger("gatekeeper")
 
-
 # Keys of the request log's notes, in ASGI's state and in WSGI's environment.
 NOTES_STATE_KEY = "request_log"
 NOTES_ENVIRON_KEY = f"gatelock.{NOTES_STATE_KEY}"
@@ -83,9 +82,7 @@ class RequestIdentity(NamedTuple):
     @property
     def key(self) -> str:
         """The limiters' key: the caller, or the address of a request without one, IPv6 by its /64."""
-        if self.caller or not self.address:
-            return self.caller
-        return f"address:{address_of(self.address, PREFIX6) or self.address}"
+        return self.caller or self.address_key
 
     @property
     def address_key(self) -> str:
@@ -98,58 +95,43 @@ class RequestIdentity(NamedTuple):
 class PerAddress:
     """A limiter of a guard that is keyed by the address of the client, with or without a caller.
 
-    A client may send another key with each request, and meets a limiter by caller never twice.
+    A client that sends another key with each request never meets a limiter by caller twice.
 
     Args:
         limiter: The limiter. Its limit holds for all callers of one address together, such as an office:
-            choose it larger than that of one caller. It must not be shared with a limiter by caller.
+            choose it larger than that of one caller. Give the guard another one by caller: requests without a
+            caller would be counted in it twice.
+
+    Raises:
+        TypeError: `limiter` is not a limiter.
 
     Example:
         >>> from gatekeeper import SlidingLog
-        >>> PerAddress(SlidingLog(limit=200, period=1, name="burst-address")).name
-        'burst-address'
+        >>> PerAddress(SlidingLog(limit=200, period=1, name="flood"))
+        PerAddress(<SlidingLog 'flood': 200 in any 1 s>)
     """
 
+    __slots__ = ("limiter",)
+
     def __init__(self, limiter: GuardLimiter) -> None:
+        if isinstance(limiter, PerAddress) or not is_limiter(limiter):
+            raise TypeError(f"limiter: expected a limiter, got {limiter!r:.80}")
         self.limiter = limiter
 
-    def check(self, key: str, cost: int, /) -> Decision:
-        """Asks the limiter.
+    def __repr__(self) -> str:
+        return f"PerAddress({self.limiter!r})"
 
-        Args:
-            key: The address.
-            cost: Permits.
-        """
-        return self.limiter.check(key, cost)
 
-    def refund(self, key: str, cost: int, /) -> None:
-        """Gives permits back.
-
-        Args:
-            key: The address.
-            cost: Permits.
-        """
-        self.limiter.refund(key, cost)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "limiter":  # not made yet: a copy is being unpickled
-            raise AttributeError(name)
-        return getattr(self.limiter, name)
+Charge = tuple[GuardLimiter, str]  # a limiter that gave permits, and the key that it gave them to
 
 
 class CheckResult(NamedTuple):
     """Decision on a request, and the permits that limiters gave for it."""
 
     decision: Decision
-    key: str = ""
     cost: int = 1
-    charged: tuple[GuardLimiter, ...] = ()
+    charged: tuple[Charge, ...] = ()
     limiter_name: str = ""  # of the limiter with least remaining
-    address_key: str = ""
-
-    def key_of(self, limiter: GuardLimiter) -> str:
-        """Returns the key that a limiter was asked with."""
-        return self.address_key if type(limiter) is PerAddress else self.key
 
 
 class AdmissionController:
@@ -166,41 +148,46 @@ class AdmissionController:
 
     Raises:
         ValueError: `headers` is unknown, or a limiter's store has the wrong kind of client.
+        TypeError: One of `limiters` is not a limiter.
     """
 
     def __init__(
         self,
         gate: Gate,
-        limiters: Iterable[GuardLimiter] = (),
+        limiters: Iterable[GuardLimiter | PerAddress] = (),
         *,
         awaited: bool = False,
         shadow: bool = False,
         headers: HeaderStyle = "off",
     ) -> None:
         require_style(headers)
+        limiters = tuple(limiters)
+        for one in limiters:
+            if not is_limiter(one):
+                raise TypeError(f"limiters: expected limiters, got {one!r:.80}")
         self.gate = gate
-        self._limiters = tuple(limiters)
-        require_store_client(self._limiters, awaited=awaited)
-        self._checks = [(limiter, type(limiter) is PerAddress) for limiter in self._limiters]
+        self._checks = [
+            (one.limiter, True) if isinstance(one, PerAddress) else (one, False) for one in limiters
+        ]
+        require_store_client((limiter for limiter, _ in self._checks), awaited=awaited)
         self._async_checks = [(*pair, _suspending_check(pair[0])) for pair in self._checks]
         self._shadow = shadow
         self._headers: HeaderStyle = headers
-        self._in_flight = [limiter for limiter in self._limiters if _holds_permits(limiter)]
         # Only then must an adapter follow the response to its end.
-        self.holds_permits = bool(self._in_flight)
+        self.holds_permits = any(_holds_permits(limiter) for limiter, _ in self._checks)
 
     def check(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining."""
         if self.gate.startup.is_due:
             self.gate.startup.wait()
         decision = self._check_gate(identity)
-        if not self._limiters or decision.shadow or not decision.allowed:
+        if not self._checks or decision.shadow or not decision.allowed:
             return self.gate_result(decision, identity)
-        result = CheckResultBuilder(decision, identity)
+        result, own_key, cost = CheckResultBuilder(decision, identity.cost), identity.key, identity.cost
         try:
             for limiter, is_per_address in self._checks:
-                key = identity.address_key if is_per_address else result.key
-                if not result.add(limiter, limiter.check(key, identity.cost)):
+                key = identity.address_key if is_per_address else own_key
+                if not result.add(limiter, key, limiter.check(key, cost)):
                     break
         except BaseException:
             self._refund_charges(result)
@@ -215,15 +202,14 @@ class AdmissionController:
         if self.gate.startup.is_due:
             await self.gate.startup.wait_async()
         decision = self._check_gate(identity)
-        if not self._limiters or decision.shadow or not decision.allowed:
+        if not self._checks or decision.shadow or not decision.allowed:
             return self.gate_result(decision, identity)
-        result = CheckResultBuilder(decision, identity)
+        result, own_key, cost = CheckResultBuilder(decision, identity.cost), identity.key, identity.cost
         try:
             for limiter, is_per_address, check in self._async_checks:
-                key = identity.address_key if is_per_address else result.key
-                cost = identity.cost
+                key = identity.address_key if is_per_address else own_key
                 answer = limiter.check(key, cost) if check is None else await check(key, cost)
-                if not result.add(limiter, answer):
+                if not result.add(limiter, key, answer):
                     break
         except BaseException:  # also CancelledError: the client disconnected while a store was awaited
             await self._refund_charges_async(result)
@@ -233,33 +219,36 @@ class AdmissionController:
         await self._refund_charges_async(result)
         return self.gate_result(result.decision, identity)
 
-    def check_gate(self, identity: RequestIdentity) -> CheckResult:
+    async def check_gate_async(self, identity: RequestIdentity) -> CheckResult:
         """Returns the gate's decision alone, which takes nothing from limiters."""
+        if self.gate.startup.is_due:
+            await self.gate.startup.wait_async()
         return self.gate_result(self._check_gate(identity), identity)
 
     def refund(self, result: CheckResult) -> None:
         """Returns permits to the limiters, except those of requests in flight (`leave`)."""
-        for limiter in result.charged:
-            if limiter not in self._in_flight:
-                limiter.refund(result.key_of(limiter), result.cost)
+        for limiter, key in result.charged:
+            if not _holds_permits(limiter):
+                limiter.refund(key, result.cost)
 
     async def refund_async(self, result: CheckResult) -> None:
         """Returns permits to the limiters, except those of requests in flight (`leave_async`)."""
-        for limiter in result.charged:
-            if limiter not in self._in_flight:
-                await refund_async(limiter, result.key_of(limiter), result.cost)
+        for limiter, key in result.charged:
+            if not _holds_permits(limiter):
+                await refund_async(limiter, key, result.cost)
 
     def leave(self, result: CheckResult) -> None:
         """Returns the permits of a request in flight: its response is complete."""
-        for limiter in self._in_flight:
-            if limiter in result.charged:
-                limiter.leave(result.key_of(limiter), result.cost)
+        if self.holds_permits:
+            for limiter, key in result.charged:
+                if _holds_permits(limiter):
+                    limiter.leave(key, result.cost)
 
     async def leave_async(self, result: CheckResult) -> None:
         """Returns the permits of a request in flight: its response is complete."""
-        for limiter in self._in_flight:
-            if limiter in result.charged:
-                leaving = limiter.leave(result.key_of(limiter), result.cost)
+        if self.holds_permits:
+            for limiter, key in result.charged:
+                leaving = limiter.leave(key, result.cost) if _holds_permits(limiter) else None
                 if leaving is not None:
                     await leaving
 
@@ -304,49 +293,39 @@ class AdmissionController:
         return result.build()
 
     def _refund_charges(self, result: CheckResultBuilder) -> None:
-        for limiter in result.charged:
-            limiter.refund(result.key_of(limiter), result.cost)
+        for limiter, key in result.charged:
+            limiter.refund(key, result.cost)
 
     async def _refund_charges_async(self, result: CheckResultBuilder) -> None:
-        for limiter in result.charged:
-            await refund_async(limiter, result.key_of(limiter), result.cost)
+        for limiter, key in result.charged:
+            await refund_async(limiter, key, result.cost)
 
 
 class CheckResultBuilder:
     """Collects the decisions of the limiters on one request."""
 
-    __slots__ = ("charged", "cost", "decision", "identity", "key", "limiter_name")
+    __slots__ = ("charged", "cost", "decision", "limiter_name")
 
-    def __init__(self, decision: Decision, identity: RequestIdentity) -> None:
+    def __init__(self, decision: Decision, cost: int) -> None:
         self.decision = decision  # the denial, or the decision with least remaining
-        self.key, self.cost = identity.key, identity.cost
-        self.identity = identity
-        self.charged: list[GuardLimiter] = []
+        self.cost = cost
+        self.charged: list[Charge] = []
         self.limiter_name = ""
 
-    def add(self, limiter: GuardLimiter, decision: Decision) -> bool:
+    def add(self, limiter: GuardLimiter, key: str, decision: Decision) -> bool:
         """Adds a limiter's decision; returns whether it allows the request, so that the next is checked."""
         if not decision.allowed:
             self.decision = decision
             return False
-        self.charged.append(limiter)
+        self.charged.append((limiter, key))
         if _remaining(decision) < _remaining(self.decision):
             tags = self.decision.tags
             self.decision = decision._replace(tags=tags) if tags else decision
             self.limiter_name = getattr(limiter, "name", "")
         return True
 
-    def key_of(self, limiter: GuardLimiter) -> str:
-        """Returns the key to ask a limiter with."""
-        return self.identity.address_key if type(limiter) is PerAddress else self.key
-
     def build(self) -> CheckResult:
-        address_key = (
-            self.identity.address_key if any(type(one) is PerAddress for one in self.charged) else ""
-        )
-        return CheckResult(
-            self.decision, self.key, self.cost, tuple(self.charged), self.limiter_name, address_key
-        )
+        return CheckResult(self.decision, self.cost, tuple(self.charged), self.limiter_name)
 
 
 def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:
@@ -392,6 +371,13 @@ def make_exemption(
     if not prefixes:
         return lambda request: path_of(request) in paths
     return lambda request: (path := path_of(request)) in paths or path.startswith(prefixes)
+
+
+def is_limiter(value: object) -> bool:
+    """Whether a guard can take `value` as a limiter; a class is none."""
+    return isinstance(value, PerAddress) or (
+        callable(getattr(value, "check", None)) and not isinstance(value, type)
+    )
 
 
 def _holds_permits(limiter: GuardLimiter) -> TypeGuard[InFlightLimiter]:

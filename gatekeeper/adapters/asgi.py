@@ -211,7 +211,7 @@ class Guard:
         app: The application.
         gate: The gate; it starts with the application.
         *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
-            (IPv6 by its /64). A store needs an asyncio client.
+            (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs an asyncio client.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         resource: Returns the route pattern, if policies count by resource.
         tenant: Returns the tenant, if policies count by tenant.
@@ -227,7 +227,7 @@ class Guard:
 
     Raises:
         ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
-        TypeError: `exempt` is one string instead of several.
+        TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
         >>> import asyncio
@@ -252,7 +252,7 @@ class Guard:
         self,
         app: App,
         gate: Gate,
-        *limiters: GuardLimiter,
+        *limiters: GuardLimiter | PerAddress,
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,
@@ -280,9 +280,12 @@ class Guard:
             if scope["type"] == "lifespan":
                 await start_gate(self._gate)
         elif not self._is_exempt(scope):
-            if self._gate.startup.is_due:  # the server has no lifespan
-                await self._gate.startup.wait_async()
-            result = await self._check_all(scope) if self._has_limiters else self._check_gate(scope)
+            if self._has_limiters:
+                result: CheckResult | None = await self._check_all(scope)
+            else:
+                if self._gate.startup.is_due:  # the server has no lifespan
+                    await self._gate.startup.wait_async()
+                result = self._check_gate(scope)
             if result is not None:
                 await self._respond(result, scope, receive, send)
                 return

@@ -35,6 +35,7 @@ from gatekeeper.adapters.admission_control import (
     GuardLimiter,
     PerAddress,
     RequestIdentity,
+    is_limiter,
     make_exemption,
 )
 from gatekeeper.adapters.caller_extraction import (
@@ -193,8 +194,9 @@ class Setting(NamedTuple):
 
     Args:
         gate: The gate, or its URL.
-        limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller. A
-            store needs an asyncio client in an async stack, otherwise one that blocks.
+        limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
+            (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs an asyncio client
+            in an async stack, otherwise one that blocks.
         caller: Returns the caller's typed name, or "".
         tenant: Returns the tenant, if policies count by tenant.
         trusted_proxies: Addresses and networks of proxies whose X-Forwarded-For is trusted; "unix" for a
@@ -209,7 +211,7 @@ class Setting(NamedTuple):
     """
 
     gate: Gate
-    limiters: tuple[GuardLimiter, ...] = ()
+    limiters: tuple[GuardLimiter | PerAddress, ...] = ()
     caller: Extractor = api_key
     tenant: Extractor | None = None
     trusted_proxies: Iterable[str] = ()
@@ -253,7 +255,7 @@ def _validate(setting: Setting) -> None:
     if not isinstance(setting.gate, Gate):
         raise TypeError(f"GATELOCK: gate: expected Gate(...) or its URL, got {setting.gate!r:.80}")
     for limiter in setting.limiters:
-        if not callable(getattr(limiter, "check", None)):
+        if not is_limiter(limiter):
             raise TypeError(f"GATELOCK: limiters: expected limiters, got {limiter!r:.80}")
     for name in FUNCTIONS:
         value = getattr(setting, name)

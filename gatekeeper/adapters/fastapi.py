@@ -66,7 +66,7 @@ class Guard:
     Args:
         gate: The gate; it starts with the application.
         *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
-            (IPv6 by its /64). A store needs an asyncio client.
+            (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs an asyncio client.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         tenant: Returns the tenant, if policies count by tenant.
         address: Returns the address that is checked in addition to the caller; by default the other end of
@@ -82,7 +82,7 @@ class Guard:
 
     Raises:
         ValueError: `headers` is unknown, or a limiter's store has a client that blocks.
-        TypeError: `exempt` is one string instead of several.
+        TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
         >>> from fastapi import Depends, FastAPI
@@ -99,7 +99,7 @@ class Guard:
     def __init__(
         self,
         gate: Gate,
-        *limiters: GuardLimiter,
+        *limiters: GuardLimiter | PerAddress,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,
         address: Extractor = peer,
@@ -175,9 +175,7 @@ class Guard:
 
         async def check_and_respond(scope: Scope, receive: Receive, send: Send) -> None:
             if not self._is_exempt(scope):
-                if self._gate.startup.is_due:
-                    await self._gate.startup.wait_async()
-                result = self._admission.check_gate(self._identity(scope, self._other, 1))
+                result = await self._admission.check_gate_async(self._identity(scope, self._other, 1))
                 if not result.decision.allowed:
                     await send_refusal(self._admission.denial(result), scope, receive, send)
                     return

@@ -57,7 +57,8 @@ class Guard:
     Args:
         gate: The gate.
         *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
-            (IPv6 by its /64). A store needs a client that blocks, `redis.Redis`.
+            (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs a client that
+            blocks, `redis.Redis`.
         app: The application; without it call `init_app`.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         tenant: Returns the tenant, if policies count by tenant.
@@ -73,7 +74,7 @@ class Guard:
 
     Raises:
         ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
-        TypeError: `exempt` is one string instead of several.
+        TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
         >>> from flask import Flask
@@ -92,7 +93,7 @@ class Guard:
     def __init__(
         self,
         gate: Gate,
-        *limiters: GuardLimiter,
+        *limiters: GuardLimiter | PerAddress,
         app: Flask | None = None,
         caller: Extractor = API_KEY,
         tenant: Extractor | None = None,

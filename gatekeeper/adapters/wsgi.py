@@ -195,7 +195,8 @@ class Guard:
         app: The application.
         gate: The gate.
         *limiters: Limiters that are checked after the gate, by caller, or by address if there is no caller
-            (IPv6 by its /64). A store needs a client that blocks, `redis.Redis`.
+            (IPv6 by its /64), and a `PerAddress(limiter)` always by address. A store needs a client that
+            blocks, `redis.Redis`.
         caller: Returns the caller's typed name, or "". By default from the header X-API-Key.
         resource: Returns the route pattern, if policies count by resource.
         tenant: Returns the tenant, if policies count by tenant.
@@ -211,7 +212,7 @@ class Guard:
 
     Raises:
         ValueError: `headers` is unknown, or a limiter's store has an asyncio client.
-        TypeError: `exempt` is one string instead of several.
+        TypeError: `exempt` is one string instead of several, or one of `limiters` is not a limiter.
 
     Example:
         >>> from gatekeeper import Gate, SlidingLog
@@ -231,7 +232,7 @@ class Guard:
         self,
         app: App,
         gate: Gate,
-        *limiters: GuardLimiter,
+        *limiters: GuardLimiter | PerAddress,
         caller: Extractor = API_KEY,
         resource: Extractor | None = None,
         tenant: Extractor | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -206,9 +207,10 @@ class TestStores:
             SlidingLog(1, 1, store=RedisStore(kind.from_url("redis://127.0.0.1")))
             for kind in (Redis, AsyncRedis)
         )
+        app: Any = None  # is not called
         for make in (
-            lambda: asgi.Guard(plain, gate, plain),
-            lambda: wsgi.Guard(awaited, gate, awaited),
+            lambda: asgi.Guard(app, gate, plain),
+            lambda: wsgi.Guard(app, gate, awaited),
             lambda: fastapi.Guard(gate, plain),
             lambda: flask.Guard(gate, awaited),
         ):
@@ -310,6 +312,25 @@ class TestPerAddress:
         one, other = (RequestIdentity(f"api_key:{n}", f"2001:db8::{n}") for n in (1, 2))
         assert controller.check(one).decision.allowed
         assert not controller.check(other).decision.allowed
+
+    def test_one_limiter_may_count_by_caller_and_by_address(self, gate: Gate) -> None:
+        work = Concurrency(2)
+        controller = AdmissionController(gate, [work, PerAddress(work)])
+        first, second = (controller.check(identity) for identity in self.identities(2))
+        controller.leave(first)
+        in_flight = [work.in_flight(f"api_key:random-{n}") for n in (0, 1)]
+        assert (in_flight, work.in_flight("address:192.0.2.7")) == ([0, 1], 1)
+        controller.leave(second)
+        assert work.in_flight("address:192.0.2.7") == 0
+
+    @pytest.mark.parametrize("wrong", [20, SlidingLog, PerAddress])
+    def test_what_is_not_a_limiter_is_an_error_when_the_guard_is_made(self, gate: Gate, wrong: Any) -> None:
+        with pytest.raises(TypeError, match="limiters: expected limiters, got"):
+            AdmissionController(gate, [wrong])
+        with pytest.raises(TypeError, match="limiter: expected a limiter, got"):
+            PerAddress(wrong)
+        with pytest.raises(TypeError, match="limiter: expected a limiter, got PerAddress"):
+            PerAddress(PerAddress(SlidingLog(1, 1)))  # type: ignore[arg-type]  # that is the test
 
     def test_without_an_address_the_caller_is_the_key(self, gate: Gate, clock: ManualClock) -> None:
         controller = AdmissionController(gate, [PerAddress(SlidingLog(1, 1, clock=clock))])
