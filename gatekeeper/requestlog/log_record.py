@@ -120,9 +120,7 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
     elif name:
         parts.append(f',"caller":{{{_quoted(kind)}:{_quoted(name)}}}')
     elif not address:
-        parts.append(
-            ',"address":""'
-        )  # so that the analyzer sees a request without a name, not a wrong mapping
+        parts.append(',"address":""')  # the analyzer sees a request without a name, not a wrong mapping
     gate, policy = gate_fields(entry)
     for field, text in (
         (',"address":', address),

@@ -188,7 +188,7 @@ class SharedSource:
         lines = [json.dumps(head).encode() + b"\n", *(step.line for step in history.steps)]
         write_sealed(self._news_path, lines)
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: OSError | SourceError) -> None:
         if not self._has_warned:
             log.warning("cannot share the poller, each process polls for itself: %s", error)
         self._has_warned = True
