@@ -91,6 +91,15 @@ def test_a_key_of_another_type_is_not_counted(call: str, key: Any):
         Concurrency(1).allow(key)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+@pytest.mark.parametrize("call", ["allow", "check"])
+def test_a_cost_that_equals_1_leaves_no_float_behind(kind: Kind, call: str) -> None:
+    limiter = kind.make(3, 10, StepClock())
+    assert getattr(limiter, call)("a", 1.0)
+    numbers = [number for _, state in limiter.dump()["keys"] for number in state]
+    assert {type(number) for number in numbers} == {int}
+
+
 def test_a_guard_is_checked_when_it_is_written():
     log = SlidingLog(5, 1)
     for timeout, error in ((-2, ValueError), ("1", TypeError)):

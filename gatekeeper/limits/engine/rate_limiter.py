@@ -88,7 +88,9 @@ class RateLimiter(WaitingMethods):
         (seconds), all of one moment. A refusal and a cost of 0 change nothing; `retry_after` is None when
         `cost` is above what can ever pass. Raises ValueError for a negative cost.
         """
-        if cost != 1:
+        if cost == 1:
+            cost = 1  # an equal float must not get into a state, where it would round
+        else:
             whole_number(cost, "cost", least=0)
         keys = self._keys
         mutex = keys.mutex
@@ -309,7 +311,9 @@ class AdmittingLimiter(RateLimiter):
         Equals `check(key, cost).allowed`, and is several times as fast. Raises ValueError for a negative
         cost.
         """
-        if cost != 1:
+        if cost == 1:
+            cost = 1  # an equal float must not get into a state, where it would round
+        else:
             whole_number(cost, "cost", least=0)
         keys, rule = self._keys, self._rule
         mutex = keys.mutex
