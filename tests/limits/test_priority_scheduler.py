@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -145,6 +146,17 @@ def test_try_acquire_overtakes_no_waiter_of_its_priority_or_above():
     for priority in (3, -1):
         with pytest.raises(ValueError, match="priority: expected 0 to 2"):
             scheduler.try_acquire(priority)
+
+
+def test_a_priority_may_be_a_member_of_an_enumeration():
+    class Importance(IntEnum):
+        HIGH = 0
+        LOW = 1
+
+    scheduler = PriorityScheduler(2, 1, priorities=2, clock=StepClock())
+    assert scheduler.try_acquire(Importance.LOW)
+    with pytest.raises(ValueError, match="priority: expected 0 to 1, got 'high'"):
+        scheduler.try_acquire("high")
 
 
 def test_jobs_run_in_order_of_priority_and_leave_no_thread():
