@@ -119,6 +119,15 @@ def test_an_aligned_window_that_is_not_over_counts_under_another_period(period):
     assert window.peek().retry_after == period - 165 % period
 
 
+def test_windows_that_were_not_aligned_are_aligned_when_they_are_loaded():
+    clock = StepClock(165 * SECOND_NS)
+    before, after = (FixedWindow(10, 60, aligned=aligned, clock=clock) for aligned in (False, True))
+    assert sum(before.allow() for _ in range(12)) == 10
+    after.load(before.dump())
+    assert not after.allow()
+    assert after.peek().retry_after == 15
+
+
 def test_a_strict_bucket_stays_strict_and_a_given_burst_stays():
     bucket = TokenBucket.strict(10, 1, clock=StepClock())
     bucket.configure(limit=20)

@@ -201,6 +201,16 @@ def test_an_aligned_window_that_is_not_over_counts_under_another_period(stepped,
     assert not window.allow("a")
 
 
+def test_windows_that_were_not_aligned_are_aligned_by_a_limiter_that_aligns(stepped):
+    stepped.move_to((stepped.now_us // 600_000_000 + 1) * 600_000_000 + 450_000_000)
+    before, after = (
+        FixedWindow(5, 600, aligned=aligned, store=stepped.store, name="one") for aligned in (False, True)
+    )
+    assert before.allow("a", 5)
+    assert not after.allow("a")
+    assert after.peek("a").retry_after == 150
+
+
 @every_kind
 @few
 @given(

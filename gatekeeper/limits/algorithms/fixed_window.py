@@ -110,10 +110,10 @@ class WindowRule:
         """Keeps the window and its count; its end follows the new period.
 
         If windows are aligned, the count of one that is not over moves to the present window of the new
-        period.
+        period: also from a limiter whose windows were not aligned.
         """
         start_ns, used = state
-        if not self.aligned or self.period_ns == old.period_ns:
+        if not self.aligned or (self.period_ns == old.period_ns and start_ns % self.period_ns == 0):
             return state
         if now_ns >= start_ns + old.period_ns:
             return None

@@ -12,7 +12,7 @@ function rules.window.read(key, argument)
     local start, used, period = string.match(limit.value, '^(%d+) (%d+) ?(%d*)$')
     start, used, period = tonumber(start), tonumber(used), tonumber(period) or limit.period
     if now >= start + period then return limit end
-    if period ~= limit.period then
+    if period ~= limit.period or (limit.aligned and math.fmod(start, period) ~= 0) then
       -- Its count moves to our present window. A start after now is a booking's.
       start = math.max(start, now)
       start = start - math.fmod(start, limit.period)
