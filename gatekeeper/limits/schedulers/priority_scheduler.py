@@ -257,7 +257,7 @@ class PriorityScheduler:
                 self._leave(waiter)
 
     def _require_priority(self, priority: int) -> None:
-        if not isinstance(priority, int) or not 0 <= priority < len(self._queues):
+        if priority not in range(len(self._queues)):
             raise ValueError(f"priority: expected 0 to {len(self._queues) - 1}, got {priority!r}")
 
     def _join(self, priority: int, waker: Waker, work: ScheduledWork | None) -> QueuedWaiter:
