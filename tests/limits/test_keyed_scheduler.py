@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import pytest
 
-from gatekeeper.limits import AsyncKeyedScheduler, KeyedScheduler
+from gatekeeper.limits import AsyncKeyedScheduler, KeyedScheduler, QueueEvent
 
 
 def no_threads_left() -> bool:
@@ -408,6 +408,52 @@ def test_a_job_that_is_not_a_function_is_not_taken():
         scheduler.submit("a", 3)  # type: ignore[arg-type]  # that is the test
     with pytest.raises(TypeError, match="trace: expected a function"):
         KeyedScheduler(1, trace=3)  # type: ignore[arg-type]  # that is the test
+
+
+def test_a_thread_that_cannot_be_started_costs_no_worker(monkeypatch: pytest.MonkeyPatch):
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ran: list[str] = []
+    scheduler = KeyedScheduler(workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            scheduler.submit("a", lambda: ran.append("the job that was not taken"))
+    for key in ("a", "b"):
+        scheduler.submit(key, lambda key=key: ran.append(key)).result(timeout=5)
+    scheduler.close(timeout=5)
+    assert ran == ["a", "b"]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_a_trace_of_what_a_closed_loop_left_may_wait_for_another_thread():
+    traced, removals = [], []
+
+    def trace(event: QueueEvent) -> None:
+        asking = threading.Thread(target=lambda: traced.append((event.kind, scheduler.pending("b"))))
+        asking.start()
+        asking.join(timeout=2)
+
+    async def story() -> None:
+        scheduler.submit("a", sleep_forever)
+        scheduler.submit("b", lambda: value_of(1))
+        removals.append(asyncio.ensure_future(scheduler.remove("b")))
+        await asyncio.sleep(0)
+
+    async def next_story() -> None:
+        await scheduler.submit("c", lambda: value_of(3))
+        assert traced == [("removed", 0)]
+
+    scheduler = AsyncKeyedScheduler(workers=1, trace=trace)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(story())
+    loop.close()
+    asyncio.run(next_story())
+    removals.clear()
+    gc.collect()  # the tasks of the closed loop, not during another test
 
 
 def test_a_scheduler_shows_its_size():

@@ -150,6 +150,7 @@ class KeyedJobQueues:
         self._ready: deque[Key] = deque()
         self._workers: set[QueueWorker] = set()
         self._lacks_worker = False  # a worker was lost while keys waited for one
+        self._loop: asyncio.AbstractEventLoop | None = None  # that called last
         self.closed = False
 
     def __repr__(self) -> str:
@@ -214,36 +215,47 @@ class KeyedJobQueues:
             drained = self._leave(key, queue)
         if yielded:
             self.report("yielded", key, done)
-        self._set_drained(key, drained)
+        self._set_drained({key: drained})
         return None
 
     def lose(self, worker: QueueWorker) -> None:
         """Frees the key of a worker that ended before it had left it. Does nothing for one that did."""
-        drained: list[Future[None]] = []
         with self._mutex:
-            if worker not in self._workers:
-                return
-            self._workers.discard(worker)
-            key = worker.key
-            queue = None if key is None else self._queues.get(key)
-            if key is not None and queue is not None and queue.has_worker:
-                drained = self._leave(key, queue)
-            self._lacks_worker = bool(self._ready)
-        if key is not None:
-            self._set_drained(key, drained)
+            drained = self._free(worker) if worker in self._workers else {}
+        self._set_drained(drained)
 
-    def drop_orphans(self) -> None:
-        """Drops jobs and workers of loops that are closed; their keys are free for another loop."""
+    def enter_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Drops jobs and workers of loops that are closed, so that their keys are free for `loop`.
+
+        Returns whether `loop` is another one than before; if not, nothing is looked for.
+        """
+        drained: dict[Key, list[Future[None]]] = {}
         with self._mutex:
+            if loop is self._loop:
+                return False
+            self._loop = loop
             for worker in [worker for worker in self._workers if worker.loop and worker.loop.is_closed()]:
-                self.lose(worker)
+                drained |= self._free(worker)
             for key, queue in list(self._queues.items()):
                 queue.high = deque(job for job in queue.high if not job.is_orphaned())
                 queue.low = deque(job for job in queue.low if not job.is_orphaned())
                 if not queue and queue.is_ready:
                     self._ready.remove(key)
-                    self._set_drained(key, self._leave(key, queue))
+                    drained[key] = self._leave(key, queue)
             self._lacks_worker = bool(self._ready)
+        self._set_drained(drained)
+        return True
+
+    def _free(self, worker: QueueWorker) -> dict[Key, list[Future[None]]]:
+        """Forgets a worker; returns its key with the futures that are done now. The caller has the mutex."""
+        self._workers.discard(worker)
+        key = worker.key
+        queue = None if key is None else self._queues.get(key)
+        drained = {}
+        if key is not None and queue is not None and queue.has_worker:
+            drained[key] = self._leave(key, queue)
+        self._lacks_worker = bool(self._ready)
+        return drained
 
     def _leave(self, key: Key, queue: JobQueue) -> list[Future[None]]:
         """Ends the work at `queue`; returns the futures that are done now. The caller holds the mutex."""
@@ -255,12 +267,14 @@ class KeyedJobQueues:
         del self._queues[key]
         return queue.drained
 
-    def _set_drained(self, key: Key, drained: list[Future[None]]) -> None:
-        for future in drained:
-            if future.set_running_or_notify_cancel():  # its waiter may have given up
-                future.set_result(None)
-        if drained:
-            self.report("removed", key, 0)
+    def _set_drained(self, drained: dict[Key, list[Future[None]]]) -> None:
+        """Ends the waits for keys to be removed. Without the mutex, because this calls `trace`."""
+        for key, futures in drained.items():
+            for future in futures:
+                if future.set_running_or_notify_cancel():  # its waiter may have given up
+                    future.set_result(None)
+            if futures:
+                self.report("removed", key, 0)
 
     def report(self, kind: Literal["yielded", "removed", "aborted"], key: Key, jobs: int) -> None:
         """Calls `trace`; logs what it raises, because a worker must not end by it."""

@@ -22,11 +22,20 @@ from gatekeeper.limits.schedulers.job_queues import (
 R = TypeVar("R")
 
 
-class QueueMethods:
-    """Methods that both keyed schedulers share."""
+class BaseKeyedScheduler:
+    """What both keyed schedulers share: the queues, and what is done to them without a worker."""
 
-    __slots__ = ()
-    _queues: KeyedJobQueues
+    __slots__ = ("_queues", "_running")
+
+    def __init__(
+        self,
+        workers: int,
+        yield_after: int = 10,
+        *,
+        trace: Callable[[QueueEvent], object] | None = None,
+    ) -> None:
+        self._queues = KeyedJobQueues(workers, yield_after, trace)
+        self._running: set[Any] = set()  # threads, or tasks, which a loop holds weakly
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._queues!r}>"
@@ -59,7 +68,7 @@ class QueueMethods:
         return self._queues.cancel(key)
 
 
-class KeyedScheduler(QueueMethods):
+class KeyedScheduler(BaseKeyedScheduler):
     """Runs jobs one at a time per key, in order, in at most `workers` threads.
 
     Two jobs of one key never run at once. High jobs come before the others, each in order of arrival; a
@@ -86,32 +95,28 @@ class KeyedScheduler(QueueMethods):
         'sent'
     """
 
-    __slots__ = ("_queues", "_threads")
-
-    def __init__(
-        self,
-        workers: int,
-        yield_after: int = 10,
-        *,
-        trace: Callable[[QueueEvent], object] | None = None,
-    ) -> None:
-        self._queues = KeyedJobQueues(workers, yield_after, trace)
-        self._threads: set[threading.Thread] = set()
+    __slots__ = ()
 
     def submit(self, key: Key, function: Callable[[], R], high: bool = False) -> Future[R]:
         """Returns the future result of `function`; a `high` job runs before all others of its key that wait.
 
         A future that is cancelled while its job waits drops the job. Raises RuntimeError when the key is
-        being removed, or the scheduler is closed; ValueError for the key ""; TypeError for another type of
-        key, or a function that cannot be called.
+        being removed, the scheduler is closed, or no thread can be started; ValueError for the key "";
+        TypeError for another type of key, or a function that cannot be called.
         """
         require_job(key, function)
         future: JobFuture[R] = JobFuture(key)
         worker = self._queues.add(key, QueuedJob(future, function, future), high)
         if worker is not None:
             thread = threading.Thread(target=self._work, args=(worker,), name="keyed scheduler", daemon=True)
-            self._threads.add(thread)
-            thread.start()
+            self._running.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is available: the caller may try again
+                future.cancel()
+                self._running.discard(thread)
+                self._queues.lose(worker)
+                raise
         return future
 
     def remove(self, key: Key) -> Future[None]:
@@ -128,7 +133,7 @@ class KeyedScheduler(QueueMethods):
         """
         for drained in self._queues.close_all():
             drained.result(timeout)
-        for thread in list(self._threads):
+        for thread in list(self._running):
             if thread is not threading.current_thread():
                 thread.join(timeout)
 
@@ -144,10 +149,10 @@ class KeyedScheduler(QueueMethods):
             while (job := self._queues.next(key, done)) is not None:
                 _run(job)
                 done += 1
-        self._threads.discard(threading.current_thread())
+        self._running.discard(threading.current_thread())
 
 
-class AsyncKeyedScheduler(QueueMethods):
+class AsyncKeyedScheduler(BaseKeyedScheduler):
     """Runs coroutine functions one at a time per key, in order, in at most `workers` asyncio tasks.
 
     Two jobs of one key never run at once; high jobs come before the others, each in order of arrival. Tasks
@@ -176,18 +181,7 @@ class AsyncKeyedScheduler(QueueMethods):
         'sent'
     """
 
-    __slots__ = ("_loop", "_queues", "_tasks")
-
-    def __init__(
-        self,
-        workers: int,
-        yield_after: int = 10,
-        *,
-        trace: Callable[[QueueEvent], object] | None = None,
-    ) -> None:
-        self._queues = KeyedJobQueues(workers, yield_after, trace)
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop holds its tasks weakly
-        self._loop: asyncio.AbstractEventLoop | None = None  # that called last
+    __slots__ = ()
 
     def submit(
         self, key: Key, function: Callable[[], Coroutine[Any, Any, R]], high: bool = False
@@ -205,7 +199,7 @@ class AsyncKeyedScheduler(QueueMethods):
         worker = self._queues.add(key, QueuedJob(future, function, wrapped, loop), high)
         if worker is not None:
             task = loop.create_task(self._work(worker))
-            self._tasks.add(task)
+            self._running.add(task)
             task.add_done_callback(lambda ended: self._end(ended, worker))
         return wrapped
 
@@ -229,15 +223,13 @@ class AsyncKeyedScheduler(QueueMethods):
     def _enter_loop(self) -> asyncio.AbstractEventLoop:
         """Returns the running loop; drops what is left of loops that are closed when it is another one."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop = loop
-            self._queues.drop_orphans()
-            self._tasks = {task for task in self._tasks if not task.get_loop().is_closed()}
+        if self._queues.enter_loop(loop):
+            self._running = {task for task in self._running if not task.get_loop().is_closed()}
         return loop
 
     def _end(self, task: asyncio.Task[None], worker: QueueWorker) -> None:
         """Frees the key of a worker that was cancelled with its loop, or ended by an exception."""
-        self._tasks.discard(task)
+        self._running.discard(task)
         self._queues.lose(worker)
 
     async def _work(self, worker: QueueWorker) -> None:
