@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,27 @@ def test_a_part_asked_alone_does_not_overtake_a_booking_of_all():
     assert [wide.allow("a") for _ in range(3)] == [False] * 3, "also when the key is in the young generation"
     clock.now_ns = 30 * SECOND_NS
     assert wide.allow("a")
+
+
+NEW_RINGS: dict[str, Callable[[AllOf, SlidingLog], object]] = {
+    "refund": lambda both, log: log.refund("a"),
+    "configure": lambda both, log: log.configure(limit=9),
+    "load": lambda both, log: log.load(log.dump()),
+    "cancel": lambda both, log: both.reserve("a").cancel(),
+}
+
+
+@pytest.mark.parametrize("change", NEW_RINGS.values(), ids=NEW_RINGS)
+def test_no_change_of_a_log_forgets_that_a_booking_lies_ahead(change):
+    clock = StepClock()
+    log, bucket = SlidingLog(5, 60, clock=clock), TokenBucket(1, 10, clock=clock)
+    both = AllOf(log, bucket)
+    assert both.allow("a")
+    assert both.reserve("a").delay == 10
+    change(both, log)
+    assert not log.allow("a")
+    clock.now_ns += 10 * SECOND_NS
+    assert log.allow("a")
 
 
 @every_kind

@@ -6,7 +6,8 @@ The times lie in a ring (`AdmissionRing`). Two ideas make `SlidingLog.allow` qui
   is moved or scanned, and one comparison decides.
 - A refusal notes until when the ring refuses (`refuses_until_ns`). Before that time further requests are
   refused without the mutex, because only time can change the answer: a refund, a reset or another limit
-  put a new ring in place of the old one.
+  put a new ring in place of the old one. A booking is noted in the same way, because no request passes before
+  it; so `allow` does not look for one in the ring.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class AdmissionRing:
     def __init__(self, stamps: array[int], oldest: int = 0) -> None:
         self.stamps = stamps
         self.oldest = oldest
-        self.refuses_until_ns = 0  # no request passes before; 0 when that is not known
+        # No request passes before; 0 when that is not known. Never before the newest stamp, which may be a
+        # booking's, until `allow` has seen that it is over. A compact ring does without.
+        self.refuses_until_ns = stamps[oldest - 1] if stamps else 0
 
     def __copy__(self) -> AdmissionRing:
         return AdmissionRing(self.stamps[:], self.oldest)
@@ -158,6 +161,7 @@ class LogRule:
         at = at_ns // self.tick_ns
         if state is None or not state.stamps:
             return AdmissionRing(self.stamps([at] * cost))
+        state.refuses_until_ns = at_ns
         if cost > 1 or self.compact:  # expired stamps are removed: a compact one could wrap
             state.stamps = state.ordered()[self.expired(state, at) :] + self.stamps([at] * cost)
             state.oldest = 0
@@ -196,11 +200,13 @@ class LogRule:
         if state is None or not state.stamps:
             return (self.limit, 0)
         if not self.compact:
-            newest_ns = state.stamps[state.oldest - 1]
-            remaining = (
-                self.limit - len(state.stamps) + self.expired(state, now_ns) if newest_ns <= now_ns else 0
-            )
-            reset_ns = newest_ns + self.period - now_ns
+            stamps, oldest, period = state.stamps, state.oldest, self.period
+            newest_ns, remaining = stamps[oldest - 1], self.limit - len(stamps)
+            if newest_ns > now_ns:
+                remaining = 0
+            elif now_ns - stamps[oldest] >= period:
+                remaining += self.expired(state, now_ns)
+            reset_ns = newest_ns + period - now_ns
             return (max(0, remaining), max(0, reset_ns))
         now = now_ns // self.tick_ns
         newest = self.age(state.nth(-1), now)
@@ -311,6 +317,10 @@ class SlidingLog(RateLimiter):
             ring = keys.young.get(key)
             if ring is None:
                 return self._allow_new_key(key, now_ns)
+            if ring.refuses_until_ns:
+                if ring.refuses_until_ns > now_ns:
+                    return False
+                ring.refuses_until_ns = 0
             rule = self._rule
             stamps = ring.stamps
             oldest = ring.oldest
@@ -318,14 +328,10 @@ class SlidingLog(RateLimiter):
                 if len(stamps) >= rule.limit:
                     ring.refuses_until_ns = stamps[oldest] + rule.period
                     return False
-                if stamps[oldest - 1] <= now_ns:
-                    rule.grow(ring, now_ns)
-            if stamps[oldest - 1] > now_ns:  # booked ahead; by an AllOf also in a log that is not full
-                return False
+                rule.grow(ring, now_ns)
             stamps[oldest] = now_ns
             oldest += 1
             ring.oldest = oldest if oldest < len(stamps) else 0
-            ring.refuses_until_ns = 0
             return True
         finally:
             mutex.release()
