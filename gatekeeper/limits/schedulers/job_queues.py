@@ -227,7 +227,7 @@ class KeyedJobQueues:
     def enter_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Drops jobs and workers of loops that are closed, so that their keys are free for `loop`.
 
-        Returns whether `loop` is another one than before; if not, nothing is looked for.
+        Returns whether `loop` is another one than before; if not, nothing is searched.
         """
         drained: dict[Key, list[Future[None]]] = {}
         with self._mutex:
