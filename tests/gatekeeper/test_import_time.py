@@ -20,7 +20,7 @@ def test_importing_takes_less_than_30_ms() -> None:
 
 
 def test_guards_load_no_openssl() -> None:
-    """It is needed by digests of names alone."""
+    """Only digests of names need it."""
     loaded = "import sys, gatekeeper.adapters.asgi; print('_hashlib' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

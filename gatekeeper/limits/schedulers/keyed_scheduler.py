@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class BaseKeyedScheduler:
-    """What both keyed schedulers share: the queues, and what is done to them without a worker."""
+    """Base of both keyed schedulers: the queues, and the methods that need no worker."""
 
     __slots__ = ("_queues", "_running")
 

@@ -324,7 +324,9 @@ class TestPerAddress:
         assert work.in_flight("address:192.0.2.7") == 0
 
     @pytest.mark.parametrize("wrong", [20, SlidingLog, PerAddress])
-    def test_what_is_not_a_limiter_is_an_error_when_the_guard_is_made(self, gate: Gate, wrong: Any) -> None:
+    def test_a_guard_refuses_other_objects_than_limiters_when_it_is_made(
+        self, gate: Gate, wrong: Any
+    ) -> None:
         with pytest.raises(TypeError, match="limiters: expected limiters, got"):
             AdmissionController(gate, [wrong])
         with pytest.raises(TypeError, match="limiter: expected a limiter, got"):
