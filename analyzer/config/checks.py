@@ -332,13 +332,14 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
         denies = policy.action.does != "tag"
         what = "is set here and in the action" if denies else 'has no effect: "tag" does not deny requests'
         yield KeyFault((*at, "status"), what, "remove it")
-    lacking = [source for source in tables.sources.values() if source.fields.resource is None]
-    if policy.per == "caller+resource" and lacking:
-        yield KeyFault(
-            (*at, "per"),
-            f'"caller+resource" needs the field resource in {_listed(lacking)}',
-            _map_it("resource"),
-        )
+    for dimension in grouping_of(policy.per).dimensions:
+        lacking = [source for source in tables.sources.values() if dimension.field not in source.fields.names]
+        if dimension != CALLER and lacking:
+            yield KeyFault(
+                (*at, "per"),
+                f"{quote(policy.per)} needs the field {dimension.field} in {_listed(lacking)}",
+                _map_it(dimension.field),
+            )
     yield from _delay(at, policy, tables.analyzer)
 
 

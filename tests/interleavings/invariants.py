@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.windows import window_at
 from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Set, Update
-from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World
+from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
 from tests.oracle.slow_judging import Flush, crossings
 
 LOCK = ("scope", "key", "resource", "policy")
 WITH_GAP = 2  # the partition whose offset an operator moves
-SCOPE = "caller"  # of all policies of the worlds
 RAREST = (*RARE, FOLDED)
 
 
@@ -38,7 +38,7 @@ def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None
     for row in state["offsets"]:
         at = row["partition"]
         assert row["seen"] == row["counted"] + row["duplicate"] + row["dead"] + row["late"], row
-        added = sum(r.value for c in counted if c.part.number == at for r in c.rows)
+        added = sum(r.value for c in counted if c.part.number == at for r in of_callers(c.rows))
         if at in before:
             moved = row["next"] - before[at]["next"]
             is_whole = moved == row["seen"] - before[at]["seen"] or at == WITH_GAP
@@ -48,14 +48,22 @@ def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None
     days, in_buckets = Counter[int](), Counter[int]()
     for row in state["day_counts"]:
         days[row["day_s"]] += row["requests"]
-    for row in state["buckets"]:
+    callers = number_of(state, "grouping", "caller")
+    by_callers = [row for row in state["buckets"] if row["grouping"] == callers]
+    for row in by_callers:
         in_buckets[row["bucket_s"] // DAY_S * DAY_S] += row["value_0"]
     deleted = {row["day_s"] for row in state["proofs"] if row["deleted"]}
     assert sum(days.values()) == sum(row["counted"] for row in state["offsets"]), "requests of all days"
     differing = {day for day in days if days[day] != in_buckets[day]} - deleted
     assert not differing, f"days whose buckets differ from what was counted: {differing}"
-    found, expected = by_caller(state["buckets"], deleted), expected_by_caller(world, counted, deleted)
+    found, expected = by_caller(by_callers, deleted), expected_by_caller(world, counted, deleted)
     assert found == expected, f"counted too much: {found - expected}, too little: {expected - found}"
+
+
+def number_of(state: State, kind: str, name: str) -> int | None:
+    """Returns the number of an entry of the catalog; None: nothing of it was counted."""
+    found = [row["number"] for row in state["catalog"] if (row["kind"], row["name"]) == (kind, name)]
+    return found[0] if found else None
 
 
 def by_caller(buckets: Iterable[Row], without_days: set[int]) -> Counter[str]:
@@ -68,7 +76,7 @@ def by_caller(buckets: Iterable[Row], without_days: set[int]) -> Counter[str]:
 
 def expected_by_caller(world: World, counted: Sequence[Counted], without_days: set[int]) -> Counter[str]:
     found = Counter[str]()
-    for row in (row for one in (*world.counted, *counted) for row in one.rows):
+    for row in (row for one in (*world.counted, *counted) for row in of_callers(one.rows)):
         if row.bucket_s // DAY_S * DAY_S not in without_days:
             found["rare" if row.key in RAREST else row.key] += row.value
     return found
@@ -85,7 +93,8 @@ def check_totals(state: State, now_ms: int) -> None:
         for at_s in {NOW_S, now_ms // 1000}:
             window = window_at(sum_.window, at_s)
             expected = Counter[str]()
-            for row in state["buckets"]:
+            grouping = number_of(state, "grouping", sum_.grouping)
+            for row in (row for row in state["buckets"] if row["grouping"] == grouping):
                 at = row["bucket_s"], row["key"], row["resource"]
                 is_inside = window.start_s <= row["bucket_s"] < window.until_s
                 is_filled = sum_ not in filling or at < tuple(filling[sum_])
@@ -104,8 +113,9 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     flushes = [Flush(one.now_ms // 1000, one.rows) for one in (*world.counted, *counted)]
     plan = plan_in_force(state)
     actions = {policy.name: policy.action for policy in plan.policies}
+    scopes = {policy.name: grouping_of(policy.per).scope for policy in plan.policies}
     expected = {
-        (found.policy, found.key, found.resource, found.until, SCOPE, actions[found.policy])
+        (found.policy, found.key, found.resource, found.until, scopes[found.policy], actions[found.policy])
         for found in crossings(plan, flushes)
         if found.until.timestamp() * 1000 > now_ms
     }

@@ -99,6 +99,13 @@ FURTHER = {
         "flush-one activate-strict",
         "flush-once flush-once-other activate-strict",
     ),
+    "shared": (
+        "flush-shared flush-shared-other",
+        "flush-shared flush-shared-other end-locks",
+        "flush-shared activate",
+        "flush-shared repair-totals",
+        "flush-shared prune",
+    ),
     "restored": (
         "flush-one flush-one-other",
         "flush-one end-locks",

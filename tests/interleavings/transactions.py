@@ -37,11 +37,13 @@ from tests.interleavings.worlds import (
     PLAN,
     QUARTERS_KEPT_S,
     RARE,
+    SHARED_PLAN,
     START,
     STRICT_PLAN,
     TO_MIDNIGHT_MS,
     Counted,
     count,
+    for_everyone,
     requests,
 )
 from tests.store.simulated_analyzers import MAPPING
@@ -54,13 +56,21 @@ RECORDED = RecordedGap(PARTS[2], GAP, EPOCH, "history", None, None, "", "")
 
 
 def counting(
-    part: Partition, *rows: CountRow, by: tuple[int, Plan] = (2, PLAN), again: bool = True
+    part: Partition,
+    *rows: CountRow,
+    by: tuple[int, Plan] = (2, PLAN),
+    again: bool = True,
+    start: int | None = None,
 ) -> TransactionFunction:
-    """A flush; with `again`, by another plan than `by` when that is not in force any more."""
+    """A flush; with `again`, by another plan than `by` when that is not in force any more.
+
+    `start` is where the partition is; by default, where the history that all worlds have ends.
+    """
 
     def flush(actor: Actor) -> Counted:
         store = SqlStore(actor.engine, actor.name, actor.mark)
-        return count(store, part, rows, START[part], known=by, again=again)
+        at = START[part] if start is None else start
+        return count(store, part, rows, at, known=by, again=again)
 
     return flush
 
@@ -145,6 +155,13 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "flush-one-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN)),
     "flush-once": counting(PARTS[0], requests(ACME, 40), by=(3, DAILY_PLAN), again=False),
     "flush-once-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN), again=False),
+    "flush-shared": counting(PARTS[0], *for_everyone(requests(ACME, 60)), by=(3, SHARED_PLAN)),
+    "flush-shared-other": counting(
+        PARTS[1],
+        *for_everyone(requests(BOB, 50, NOW_S - 700), requests(ACME, 40)),
+        by=(3, SHARED_PLAN),
+        start=597,
+    ),
     "flush-evening": counting(PARTS[0], requests(ACME, 80), by=(3, DAILY_PLAN)),
     "flush-tomorrow": counting(PARTS[1], requests(ACME, 150, TOMORROW_S), by=(3, DAILY_PLAN)),
     "flush-proposing": proposing(PARTS[0], NEW_PLAN, requests(ACME, 60), requests(ANN, 60)),

@@ -7,7 +7,7 @@ can be read by now, and a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -53,6 +53,7 @@ START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
 DAILY_PLAN = plan(DAILY)
 STRICT_PLAN = plan(quota(60, "day"))
+SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
 NEW_PLAN = plan(quota(60, "day", action="tag"), quota(40, "hour", "hourly"))
 
@@ -73,6 +74,15 @@ def requests(key: str, number: int, at_s: int = NOW_S - 600) -> CountRow:
     return a_row(number, at_s, key)
 
 
+def for_everyone(*rows: CountRow) -> list[CountRow]:
+    """Returns these rows, and those of the grouping `everyone`."""
+    return [*rows, *(row._replace(grouping="everyone", key="") for row in rows)]
+
+
+def of_callers(rows: Iterable[CountRow]) -> list[CountRow]:
+    return [row for row in rows if row.grouping == "caller"]
+
+
 def count(
     store: SqlStore,
     part: Partition,
@@ -89,7 +99,7 @@ def count(
     By the plan `known` to the analyzer, with its version; with `again`, by the one in force if this has
     replaced it. A `proposed` plan comes in force with it.
     """
-    counted = sum(row.value for row in rows)
+    counted = sum(row.value for row in of_callers(rows))
     seen = counted + len(rejected)
     progress = PartitionProgress(part, start, start + seen, seen, counted, dead=len(rejected))
     while True:
@@ -127,7 +137,7 @@ class History:
 
     def count(self, part: Partition, *rows: CountRow, rejected: Sequence[Rejected] = ()) -> None:
         self.counted.append(count(self.store, part, rows, self._at[part], rejected))
-        self._at[part] += sum(row.value for row in rows) + len(rejected)
+        self._at[part] += sum(row.value for row in of_callers(rows)) + len(rejected)
 
     def make(self) -> None:
         """Makes what every world has."""
@@ -194,6 +204,12 @@ def one_sum(history: History) -> None:
     history.store.activate(DAILY_PLAN)
 
 
+def shared(history: History) -> None:
+    """Puts a plan in force with a total that all partitions share; its hour begins with 150 requests."""
+    history.store.activate(SHARED_PLAN)
+    history.count(PARTS[1], *for_everyone(requests(ZED, 150)))
+
+
 def restored(history: History) -> None:
     """Puts another plan in force under the number of DAILY_PLAN, as after a dump was restored."""
     history.store.activate(STRICT_PLAN)
@@ -219,6 +235,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "filling": filling,
     "filling_begun": filling_begun,
     "one_sum": one_sum,
+    "shared": shared,
     "restored": restored,
     "moving": moving,
 }

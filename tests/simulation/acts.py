@@ -30,11 +30,12 @@ CALLERS = ("acme", "ann", "bob", "eve")
 BERLIN = "Europe/Berlin"
 BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
 DAILY, MINUTELY = Quota("daily", 25, Calendar("day", BERLIN)), Quota("minutely", 9, Calendar("minute"))
+EVERYONE = Quota("everyone", 45, Calendar("hour"), per="everyone")
 # Configuration files. Limits, meters, groupings and policies come and go between them.
 PLANS = (
     plan_of([], [], [DAILY, MINUTELY]),
     plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
-    plan_of(["everyone"], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes")]),
+    plan_of([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
     plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY]),
     plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag"), MINUTELY]),
 )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from kafka import TopicPartition
 
 from analyzer.core.counting.caller_budget import FOLDED
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
 from analyzer.core.judging.plan import Plan, plan_from
@@ -332,7 +333,7 @@ class Truth:
             for (window_s, key, resource), used in self.stored.totals[sum_].items():
                 if window_s != window.start_s or used < policy.limit:
                     continue
-                at = LockKey("caller", key, resource, policy.name)
+                at = LockKey(grouping_of(sum_.grouping).scope, key, resource, policy.name)
                 # A window that began after its total last grew has not been judged since.
                 judged_s = max(
                     self.stored.grown_s.get((sum_, window_s, key, resource), 0.0),

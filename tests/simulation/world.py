@@ -246,7 +246,8 @@ class World:
         for caller in CALLERS:
             key = f"api_key:{caller}"
             is_locked = any(
-                lock.at.key == key and not lock.at.resource and lock.action == "deny" for lock in in_force
+                lock.at.key in (key, "") and not lock.at.resource and lock.action == "deny"
+                for lock in in_force
             )
             is_allowed = is_suspended or not is_locked
             if gate.allow(key) != is_allowed and (at is None or known.confirmed_s > clock.set_back_s):

@@ -27,10 +27,15 @@ ACME, ANN = "api_key:acme", "user:ann"
 
 
 def quota(
-    limit: int, per: CalendarPeriod = "month", name: str = "daily", zone: str = "UTC", **rest: Any
+    limit: int,
+    per: CalendarPeriod = "month",
+    name: str = "daily",
+    zone: str = "UTC",
+    grouping: str = "caller",
+    **rest: Any,
 ) -> Quota:
     """Returns a limit; for a month unless `per` is given, because a test must not fail at midnight."""
-    return Quota(name, limit, Calendar(per, zone), **rest)
+    return Quota(name, limit, Calendar(per, zone), per=grouping, **rest)
 
 
 def plan(*policies: Quota) -> Plan:

@@ -9,16 +9,14 @@ from pydantic import BeforeValidator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
+from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import Name, Zone, integer_between, one_of, quote, raise_fault, whole_number
-from analyzer.core.counting.groupings import SHOWN
 from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
 from analyzer.core.judging.kinds import KINDS
 from analyzer.core.judging.policies import NO_UNIT, Policy, Quota
 from analyzer.core.judging.windows import Calendar, CalendarPeriod
 
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
-# Groupings whose sums are judged; the others are only counted yet.
-JudgedGrouping = Literal["caller", "caller+resource"]
 if TYPE_CHECKING:
     PolicyKind = str
 else:
@@ -65,12 +63,12 @@ class WindowTable(ConfigTable):
 
 
 class PolicyTable(ConfigTable):
-    """A quota: at most `limit` of a meter for each caller in each window."""
+    """A quota: at most `limit` of a meter for each series of `per` in each window."""
 
     name: Name
     kind: Annotated[PolicyKind, one_of(PolicyKind, planned=("share", "surge"))] = "quota"
     meter: Name = "requests"
-    per: Annotated[JudgedGrouping, one_of(JudgedGrouping, planned=SHOWN)] = "caller"
+    per: GroupingName = "caller"
     limit: Annotated[LimitReadings, BeforeValidator(_limit)]
     window: WindowTable
     action: Action = LockAction()

@@ -4,8 +4,7 @@ Configuration, counting, judging, usage and documentation read the list in this 
 `caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`. All except `resource`
 and `everyone` can be combined with the resource: `caller+resource`.
 
-The scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`) before a policy may judge the
-grouping.
+Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`).
 """
 
 from __future__ import annotations
@@ -37,6 +36,11 @@ class Grouping(NamedTuple):
     def is_of_callers(self) -> bool:
         """Whether the key is a caller, and so may be the overflow."""
         return self.key == CALLER
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether many partitions may count requests of one series; most callers are in one partition."""
+        return not self.is_of_callers
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:

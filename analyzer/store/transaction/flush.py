@@ -1,7 +1,8 @@
 """One flush as one transaction: the only code that stores counts, judges them and publishes locks.
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
-for each other in a circle: offsets, plan, totals, buckets, rejected records, locks, the feed's version.
+for each other in a circle: offsets, plan, totals of callers, buckets, rejected records, totals that many
+partitions share, locks, the feed's version.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.judge import judge, lock_keys
 from analyzer.core.judging.plan import Plan
@@ -151,10 +153,14 @@ class SqlFlush:
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
         growth = growth_of(plan.policies_of, counted.tables, filling)
-        due = totals.add_totals(self._db, plan, version, growth, catalog)
+        of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
+        shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
+        due = totals.add_totals(self._db, plan, version, of_callers, catalog)
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
+        # All analyzers add to these few rows: they are locked from here to the commit only.
+        due += totals.add_totals(self._db, plan, version, shared, catalog)
         # A sum that is being filled is not complete: it is judged when it is.
         due = [stored for stored in due if stored.standing.total.sum not in filling]
         standings = [stored.standing for stored in due]
