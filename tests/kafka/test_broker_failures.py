@@ -177,15 +177,15 @@ def intact(raw: bytes) -> bytes:
 def test_an_address_without_a_broker_takes_no_longer_than_the_timeout() -> None:
     mock = MockKafka()
     mock.bootstrap = f"127.0.0.1:{free_port()}"
-    options = {"bootstrap_timeout_ms": 300}
+    options = {"bootstrap_timeout_ms": 1_500}
     source = open_source(mock, MemoryPositionStore(), "t", options={"api_version": None, **options})
     began_s = time.monotonic()
     assert list(source.take(0.05)) == []
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 10
     assert source.polling_since is None
     before_s = time.monotonic()
     assert list(source.take(0.05)) == []
-    assert time.monotonic() - before_s < 0.2, "until the next attempt it only waits"
+    assert time.monotonic() - before_s < 1, "until the next attempt it only waits"
     source.close()
     mock.close()
 

@@ -200,7 +200,7 @@ MISTAKES = {
 }
 
 
-def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
+def test_a_mistake_in_the_connection_is_one_error_soon(
     secured: SecuredKafka, start: Start
 ) -> None:
     topic = secured.create_topic()
@@ -218,7 +218,7 @@ def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
         began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at(name)
         assert began_s is not None
         assert logged_s is not None
-        assert logged_s - began_s < 10
+        assert logged_s - began_s < PROBLEM_S_MAX
     time.sleep(5)  # more attempts fail meanwhile
     for _, analyzer in analyzers:
         assert len(analyzer.errors) == 1, analyzer.errors
@@ -253,7 +253,7 @@ def test_a_refused_login_does_not_look_like_a_broker_that_is_down(
     began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at("kafka-login")
     assert began_s is not None
     assert logged_s is not None
-    assert logged_s - began_s < 10
+    assert logged_s - began_s < PROBLEM_S_MAX
     assert [message.partition(":")[0] for message in analyzer.errors] == ["kafka-login"]
     assert "s3cret" not in json.dumps(analyzer.log)
 
