@@ -104,9 +104,9 @@ def test_the_analyzer_serves_locks_too(migrated_url: str, configure: Configure, 
         file = "{log}"
         fields = {{ api_key = "key", time = {{ path = "ts", unit = "s" }} }}
         [[policies]]
-        name = "daily"
+        name = "monthly"
         limit = 3
-        window = {{ per = "day" }}
+        window = {{ per = "month" }}
     """)
     with serving(tmp_path, "run") as server, Gate(server.url) as gate:
         assert gate.ready(20)
@@ -114,7 +114,7 @@ def test_the_analyzer_serves_locks_too(migrated_url: str, configure: Configure, 
             for name in ("acme", "bob", "acme", "acme", "acme"):
                 lines.write(f'{{"key": "{name}", "ts": {int(time.time())}}}\n')
         wait_until(lambda: not gate.allow("api_key:acme"), DEADLINE_S, server.log.read_text)
-        assert gate.check("api_key:acme").policy == "daily"
+        assert gate.check("api_key:acme").policy == "monthly"
         assert gate.allow("api_key:bob")
         time.sleep(0.5)  # the gate is in its next long poll
         server.child.send_signal(signal.SIGTERM)
@@ -132,7 +132,7 @@ def test_tokens_that_are_created_or_revoked_apply_to_a_running_server(
         while plain_http.get(f"{server.url}/v1/locks").status_code != 401:
             assert time.monotonic() < deadline_s
         assert HttpSource(server.url, token).fetch(None).snapshot
-        short = gatelock("tokens", "create", "till", "--scope", "read", "--expires", "4s").output.strip()
+        short = gatelock("tokens", "create", "till", "--scope", "read", "--expires", "8s").output.strip()
         deadline_s = time.monotonic() + DEADLINE_S
         while _status(server.url, short) != 200:  # servers read tokens every two seconds
             assert time.monotonic() < deadline_s

@@ -115,10 +115,10 @@ caller = "address"
 name = "traffic"
 sum = "bytes"
 [[policies]]
-name = "daily"
+name = "monthly"
 meter = "traffic"
 limit = "3 kB"
-window = { per = "day" }
+window = { per = "month" }
 action = "tag"
 """
 
@@ -132,7 +132,7 @@ def test_amounts_have_their_unit(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert "4 KiB" in gatelock("usage", "--meter", "traffic").stdout
     (row,) = objects(gatelock, "--meter", "traffic")
     assert (row["value"], row["unit"]) == (4096, "bytes")
-    assert "3 kB of traffic per day (UTC), 4 KiB counted" in gatelock("locks", "list").stdout
+    assert "3 kB of traffic per month (UTC), 4 KiB counted" in gatelock("locks", "list").stdout
 
 
 def test_csv_has_a_header_and_one_line_for_each_row(gatelock: Gatelock, engine: sa.Engine) -> None:

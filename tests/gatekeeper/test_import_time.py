@@ -7,11 +7,11 @@ import sys
 
 MS_MAX = 30.0
 TRIES = 20
-CODE = "import time; begun = time.perf_counter(); import gatekeeper; print(time.perf_counter() - begun)"
+CODE = "import time; began = time.process_time(); import gatekeeper; print(time.process_time() - began)"
 
 
 def test_importing_takes_less_than_30_ms() -> None:
-    """The least of several processes, because others disturb a measurement."""
+    """In CPU time, the least of several processes, because others disturb a measurement."""
     took_ms = []
     while len(took_ms) < TRIES and not any(took < MS_MAX for took in took_ms):
         ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

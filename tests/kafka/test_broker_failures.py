@@ -17,7 +17,7 @@ from analyzer.kafka.connection_errors import FailureCause
 from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
 from analyzer.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
-from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -56,9 +56,9 @@ def turns(readers: list[SourceReader], seconds: float) -> float:
     return longest_s
 
 
-def run_each(readers: list[SourceReader], wanted: list[bytes]) -> None:
+def read_and_check_each(readers: list[SourceReader], wanted: list[bytes]) -> None:
     for reader in readers:
-        run_all([reader], wanted)
+        read_and_check([reader], wanted)
 
 
 def problems(readers: list[SourceReader]) -> list[dict[str, str]]:
@@ -79,7 +79,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
     topic = own_kafka.create_topic()
     readers = opened(own_kafka, topic, uptime_s=lambda: time.monotonic() * 10)
     produce(own_kafka, topic, lines(40))
-    run_each(readers, lines(40))
+    read_and_check_each(readers, lines(40))
 
     own_kafka.pause()
     try:
@@ -87,7 +87,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
     finally:
         own_kafka.resume()
     produce(own_kafka, topic, lines(40, begin=40))
-    run_each(readers, lines(80))
+    read_and_check_each(readers, lines(80))
     assert problems(readers) == [{}, {}, {}]
 
     own_kafka.kill()
@@ -95,7 +95,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
     own_kafka.start()
     produce(own_kafka, topic, lines(40, begin=80))
     back_s = time.monotonic()
-    run_each(readers, lines(120))
+    read_and_check_each(readers, lines(120))
     assert time.monotonic() - back_s < 10
     turns(readers, 1)
     assert problems(readers) == [{}, {}, {}]
@@ -111,7 +111,7 @@ def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: Native
     assert threading.active_count() == before, "nothing of the failed connections is left"
     own_kafka.start()
     produce(own_kafka, topic, lines(40))
-    run_each(readers, lines(40))
+    read_and_check_each(readers, lines(40))
     assert problems(readers) == [{}, {}, {}]
 
 
@@ -129,20 +129,20 @@ def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened
 
     readers: list[SourceReader] = [CheckingReader(reader) for reader in opened(own_kafka, topic)]
     wanted = [*lines(10), *lines(10, begin=100)]
-    run_each(readers, wanted)
+    read_and_check_each(readers, wanted)
     turns(readers, 1)
     assert [stored([reader]) for reader in readers] == [wanted] * 3
     assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
     produce(own_kafka, topic, lines(10, begin=200), partition=1)
     wanted += lines(10, begin=200)
-    run_each(readers, wanted)
+    read_and_check_each(readers, wanted)
 
     for reader in readers:
         reader.start_over()  # fetches the batch again, where kafka-python alone would hang
     turns(readers, 2)
     assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
     produce(own_kafka, topic, lines(10, begin=300), partition=1)
-    run_each(readers, wanted + lines(10, begin=300))
+    read_and_check_each(readers, wanted + lines(10, begin=300))
 
 
 class CheckingReader(SourceReader):
@@ -177,15 +177,15 @@ def intact(raw: bytes) -> bytes:
 def test_an_address_without_a_broker_takes_no_longer_than_the_timeout() -> None:
     mock = MockKafka()
     mock.bootstrap = f"127.0.0.1:{free_port()}"
-    options = {"bootstrap_timeout_ms": 300}
+    options = {"bootstrap_timeout_ms": 1_500}
     source = open_source(mock, MemoryPositionStore(), "t", options={"api_version": None, **options})
     began_s = time.monotonic()
     assert list(source.take(0.05)) == []
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 10
     assert source.polling_since is None
     before_s = time.monotonic()
     assert list(source.take(0.05)) == []
-    assert time.monotonic() - before_s < 0.2, "until the next attempt it only waits"
+    assert time.monotonic() - before_s < 1, "until the next attempt it only waits"
     source.close()
     mock.close()
 

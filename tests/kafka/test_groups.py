@@ -16,7 +16,7 @@ from analyzer.core.model import Partition, Position
 from analyzer.errors import PartitionLost
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.source import REVOCATION_WAIT_S
-from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
@@ -73,7 +73,7 @@ class Group:
                 member.turn()
 
     def read(self) -> None:
-        run_all(self.members, self.written)
+        read_and_check(self.members, self.written)
 
 
 def client(member: SourceReader) -> Any:
@@ -262,7 +262,7 @@ def test_a_session_timeout_below_the_brokers_minimum_is_raised(real_kafka: RealK
     source = open_source(real_kafka, positions, topic, group_id=topic, session_timeout_s=0.3)
     produce(real_kafka, topic, lines(40))
     reader = SourceReader(source, positions, {})
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     assert source.problems() == {}
     source.close()
 
@@ -272,13 +272,13 @@ def test_stored_offsets_are_committed_for_lag_monitors(real_kafka: RealKafka) ->
     positions = MemoryPositionStore()
     reader = SourceReader(open_source(real_kafka, positions, topic, group_id=topic), positions, {})
     produce(real_kafka, topic, lines(40))
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     began_s = time.monotonic()
     while committed(real_kafka, topic) != dict.fromkeys(range(4), 10):
         reader.turn()
         assert time.monotonic() - began_s < 10
     produce(real_kafka, topic, lines(40, begin=40))
-    run_all([reader], lines(80))
+    read_and_check([reader], lines(80))
     reader.source.close()  # commits at once, not in the next second
     assert committed(real_kafka, topic) == dict.fromkeys(range(4), 20)
 

@@ -35,7 +35,7 @@ from analyzer.kafka.internals.large_reads import READ_BYTES, LargeBytes
 from tests.house.reading import ROOT, Module, modules, within
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.kafka_features import GONE
-from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.kafka_log import lines, open_source, produce, read_and_check
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 ROWS = [
@@ -207,7 +207,7 @@ class TestAnAnalyzerWithout:
         wanted = [b"%06d" % number + bytes(10_000) for number in range(300)]
         produce(real_kafka, topic, wanted, partition=0, compression_type="none")
         reader = SourceReader(open_source(real_kafka, store := MemoryPositionStore(), topic), store, {})
-        run_all([reader], wanted)
+        read_and_check([reader], wanted)
         reader.source.close()
         assert (sum(read) > 2_000_000) == (not off)
         assert off or max(received) <= READ_BYTES
@@ -230,7 +230,7 @@ class TestAnAnalyzerWithout:
         reader.source.stop(stopped, Gap("too-large", 5, 6, "a batch expands beyond the bound"))
         reader.run_until(lambda: sum(map(len, reader.kept.values())) == 45)
         reader.source.rewind([stopped])
-        run_all([reader], lines(80), turns=200)
+        read_and_check([reader], lines(80), turns=200)
         reader.source.close()
 
     def test_the_decompression_bound_alone_is_enough_to_count_each_record_once(
@@ -241,10 +241,10 @@ class TestAnAnalyzerWithout:
         produce(real_kafka, topic, lines(40))
         store = MemoryPositionStore()
         reader = SourceReader(open_source(real_kafka, store, topic), store, {})
-        run_all([reader], lines(40))
+        read_and_check([reader], lines(40))
         reader.start_over()
         produce(real_kafka, topic, lines(40, begin=40))
-        run_all([reader], lines(80))
+        read_and_check([reader], lines(80))
         reader.source.close()
 
     def test_without_whole_batches_and_the_bound_nothing_is_read_and_a_problem_names_it(

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from analyzer.core.model import Lag, Partition
 from analyzer.kafka.partitions import DAY_S, PartitionState
-from tests.support.kafka_log import lines, open_source, run_all
+from tests.support.kafka_log import lines, open_source, read_and_check
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
@@ -61,7 +61,7 @@ def test_records_of_1970_leave_no_lag_of_56_years(real_kafka: Any) -> None:
     options = {"max_partition_fetch_bytes": 400}
     reader = SourceReader(open_source(real_kafka, positions, topic, options=options), positions, {})
     write(lines(100))
-    run_all([reader], lines(100))
+    read_and_check([reader], lines(100))
     reader.source.lags()
     write(lines(100, begin=100))
     taken = reader.source.take(5.0)
@@ -71,6 +71,6 @@ def test_records_of_1970_leave_no_lag_of_56_years(real_kafka: Any) -> None:
     assert lag.records > 0
     assert lag.seconds < 60
     reader.start_over()
-    run_all([reader], lines(200))
+    read_and_check([reader], lines(200))
     assert list(reader.source.lags().values()) == [Lag(0, 0.0)]
     reader.source.close()

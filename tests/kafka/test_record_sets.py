@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from analyzer.core.model import Position, Records, RecordSet
 from analyzer.kafka import KafkaRecords
 from analyzer.kafka.internals.raw_fetcher import IDLE_ANSWERS
-from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
@@ -46,7 +46,7 @@ def test_batches_of_every_codec_are_handed_on(kafka: Kafka, raw: bool, codec: st
     topic = kafka.create_topic()
     produce(kafka, topic, lines(400), compression_type=codec, linger_ms=20)
     reader = opened(kafka, topic, raw=raw)
-    run_all([reader], lines(400))
+    read_and_check([reader], lines(400))
     assert stored([reader]) == lines(400)
 
 
@@ -77,7 +77,7 @@ def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw
             producer.commit_transaction(30)
             wanted += batch
     reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 400})
-    run_all([reader], wanted)
+    read_and_check([reader], wanted)
     reader.run_until(lambda: list(reader.source.positions().values()) == [88])  # 80 records, 8 markers
     assert [lag.records for lag in reader.source.lags().values()] == [0]
     assert [position.next for position in reader.position_store.stored.values()] == [88]
@@ -94,12 +94,12 @@ def test_nothing_is_read_behind_an_open_transaction(real_kafka: RealKafka, opene
     produce(real_kafka, topic, lines(10, begin=10), partition=0)
 
     reader = opened(real_kafka, topic, raw=True)
-    run_all([reader], lines(10))
+    read_and_check([reader], lines(10))
     for _ in range(5):
         assert reader.turn() == 0
     assert [lag.records for lag in reader.source.lags().values()] == [0]
     producer.commit_transaction(30)
-    run_all([reader], [*lines(20), b"open"])
+    read_and_check([reader], [*lines(20), b"open"])
 
 
 def test_holes_left_by_compaction_are_skipped(real_kafka: RealKafka, opened: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, raw: bool, 
     large = b"x" * 3_000_000
     produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
     reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
-    run_all([reader], [b"before", large, b"behind"])
+    read_and_check([reader], [b"before", large, b"behind"])
     assert stored([reader]) == [b"before", b"behind", large]
 
 
@@ -167,7 +167,7 @@ def test_an_idle_topic_is_requested_twice_a_second_and_a_record_ends_the_wait(
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(4))
     reader = opened(real_kafka, topic)
-    run_all([reader], lines(4))
+    read_and_check([reader], lines(4))
     source = reader.source
 
     def answers_within(seconds: float) -> int:
@@ -180,5 +180,5 @@ def test_an_idle_topic_is_requested_twice_a_second_and_a_record_ends_the_wait(
     while answers_within(2.0) > 5:
         assert time.monotonic() < deadline_s
     produce(real_kafka, topic, lines(4, begin=4))
-    run_all([reader], lines(8))
+    read_and_check([reader], lines(8))
     assert source._client._fetcher.empty_answers < IDLE_ANSWERS

@@ -11,7 +11,7 @@ import pytest
 from analyzer.config.settings import load
 from analyzer.core.model import PartitionRevoked
 from analyzer.kafka import KafkaRecords
-from tests.support.kafka_log import lines, open_source, produce, run_all
+from tests.support.kafka_log import lines, open_source, produce, read_and_check
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
@@ -153,7 +153,7 @@ def test_each_login_needs_only_read_on_topic_and_group(secured: SecuredKafka, wa
     store = MemoryPositionStore()
     source = open_source(secured, store, topic, group_id=topic, options=options(secured))
     reader = SourceReader(source, store, {})
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     assert source.problems() == {}
     source.close()
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import offsets
 from tests.support.bombs import bomb
-from tests.support.kafka_log import lines, open_source, produce, produce_as_is, run_all
+from tests.support.kafka_log import lines, open_source, produce, produce_as_is, read_and_check
 from tests.support.running import PROBLEM_S_MAX, Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
@@ -200,9 +200,7 @@ MISTAKES = {
 }
 
 
-def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
-    secured: SecuredKafka, start: Start
-) -> None:
+def test_a_mistake_in_the_connection_is_one_error_soon(secured: SecuredKafka, start: Start) -> None:
     topic = secured.create_topic()
     secured.allow(USER, topic=topic)
     analyzers = []
@@ -218,7 +216,7 @@ def test_a_mistake_in_the_connection_is_one_error_within_ten_seconds(
         began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at(name)
         assert began_s is not None
         assert logged_s is not None
-        assert logged_s - began_s < 10
+        assert logged_s - began_s < PROBLEM_S_MAX
     time.sleep(5)  # more attempts fail meanwhile
     for _, analyzer in analyzers:
         assert len(analyzer.errors) == 1, analyzer.errors
@@ -253,7 +251,7 @@ def test_a_refused_login_does_not_look_like_a_broker_that_is_down(
     began_s, logged_s = analyzer.logged_at("listening"), analyzer.logged_at("kafka-login")
     assert began_s is not None
     assert logged_s is not None
-    assert logged_s - began_s < 10
+    assert logged_s - began_s < PROBLEM_S_MAX
     assert [message.partition(":")[0] for message in analyzer.errors] == ["kafka-login"]
     assert "s3cret" not in json.dumps(analyzer.log)
 
@@ -273,7 +271,7 @@ def test_a_member_that_is_replaced_stays_away_until_the_other_has_left(
         SourceReader(open_source(real_kafka, positions, topic, **given), positions, kept) for _ in range(2)
     )
     produce(real_kafka, topic, lines(40))
-    run_all([first], lines(40))
+    read_and_check([first], lines(40))
     end_s = time.monotonic() + PROBLEM_S_MAX
     while "kafka-group" not in first.source.problems():
         assert time.monotonic() < end_s
@@ -282,12 +280,12 @@ def test_a_member_that_is_replaced_stays_away_until_the_other_has_left(
     assert "has joined the group" in first.source.problems()["kafka-group"]
     assert any("kafka-group" in record.message for record in caplog.records)
     produce(real_kafka, topic, lines(40, begin=40))
-    run_all([first, second], lines(80))
+    read_and_check([first, second], lines(80))
     assert first.source.positions() == {}
     assert second.source.problems() == {}
 
     second.source.close()
     produce(real_kafka, topic, lines(40, begin=80))
-    run_all([first], lines(120))
+    read_and_check([first], lines(120))
     assert first.source.problems() == {}
     first.source.close()

@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from analyzer.core.model import Position
-from tests.support.kafka_log import lines, open_source, produce, run_all, stored
+from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 from tests.support.waiting import wait_until
@@ -73,7 +73,7 @@ def test_a_topic_that_is_created_later_is_read_from_its_beginning(
     real_kafka.create_topic(topic)
     turn_until(reader, lambda: len(reader.source.positions()) == 4)
     produce(real_kafka, topic, lines(40))
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     assert reader.source.problems() == {}
 
 
@@ -87,7 +87,7 @@ def test_new_partitions_are_read_from_their_beginning(
     turn_until(reader, lambda: len(reader.source.positions()) == 2)
     admin.create_partitions({topic: 4})
     produce(real_kafka, topic, lines(40))
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     assert len(reader.source.positions()) == 4
 
 
@@ -98,7 +98,7 @@ def test_latest_begins_every_partition_at_its_end_at_once(real_kafka: RealKafka,
     turn_until(reader, lambda: len(reader.source.positions()) == 4)
     assert {position.next for position in reader.position_store.stored.values()} == {10}
     produce(real_kafka, topic, lines(40, begin=40))
-    run_all([reader], lines(40, begin=40))
+    read_and_check([reader], lines(40, begin=40))
 
 
 def test_a_topic_that_is_recreated_while_it_is_read_is_not_counted(
@@ -108,7 +108,7 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_not_counted(
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic, assign=assign)
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     recreate(admin, topic)
     turn_until(reader, lambda: "log" in reader.source.problems())
     produce(real_kafka, topic, lines(80, begin=100))
@@ -130,7 +130,7 @@ def test_a_topic_that_was_recreated_while_no_analyzer_ran_is_not_counted(
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     first = opened(topic)
-    run_all([first], lines(40))
+    read_and_check([first], lines(40))
     first.source.close()
     recreate(admin, topic)
     produce(real_kafka, topic, lines(80, begin=100))
@@ -158,7 +158,7 @@ def test_records_deleted_by_retention_stop_only_their_partition(
     turn_until(reader, reader.source.problems)
     produce(real_kafka, topic, lines(40, begin=400))
     wanted = [line for number, line in enumerate(lines(440)) if number >= 200 and number % 4 != 2]
-    run_all([reader], wanted)
+    read_and_check([reader], wanted)
     [(name, why)] = reader.source.problems().items()
     assert (name, why.partition(";")[0]) == (f"{topic}[2]", "[50, 70) was deleted before it was counted")
     assert "gatelock gaps list" in why
@@ -170,7 +170,7 @@ def test_records_deleted_by_retention_stop_only_their_partition(
     # As `gatelock gaps accept` does.
     reader.position_store.stored[stopped] = Position(70)
     reader.start_over()
-    run_all(
+    read_and_check(
         [reader],
         [*wanted, *(line for number, line in enumerate(lines(440)) if number >= 280 and number % 4 == 2)],
     )
@@ -187,7 +187,7 @@ def test_a_position_past_the_end_stops_only_its_partition(real_kafka: RealKafka,
         first.position_store.stored[part] = Position(1000 if part.number == 1 else 0)
 
     reader = opened(topic, first.position_store, assign="all")
-    run_all([reader], [line for number, line in enumerate(lines(40)) if number % 4 != 1])
+    read_and_check([reader], [line for number, line in enumerate(lines(40)) if number % 4 != 1])
     why = reader.source.problems()[f"{topic}[1]"]
     assert why.startswith("offset 1000 is past the end of the log, which is 10;")
 
@@ -199,9 +199,9 @@ def test_without_cached_metadata_a_second_connection_is_asked(
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic)
-    run_all([reader], lines(40))
+    read_and_check([reader], lines(40))
     plain = opened(topic, MemoryPositionStore(), raw=False)
-    run_all([plain], lines(40))
+    read_and_check([plain], lines(40))
     assert {part.topic_id for part in reader.kept} == {admin.describe_topics([topic])[0]["topic_id"]}
     assert {part.cluster for part in reader.kept} == {admin.describe_cluster()["cluster_id"]}
     recreate(admin, topic)
@@ -214,7 +214,7 @@ def test_partitions_have_the_same_ids_with_and_without_cached_metadata(
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     one = opened(topic)
-    run_all([one], lines(40))
+    read_and_check([one], lines(40))
     switch_off("cached-metadata")
     other = opened(topic, one.position_store)
     turn_until(other, lambda: len(other.source.positions()) == 4)

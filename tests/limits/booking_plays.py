@@ -60,3 +60,15 @@ def assert_in_order(
                 passing[n][2].cancel()
                 del passing[n]
     return [due for due, cost, _ in passing for _ in range(cost)]
+
+
+def assert_refunds_give_nothing_back(limiter: Any, bookings_ahead: int) -> None:
+    """Takes all permits of a key, then books ahead and refunds as much, several times: the key stays full."""
+    while limiter.allow("a"):
+        pass
+    for _ in range(3):
+        assert all(limiter.reserve("a") for _ in range(bookings_ahead))
+        for _ in range(bookings_ahead):
+            limiter.refund("a")
+        assert not limiter.allow("a")
+        assert limiter.peek("a").remaining == 0

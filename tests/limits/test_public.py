@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 
 import pytest
 
@@ -34,13 +32,6 @@ def test_every_limiter_can_be_imported_from_the_package_itself():
     for name in classes - {"QueueEvent", "Reservation", "Share", "WaitingJob"}:
         assert getattr(gatekeeper, name) is getattr(gatekeeper.limits, name)
     assert {*gatekeeper.__all__} <= {*dir(gatekeeper)}
-
-
-def test_importing_the_package_takes_less_than_thirty_milliseconds():
-    """In processor time, the best of five, because other processes disturb it."""
-    code = "import time; began = time.process_time(); import gatekeeper; print(time.process_time() - began)"
-    took = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(5)]
-    assert min(map(float, took)) < 0.030
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)

@@ -32,6 +32,7 @@ from gatekeeper.model import Refused
 from tests.limits.redis_kinds import KINDS, Kind, new_name
 from tests.limits.round_trips import RoundTripCounter
 from tests.support.servers.redis import NativeRedis, Redis, client_of
+from tests.support.waiting import wait_until
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
 
@@ -144,16 +145,20 @@ class TestKeysInRedis:
         for _ in range(3):
             limiter.allow("a")
             (key,) = client.keys(f"{store.prefix}:*")
-            expires_s = client.pttl(key) / 1000  # read first: less is left of the reset afterwards
+            before_s = client.pttl(key) / 1000
             reset_after = limiter.peek("a").reset_after
-            assert reset_after <= expires_s <= (121 if kind.name == "SlidingCounter" else reset_after + 0.2)
+            after_s = client.pttl(key) / 1000  # less is left with each read, also on a slow machine
+            assert reset_after <= before_s
+            assert after_s <= (121 if kind.name == "SlidingCounter" else reset_after + 0.2)
 
     @every_kind
     def test_a_booked_key_does_not_expire_before_the_booking(self, store, client, kind: Kind):
         limiter = kind.make(1, 1, store=store)
+        began_s = time.monotonic()
         last = [limiter.reserve("a") for _ in range(5)][-1]
         (key,) = client.keys(f"{store.prefix}:*")
-        assert client.pttl(key) / 1000 >= last.delay + 0.5
+        left_s = client.pttl(key) / 1000
+        assert left_s + (time.monotonic() - began_s) >= last.delay + 0.5
 
     def test_no_key_is_left_after_the_period(self, store, client):
         for kind in KINDS:
@@ -344,7 +349,7 @@ class TestWaiting:
         began_s = time.monotonic()
         for _ in range(5):
             assert log.wait("a", timeout=5)
-        assert 0.4 <= time.monotonic() - began_s < 2
+        assert 0.4 <= time.monotonic() - began_s < 5
 
     def test_a_timeout_that_does_not_suffice_refuses_at_once(self, store):
         log = SlidingLog(1, 60, store=store)
@@ -392,7 +397,8 @@ class TestWaiting:
         booked = [queue.reserve("a") for _ in range(4)]
         assert [bool(booking) for booking in booked] == [True, True, True, False]
         refused = booked[-1]
-        assert 119 < refused.decision.retry_after + 60 <= 120.1 < refused.delay + 0.2
+        assert 50 < refused.decision.retry_after <= 60
+        assert 170 < refused.delay <= 180
         assert not queue.wait("a", timeout=200), "refused, not queued"
 
 
@@ -447,10 +453,10 @@ class TestKnownBugsOfRedisLimiters:
 
     def test_a_sliding_window_does_not_record_refused_requests(self, store):
         log = SlidingLog(5, 0.3, store=store)
-        admitted, end_s = 0, time.monotonic() + 0.9
-        while time.monotonic() < end_s:
+        admitted, end_s = 0, time.monotonic() + 10
+        while admitted < 15:
+            assert time.monotonic() < end_s, "a caller that does not stop is refused forever"
             admitted += log.allow("a")
-        assert admitted >= 15, "a caller that does not stop is not refused forever"
 
     def test_two_requests_in_one_tick_count_twice(self, store):
         assert (
@@ -460,17 +466,18 @@ class TestKnownBugsOfRedisLimiters:
 
     def test_a_token_bucket_refills_up_to_its_burst(self, store):
         bucket = TokenBucket(20, 1, store=store)
-        assert sum(bucket.allow("a") for _ in range(40)) in range(20, 25)
+        began_s = time.monotonic()
+        admitted = sum(bucket.allow("a") for _ in range(40))
+        assert 20 <= admitted <= 20 + 20 * (time.monotonic() - began_s)
         time.sleep(1.1)
         assert bucket.peek("a").remaining == 20
         time.sleep(0.3)
         assert bucket.peek("a").remaining == 20
 
     def test_a_leaky_bucket_drains_and_a_leaky_queue_spaces_departures(self, store):
-        meter = LeakyBucket(5, 0.5, store=store)
+        meter = LeakyBucket(5, 10, store=store)  # one leaves after two seconds
         assert [meter.allow("a") for _ in range(6)] == [True] * 5 + [False]
-        time.sleep(0.15)
-        assert meter.level("a") <= 4
+        wait_until(lambda: meter.level("a") <= 4)
         queue = LeakyQueue(20, 1, store=store)
         began_s = time.monotonic()
         assert all(queue.wait("a") for _ in range(5))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, FixedWindow, SlidingCounter, SlidingLog, TokenBucket
-from tests.limits.booking_plays import assert_in_order, bookings
+from tests.limits.booking_plays import assert_in_order, assert_refunds_give_nothing_back, bookings
 from tests.limits.memory_kinds import KINDS as MEMORY_KINDS
 from tests.limits.oracles import StepClock, worst_in_any
 from tests.limits.redis_kinds import KINDS, Kind, SteppedRedis, new_name
@@ -330,12 +330,4 @@ def test_a_changed_limit_recovers_at_its_own_rate_from_the_first_look_on(kind, s
 @every_kind
 @pytest.mark.parametrize("bookings_ahead", [1, 3, 30])
 def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(kind, stepped, bookings_ahead):
-    limiter = start(kind, stepped, 10, 600_000_000)
-    while limiter.allow("a"):
-        pass
-    for _ in range(3):
-        assert all(limiter.reserve("a") for _ in range(bookings_ahead))
-        for _ in range(bookings_ahead):
-            limiter.refund("a")
-        assert not limiter.allow("a")
-        assert limiter.peek("a").remaining == 0
+    assert_refunds_give_nothing_back(start(kind, stepped, 10, 600_000_000), bookings_ahead)

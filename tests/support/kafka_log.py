@@ -59,7 +59,7 @@ def stored(readers: Collection[SourceReader]) -> list[bytes | None]:
     )
 
 
-def run_all(readers: Collection[SourceReader], wanted: Sequence[bytes], turns: int = 1200) -> None:
+def read_and_check(readers: Collection[SourceReader], wanted: Sequence[bytes], turns: int = 1200) -> None:
     """Has the readers take turns until all of `wanted` is stored, and checks that nothing else is."""
     for _ in range(turns):
         if len(stored(readers)) >= len(wanted):

@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -72,13 +73,20 @@ def test_a_connection_beyond_the_bound_is_refused_with_retry_after(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limits, "CONNECTIONS_MAX", 3)
+    admitted: list[object] = []
+    note = OpenConnections.admitted
+
+    def noted(connections: OpenConnections, client: Any) -> None:
+        note(connections, client)
+        admitted.append(client)
+
+    monkeypatch.setattr(OpenConnections, "admitted", noted)
     with feed_server(feed) as url:
         source = HttpSource(url)
         with ExitStack() as stack:
-            for _ in range(3):  # the server accepts connections in the order in which they are made
+            for _ in range(3):
                 stack.enter_context(line_to(url)).sendall(request_for(feed, wait=30))
-            settled_s = time.monotonic() + 1.0  # before that, newcomers take their places
-            wait_until(lambda: time.monotonic() > settled_s)
+            wait_until(lambda: len(admitted) == 3)  # before that, newcomers take their places
             answer = plain_http.get(f"{url}/v1/locks")
             assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
             assert 5 <= int(answer.headers["retry-after"]) < 15

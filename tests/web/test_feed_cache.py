@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -427,8 +428,8 @@ def test_looks_do_not_wait_for_long_reads(world: World, monkeypatch: pytest.Monk
     slow = SlowFeed()
     slow.locks, slow.versions = world.source.locks, world.source.versions
 
-    async def slowly(call: Callable[[], Any]) -> Any:
-        if call.args[:1] == (slow,):  # type: ignore[attr-defined]
+    async def slowly(call: partial[Any]) -> Any:
+        if call.args[:1] == (slow,):
             await asyncio.sleep(read_s)
         return await calls(call)
 

@@ -199,7 +199,7 @@ class TestAGate:
             began_s = time.monotonic()
             with pytest.raises(SourceError):
                 source.report_status(status())
-            assert REPORT_S / 2 < time.monotonic() - began_s < REPORT_S + 0.5
+            assert REPORT_S / 2 < time.monotonic() - began_s < 4 * REPORT_S
             source.close()
 
     def test_a_report_that_arrives_twice_is_counted_once(

@@ -32,27 +32,28 @@ SERVERS = {
 
 @contextmanager
 def serving_documented(
-    name: str, folder: Path, source: str, *, workers: int = 1, host: str = "127.0.0.1", port: int = 0
+    name: str, folder: Path, source: str, *options: str, workers: int = 1, port: int = 0
 ) -> Iterator[str]:
-    """Yields the URL of a page of the application, when its server accepts connections."""
+    """Yields the URL of a page of the application, when its server accepts connections.
+
+    `options` are further ones of the server's command line.
+    """
     (command, page), port = SERVERS[name], port or free_port()
-    shown = f"[{host}]" if ":" in host else host
-    bind = [f"--host={host}", f"--port={port}"] if command[0] == "uvicorn" else [f"--bind={shown}:{port}"]
+    bind = f"--port={port}" if command[0] == "uvicorn" else f"--bind=127.0.0.1:{port}"
     with (folder / "server.log").open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", *command[:-1], *bind, f"--workers={workers}", command[-1]],
+            [sys.executable, "-m", *command[:-1], bind, f"--workers={workers}", *options, command[-1]],
             cwd=ROOT, stdout=log, stderr=log,
             env={**os.environ, "SHOP_FOLDER": str(folder), "SHOP_SOURCE": source},
         )  # fmt: skip
     try:
-        if host == "127.0.0.1":
-            wait_until(
-                lambda: accepts(port) or child.poll() is not None,
-                PATIENCE_S,
-                (folder / "server.log").read_text,
-            )
+        wait_until(
+            lambda: accepts(port) or child.poll() is not None,
+            PATIENCE_S,
+            (folder / "server.log").read_text,
+        )
         assert child.poll() is None, (folder / "server.log").read_text()
-        yield f"http://{shown}:{port}{page}"
+        yield f"http://127.0.0.1:{port}{page}"
     finally:
         child.terminate()
         try:

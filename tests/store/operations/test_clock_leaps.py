@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ def set_clock(engine: sa.Engine, new_engine: Callable[[], sa.Engine]) -> Iterato
     ahead = {"s": 0.0}
     sqlite = engine.dialect.name == "sqlite"
 
-    def prepare(connection: object, _record: object) -> None:
+    def prepare(connection: Any, _record: object) -> None:
         if sqlite:
             seconds = "select (julianday('now') - 2440587.5) * 86400"
             clock = sa.create_engine("sqlite://").connect()  # the true time
@@ -35,10 +36,10 @@ def set_clock(engine: sa.Engine, new_engine: Callable[[], sa.Engine]) -> Iterato
                 true_s = float(clock.exec_driver_sql(seconds).scalar_one())
                 return 2440587.5 + (true_s + ahead["s"]) / DAY_S
 
-            connection.create_function("julianday", 1, julian)  # type: ignore[attr-defined]
+            connection.create_function("julianday", 1, julian)
         else:
-            connection.execute("set search_path = shifted, public, pg_catalog")  # type: ignore[attr-defined]
-            connection.commit()  # type: ignore[attr-defined]
+            connection.execute("set search_path = shifted, public, pg_catalog")
+            connection.commit()
 
     other = new_engine()
 
