@@ -61,7 +61,7 @@ class KnownAnalyzer(NamedTuple):
     file: Mapping[str, str]  # digests of the parts of the file that it last started with
     settled: Mapping[str, str]
     reads: Reads
-    age_ms: int  # since its last heartbeat
+    age_ms: int  # since its last heartbeat, or one of a partition that it follows
 
 
 class SqlAgreement:
@@ -247,19 +247,17 @@ def settle(db: sa.Connection, agreement: Agreement) -> None:
 
 def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     """Returns every analyzer that ever started on this database, by name."""
-    columns = analyzers.c
+    columns, ages_ms = analyzers.c, _owner_ages_ms(db)
     statement = sa.select(
         columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
         NowMs() - columns.beat_ms,
-    )  # fmt: skip
+    ).order_by(columns.name)  # fmt: skip
     return [
         KnownAnalyzer(
             name, format_, release, _digests(file), _digests(settled),
-            Reads(*json.loads(reads)), age_ms,
+            Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)),
         )
-        for name, format_, release, file, settled, reads, age_ms in db.execute(
-            statement.order_by(columns.name)
-        )
+        for name, format_, release, file, settled, reads, age_ms in db.execute(statement)
     ]  # fmt: skip
 
 
@@ -268,9 +266,19 @@ def silent_owners(db: sa.Connection, within_ms: int, known: Collection[str]) -> 
 
     These write heartbeats of partitions, and no other heartbeat.
     """
-    living = sa.select(offsets.c.owner).where(offsets.c.beat_ms >= NowMs() - within_ms).distinct()
-    owners = {str(owner) for owner in db.execute(living).scalars()}
-    return sorted(owner for owner in owners if (owner.rpartition(":")[0] or owner) not in known)
+    ages_ms = _owner_ages_ms(db)
+    return sorted(name for name, age_ms in ages_ms.items() if age_ms <= within_ms and name not in known)
+
+
+def _owner_ages_ms(db: sa.Connection) -> dict[str, int]:
+    """Returns the time since the last heartbeat of a partition that it follows, by the analyzer's name."""
+    age_ms = NowMs() - sa.func.max(offsets.c.beat_ms)
+    followed = sa.select(offsets.c.owner, age_ms).where(offsets.c.beat_ms.is_not(None))
+    found: dict[str, int] = {}
+    for owner, owner_age_ms in db.execute(followed.group_by(offsets.c.owner)):
+        name = owner.rpartition(":")[0] or owner
+        found[name] = min(owner_age_ms, found.get(name, owner_age_ms))
+    return found
 
 
 def all_known(engine: sa.Engine) -> list[KnownAnalyzer]:
