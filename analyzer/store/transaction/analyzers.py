@@ -84,9 +84,9 @@ class SqlAgreement:
         file = self._file
         with writing(self._engine) as db:
             version, in_force = _active_or_first(db, file.plan, self._owner, self._random_mark)
-            others = [other for other in known_analyzers(db) if other.name != file.name]
-            proposal, notes = self._proposal(db, in_force, others)
-            self._store(db, proposal.settled(file.plan, self._before(db)))
+            before = self._before(db)
+            proposal, notes = self._proposal(db, in_force, before)
+            self._store(db, proposal.settled(file.plan, before))
         self._is_registered = True
         return Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
 
@@ -97,6 +97,7 @@ class SqlAgreement:
             db.execute(here.values(beat_ms=NowMs()))
 
     def _before(self, db: sa.Connection) -> LastStart | None:
+        """Returns what is stored about the last start; None for an unknown name."""
         if self._file.is_applied and not self._is_registered:
             return LastStart({})
         row = db.execute(sa.select(analyzers.c.settled).where(analyzers.c.name == self._file.name)).first()
@@ -106,12 +107,13 @@ class SqlAgreement:
         return LastStart({}) if self._is_registered else None
 
     def _proposal(
-        self, db: sa.Connection, in_force: Plan, others: Sequence[KnownAnalyzer]
+        self, db: sa.Connection, in_force: Plan, before: LastStart | None
     ) -> tuple[Proposal, list[str]]:
-        file, names = self._file, {self._file.name, *(other.name for other in others)}
-        is_alone = not silent_owners(db, ALONE_MS, names)
+        file = self._file
+        others = [other for other in known_analyzers(db) if other.name != file.name]
+        is_alone = not silent_owners(db, ALONE_MS, {file.name, *(other.name for other in others)})
         is_alone &= all(other.age_ms > ALONE_MS for other in others)
-        proposal = propose(in_force, file.plan, self._before(db), is_alone=is_alone)
+        proposal = propose(in_force, file.plan, before, is_alone=is_alone)
         notes = []
         if proposal.declined:
             lines = in_words(differences(in_force, merged(in_force, file.plan, proposal.declined)))
@@ -194,6 +196,8 @@ def apply_file(
     With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind.
     """
     with writing(engine) as db:
+        if not is_shown_only:
+            plans.block_flushes(db)  # a plan that came in force after this one was read would be undone
         version, in_force = plans.active(db) if plans.exists(db) else (0, Plan())
         plan = applied(in_force, file, prune=is_pruned)
         lines = differences(in_force, plan)
