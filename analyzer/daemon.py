@@ -92,7 +92,7 @@ class Daemon:
     gaps: GapStore
     job_runners: Sequence[JobRunner] = ()
     beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
-    # Returns a new source, after this one was closed; None: this analyzer does not stand by, see `adopt_plan`.
+    # Returns a new source, after this one was closed; None: it never stands by, see `adopt_plan`.
     open_source: Callable[[], Source] | None = None
     retries: int = 0  # in the current outage of the database
     gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled

@@ -393,7 +393,9 @@ def test_an_analyzer_with_another_secret_stands_by(fleet: Fleet) -> None:
 
 def test_an_analyzer_that_does_not_stand_by_ends(fleet: Fleet) -> None:
     """An import: it has no source to open again, and would wait for ever."""
-    keyed = replace(BY_KEY, fields={"api_key": TextField(("key",), NameDigest("kept in a secret file").fingerprint)})
+    keyed = replace(
+        BY_KEY, fields={"api_key": TextField(("key",), NameDigest("kept in a secret file").fingerprint)}
+    )
     analyzer = fleet.start("web-1", limit(500))
     fleet.count(analyzer, "ann", 1)
     analyzer.daemon.open_source = None
