@@ -191,6 +191,18 @@ class Daemon:
         if self.pipeline.in_flight is None and now_s - self.beaten_s >= BEAT_EVERY_S:
             self.beat()
             self.beaten_s = now_s
+            if self.pipeline.agreement.is_waiting:
+                self.propose_again()
+
+    def propose_again(self) -> None:
+        """Proposes a configuration that waited, if it need not wait any longer. Raises StoreAway."""
+        try:
+            is_waiting = self.agree().is_waiting
+        except SchemaBehind:
+            return  # another plan came in force: the next flush finds it, too
+        if not is_waiting:
+            self.start_over()
+            self.adopt_plan()
 
     def report(self, result: FlushResult | None) -> None:
         """Reports a committed flush, if there is one."""

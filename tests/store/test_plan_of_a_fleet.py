@@ -267,11 +267,15 @@ def test_an_analyzer_of_an_earlier_version_is_waited_for(fleet: Fleet) -> None:
     fleet.count(edited, "ann", 1)
     assert fleet.limit == 500
     assert "web-9 run an earlier version" in edited.notes[0]
+    edited.run(seconds=40.0)
+    assert fleet.limit == 500
     with fleet.engine.begin() as db:
         gone = sa.update(offsets).where(offsets.c.owner == "web-9:77")
         db.execute(gone.values(beat_ms=offsets.c.beat_ms - 100_000))
-    fleet.count(fleet.start("web-1", limit(2000)), "ann", 1)
-    assert fleet.limit == 2000
+    edited.run(seconds=8.0)
+    fleet.count(edited, "ann", 1)
+    assert fleet.limit == 2000, "without another start"
+    assert counted(fleet, "ann") == 3
 
 
 def test_a_plan_without_sources_is_counted_by_the_files_until_they_are_added(fleet: Fleet) -> None:

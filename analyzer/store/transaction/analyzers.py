@@ -77,7 +77,7 @@ class SqlAgreement:
         self._is_registered = False
 
     def agree(self) -> Agreement:
-        """Returns what to count by, now that the analyzer starts or another plan came in force.
+        """Returns what to count by when the analyzer starts, another plan came in force, or it was waiting.
 
         The first plan of a database comes in force at once. Raises StoreAway, SchemaBehind.
         """
@@ -88,7 +88,8 @@ class SqlAgreement:
             proposal, notes = self._proposal(db, in_force, before)
             self._store(db, proposal.settled(file.plan, before))
         self._is_registered = True
-        return Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
+        agreement = Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
+        return agreement._replace(is_waiting=bool(proposal.taken) and not agreement.is_proposal)
 
     def beat(self) -> None:
         """Stores that this analyzer lives. Raises StoreAway."""
