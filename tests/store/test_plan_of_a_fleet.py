@@ -396,7 +396,7 @@ def test_an_analyzer_with_another_secret_stands_by(fleet: Fleet) -> None:
 
 
 def test_an_analyzer_that_does_not_stand_by_ends(fleet: Fleet) -> None:
-    """An import: it has no source to open again, and would wait for ever."""
+    """An import: it has no source to open again, and would wait forever."""
     keyed = replace(
         BY_KEY, fields={"api_key": TextField(("key",), NameDigest("kept in a secret file").fingerprint)}
     )

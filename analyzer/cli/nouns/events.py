@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def events() -> None:  # with a callback, typer does not take the one command for the group
-    """What operators did, and what changed the plan."""
+    """Acts of operators, and changes of the plan."""
 
 
 @app.command("list")
