@@ -92,7 +92,8 @@ class Daemon:
     gaps: GapStore
     job_runners: Sequence[JobRunner] = ()
     beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
-    open_source: Callable[[], Source] | None = None  # a new one, after this one's was closed
+    # Returns a new source, after this one was closed; None: it never stands by, see `adopt_plan`.
+    open_source: Callable[[], Source] | None = None
     retries: int = 0  # in the current outage of the database
     gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled
     beaten_s: float = float("-inf")  # uptime of the last heartbeat
@@ -181,10 +182,27 @@ class Daemon:
         return result is not None or not self.pipeline.has_unstored
 
     def send_heartbeat(self) -> None:
+        """Stores every few seconds that this analyzer lives. Raises StoreAway.
+
+        A flush in flight stores it for its partitions, and may hold the file of a SQLite database for longer
+        than another writer waits.
+        """
         now_s = self.pipeline.uptime_s()
-        if now_s - self.beaten_s >= BEAT_EVERY_S:
+        if self.pipeline.in_flight is None and now_s - self.beaten_s >= BEAT_EVERY_S:
             self.beat()
             self.beaten_s = now_s
+            if self.pipeline.agreement.is_waiting:
+                self.propose_again()
+
+    def propose_again(self) -> None:
+        """Proposes a configuration that waited, if it need not wait any longer. Raises StoreAway."""
+        try:
+            is_waiting = self.agree().is_waiting
+        except SchemaBehind:
+            return  # another plan came in force: the next flush finds it, too
+        if not is_waiting:
+            self.start_over()
+            self.adopt_plan()
 
     def report(self, result: FlushResult | None) -> None:
         """Reports a committed flush, if there is one."""
@@ -220,12 +238,14 @@ class Daemon:
     def adopt_plan(self) -> bool:
         """Agrees on the plan to count by, and returns whether this analyzer can; else it stands by.
 
-        Raises StoreAway.
+        Raises StoreAway, and without `open_source` SchemaBehind and CannotCount: an import ends.
         """
         try:
             agreement = self.agree()
             self.pipeline.adopt(agreement, self.counter_for(agreement.plan))
         except (SchemaBehind, CannotCount) as error:
+            if self.open_source is None:
+                raise
             self.stand_by(error)
             return False
         log_notes(agreement)
@@ -246,8 +266,8 @@ class Daemon:
         is_due = self.pipeline.uptime_s() - self.agreed_s >= AGREE_EVERY_S
         if self.open_source is None or not is_due or not self.adopt_plan():
             return False
-        self.is_standing_by = False
         self.pipeline.source = self.open_source()
+        self.is_standing_by = False
         self.observer.dependency_recovered("plan")
         log.info("this analyzer can count by the plan in force again")
         return True

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from analyzer.cli.output import say
-
 try:
     import typer
 except ImportError as missing:
@@ -18,6 +16,7 @@ except ImportError as missing:
 
 from analyzer.cli.nouns import db, events, gaps, gates, locks, policies, rejects, sources, tokens
 from analyzer.cli.options import CONFIG_HELP
+from analyzer.cli.output import say
 from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, run, serve, usage
 
 app = typer.Typer(

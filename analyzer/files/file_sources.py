@@ -278,15 +278,16 @@ class FollowedFile(QueueSource):
         Raises OSError when this process has no descriptor left.
         """
         why = "it is not in the same folder"
-        for path in sorted(self._path.parent.iterdir()):
-            try:
-                if inode == (path.lstat().st_dev, path.lstat().st_ino):
-                    self._add(path)
-                    return
-            except OSError as error:
-                if error.errno in OUT_OF_FILES:
-                    raise
-                why = str(error)
+        try:
+            with os.scandir(self._path.parent) as entries:
+                path = next((entry.path for entry in entries if entry.inode() == inode[1]), None)
+            if path is not None:
+                self._add(Path(path))
+                return
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:
+                raise
+            why = str(error)
         log.error(
             "%s: a file was moved away before it could be opened, and is not counted: %s; "
             "run `gatelock import` on it",

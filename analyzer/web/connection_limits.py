@@ -23,6 +23,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
@@ -100,10 +101,8 @@ class AcceptedSocket(socket.socket):
         if self.transport is not None:
             self.transport.abort()
         else:
-            try:
+            with suppress(OSError):  # the client was faster
                 self.shutdown(socket.SHUT_RDWR)  # ends the handshake
-            except OSError:  # the client was faster
-                return
 
 
 class OpenConnections:

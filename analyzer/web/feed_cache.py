@@ -25,7 +25,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analyzer.web.shared_gzip import CompressedAnswer, CompressedChanges
 from analyzer.web.single_flight import consume_exception, run_in_thread
@@ -97,9 +97,8 @@ class KeptChanges:
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
-        self._steps: dict[
-            Cursor, CompressedChanges
-        ] = {}  # in order; the last one leads to the latest version
+        # In order: the last one leads to the latest version.
+        self._steps: dict[Cursor, CompressedChanges] = {}
         self._others: dict[Cursor, CompressedChanges] = {}
 
     def find(self, since: Cursor | None, latest: Cursor) -> Sequence[CompressedChanges] | None:
@@ -156,13 +155,11 @@ class KeptChanges:
         _drop_oldest(self._others, CACHED_MAX)
 
 
-def _drop_oldest(kept: dict[Any, CompressedChanges], most: int) -> None:
+def _drop_oldest(kept: dict[Cursor, CompressedChanges], most: int) -> None:
     """Drops the first entries until there are at most `most`, in at most `KEPT_BYTES_MAX` or one."""
-    sizes = {id(changes): len(changes.text) for changes in kept.values()}
-    while len(kept) > most or (len(sizes) > 1 and sum(sizes.values()) > KEPT_BYTES_MAX):
-        dropped = kept.pop(next(iter(kept)))
-        if dropped not in kept.values():
-            del sizes[id(dropped)]
+    size = sum(len(changes.text) for changes in kept.values())
+    while len(kept) > most or (len(kept) > 1 and size > KEPT_BYTES_MAX):
+        size -= len(kept.pop(next(iter(kept))).text)
 
 
 class RequestLoad:
@@ -266,9 +263,8 @@ class FeedCache:
             if found is not None:
                 return found
             if since in self._reads:
-                await asyncio.shield(
-                    self._reads[since]
-                )  # began before this request: not new enough by itself
+                # It began before this request: what it finds is not new enough by itself.
+                await asyncio.shield(self._reads[since])
                 continue
             read = await self._read_changes(since)
             found = self.kept_answer(since, state, arrived_s)

@@ -13,6 +13,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
+# Repeats lines of 0001: a migration is never changed, so it shares nothing with another one.
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 

@@ -83,6 +83,14 @@ def test_nothing_is_overwritten(gatelock: Gatelock, tmp_path: Path) -> None:
     assert (tmp_path / "gatelock-nginx.conf").read_text() == "mine"
 
 
+def test_nothing_is_written_through_a_link(gatelock: Gatelock, tmp_path: Path) -> None:
+    (tmp_path / "gatelock.toml").symlink_to(tmp_path / "elsewhere")
+    result = gatelock("init", "--from", "combined")
+    assert result.exit_code == 2
+    assert "gatelock.toml: File exists" in result.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_name_that_breaks_the_file_is_refused(gatelock: Gatelock, tmp_path: Path) -> None:
     for name in ('a"b', "a\nb", "a\\b"):
         assert gatelock("init", "--from", "combined", "--file", name).exit_code == 2
@@ -99,7 +107,7 @@ def test_the_wheel_carries_deploy_and_reads_it_from_there(
     )
     (tmp_path / "_deploy").mkdir()
     (tmp_path / "_deploy" / "combined.toml").write_text("of the wheel")
-    monkeypatch.setattr("analyzer.cli.verbs.init.resources.files", lambda package: tmp_path)
+    monkeypatch.setattr("analyzer.cli.verbs.init.PACKAGE", tmp_path)
     assert shipped("combined.toml") == "of the wheel"
 
 

@@ -77,6 +77,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert {name.partition(".")[0] for name in result.splitlines()[-1].split()}.isdisjoint(HEAVY)
 
 
+def test_without_typer_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['typer'] = None; import analyzer.cli"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "gatelock: typer is not installed; pip install 'gatelock[analyzer]'\n"
+
+
 @pytest.mark.parametrize("command", EVERY)
 def test_every_command_is_described_in_the_list_of_commands(gatelock: Gatelock, command: str) -> None:
     result = gatelock(*command.split(), "--help")

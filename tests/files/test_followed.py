@@ -495,6 +495,26 @@ def test_files_that_rotate_while_no_descriptor_is_left_are_counted_later_in_orde
     ]
 
 
+def test_a_folder_that_cannot_be_listed_does_not_keep_the_new_file_from_being_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder of mode 711: its files can be opened by their names, and not be searched."""
+
+    def refused(*_args: object, **_given: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    world.write("one\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        world.turns()
+    world.rotate()
+    world.write("two\n")
+    for listing in ("listdir", "scandir"):
+        monkeypatch.setattr(os, listing, refused)
+    assert world.turns() == ["two"]
+    assert "is not counted: [Errno 13] Permission denied" in caplog.text
+
+
 def test_a_file_that_was_moved_away_before_it_could_be_opened_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interleavings.actors import Transactions
+from analyzer.store.transaction.analyzers import apply_file, plan_in_force
+from tests.interleavings.actors import TransactionFunction, Transactions
 from tests.interleavings.orders import Orders
-from tests.interleavings.worlds import World
+from tests.interleavings.worlds import PLAN, World
+from tests.store.simulated_analyzers import MAPPING
 
 
 @pytest.mark.parametrize("world", ["one_sum"], indirect=True)
@@ -29,3 +31,20 @@ def test_two_prunings_never_move_the_feeds_bound_back(transactions: Transactions
     orders = Orders(transactions, world, ["prune", "prune", "hours"])
     steps = orders.run(("prune", "update feed"), ("hours", None), ("prune1", None), ("prune", None))
     assert "prune1: update feed" in steps
+
+
+def applying(source: str) -> TransactionFunction:
+    """An operator's `policies apply` of a file that has one more source."""
+    file = PLAN.with_sources({source: MAPPING})
+    return lambda actor: apply_file(actor.engine, file, "operator", random_mark=actor.mark)
+
+
+def test_a_file_that_is_applied_keeps_what_another_one_has_just_added(
+    transactions: Transactions, world: World
+) -> None:
+    more = {"apply-web": applying("web"), "apply-shop": applying("shop")}
+    orders = Orders(transactions, world, ["apply-web", "apply-shop"], more)
+    orders.run(("apply-web", "lock table plans"), ("apply-shop", None), ("apply-web", None))
+    plan = plan_in_force(world.engine)
+    assert plan is not None
+    assert sorted(plan.sources) == ["shop", "web"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from analyzer.core.counting.meters import Meter
 from analyzer.core.judging import plan as plan_module
 from analyzer.core.judging.plan import Plan
 from analyzer.core.records.mapping import TextField
-from analyzer.errors import SourceDiffers
+from analyzer.errors import CannotCount, SourceDiffers
 from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import analyzers, offsets, plans
 from analyzer.store.reports.audit import audit
@@ -265,12 +266,16 @@ def test_an_analyzer_of_an_earlier_version_is_waited_for(fleet: Fleet) -> None:
     edited = fleet.start("web-1", limit(2000))
     fleet.count(edited, "ann", 1)
     assert fleet.limit == 500
-    assert "web-9:77 run an earlier version" in edited.notes[0]
+    assert "web-9 run an earlier version" in edited.notes[0]
+    edited.run(seconds=40.0)
+    assert fleet.limit == 500
     with fleet.engine.begin() as db:
         gone = sa.update(offsets).where(offsets.c.owner == "web-9:77")
         db.execute(gone.values(beat_ms=offsets.c.beat_ms - 100_000))
-    fleet.count(fleet.start("web-1", limit(2000)), "ann", 1)
-    assert fleet.limit == 2000
+    edited.run(seconds=8.0)
+    fleet.count(edited, "ann", 1)
+    assert fleet.limit == 2000, "without another start"
+    assert counted(fleet, "ann") == 3
 
 
 def test_a_plan_without_sources_is_counted_by_the_files_until_they_are_added(fleet: Fleet) -> None:
@@ -388,6 +393,46 @@ def test_an_analyzer_with_another_secret_stands_by(fleet: Fleet) -> None:
     with fleet.engine.connect() as db:
         bodies = db.execute(sa.select(plans.c.body)).scalars().all()
     assert not any("secret file" in body for body in bodies)
+
+
+def test_an_analyzer_that_does_not_stand_by_ends(fleet: Fleet) -> None:
+    """An import: it has no source to open again, and would wait forever."""
+    keyed = replace(
+        BY_KEY, fields={"api_key": TextField(("key",), NameDigest("kept in a secret file").fingerprint)}
+    )
+    analyzer = fleet.start("web-1", limit(500))
+    fleet.count(analyzer, "ann", 1)
+    analyzer.daemon.open_source = None
+    fleet.store.activate(file_of(quota(500), sources={"log": keyed}))
+    fleet.give("ann", 1)
+    with pytest.raises(CannotCount, match="another secret"):
+        analyzer.run()
+
+
+def test_a_long_flush_stands_for_the_heartbeat(fleet: Fleet) -> None:
+    """Two writers of a SQLite file wait for each other: the heartbeat would fail, and counting start over."""
+    analyzer = fleet.start("web-1", limit(500))
+    fleet.count(analyzer, "ann", 1)
+    beats: list[float] = []
+    analyzer.daemon.beat = lambda: beats.append(analyzer.uptime_s)
+    analyzer.uptime_s += 40.0
+    analyzer.daemon.pipeline.in_flight = Future()
+    analyzer.daemon.send_heartbeat()
+    assert beats == []
+    analyzer.daemon.pipeline.in_flight = None
+    analyzer.daemon.send_heartbeat()
+    assert beats == [analyzer.uptime_s]
+
+
+def test_an_analyzer_lives_while_it_stores_what_it_counts(fleet: Fleet) -> None:
+    fleet.count(fleet.start("web-1", limit(500)), "ann", 1)
+    with fleet.engine.begin() as db:
+        db.execute(sa.update(analyzers).values(beat_ms=analyzers.c.beat_ms - 120_000))
+    [known] = all_known(fleet.engine)
+    assert known.age_ms < 60_000
+    fleet.pass_minutes("web-1")
+    [known] = all_known(fleet.engine)
+    assert known.age_ms >= 120_000
 
 
 def test_the_ledger_says_how_many_records_count_under_another_name(fleet: Fleet) -> None:

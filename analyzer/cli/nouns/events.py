@@ -1,4 +1,4 @@
-"""`gatelock events`: the audit log of operators' actions."""
+"""`gatelock events`: the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def events() -> None:  # with a callback, typer does not take the one command for the group
-    """The audit log of operators' actions."""
+    """Acts of operators, and changes of the plan."""
 
 
 @app.command("list")
@@ -22,9 +22,10 @@ def list_(
     json: JsonOption = False,
     since: SinceOption = None,
 ) -> None:
-    """Show operators' actions, the latest first.
+    """Show what operators did, and what changed the plan, the latest first.
 
-    Lists for each action its time, the operator, the object and the reason.
+    Lists for each event its time, the operator or analyzer, the object, and the reason or the difference.
+    Sources that were renamed in a configuration are listed, too.
 
     Example: gatelock events list --since 7d
     """

@@ -11,7 +11,6 @@ from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_d
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
-    from analyzer.core.judging.plan import Plan
     from analyzer.core.judging.policies import Policy
 
 app = typer.Typer(help="Policies in force, and the configuration they come from.", no_args_is_help=True)
@@ -31,6 +30,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             from analyzer.cli.output import json_lines, table
             from analyzer.core.judging.kinds import kind_of
             from analyzer.core.judging.plan_differences import differences
+            from analyzer.core.judging.proposals import applied
             from analyzer.store.transaction.analyzers import plan_in_force
 
             plan = plan_in_force(engine)
@@ -41,8 +41,9 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             else:
                 rows = [[policy.name, policy.kind, what] for policy, what in described]
                 table(["policy", "kind", "what"], rows, "no policy is in force: no caller is locked")
-            wanted = settings.plan()
-            if plan is not None and settings.sources and (lines := differences(plan, _merged(plan, wanted))):
+            if plan is None or not settings.sources:
+                return
+            if lines := differences(plan, applied(plan, settings.plan(), prune=False)):
                 say("this configuration is not in force:", err=True)
                 for line in lines:
                     say(f"  {line}", err=True)
@@ -99,9 +100,3 @@ def _fields(policy: Policy, what: str) -> dict[str, str]:
         "meter": policy.meter,
         "what": what,
     }
-
-
-def _merged(in_force: Plan, file: Plan) -> Plan:
-    from analyzer.core.judging.proposals import applied
-
-    return applied(in_force, file, prune=False)

@@ -364,7 +364,7 @@ def _opened(output: Path | None) -> Iterator[IO[bytes]]:
         return
     try:
         # Records may hold names and keys, which only the operator may read. `Path.open` has no mode.
-        file = open(output, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115
+        file = open(output, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115 - closed below
     except FileExistsError as error:
         raise usage_error(f"{output}: exists, and is not overwritten; name a new file") from error
     except OSError as error:

@@ -12,6 +12,7 @@ from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.store.reports.audit import Audit, PartitionLedger
+    from analyzer.store.reports.grouping_differences import GroupingDifference
     from analyzer.store.transaction.gaps import RecordedGap
 
 SKIPPED_MAX = 10  # skipped ranges printed below the table
@@ -62,15 +63,13 @@ def audit(
                 for day in found.differing
             ]
             other = {
-                "groupings": [{**one._asdict(), "day": format_second(one.day_s)} for one in found.groupings],
+                "groupings": list(map(_grouping_fields, found.groupings)),
                 "totals": [
                     {"sum": sum_name(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
                     for of, one in found.totals
                 ],
                 "locks": [one._asdict() for one in found.locks],
             }
-            for one in other["groupings"]:
-                del one["day_s"]
             numbers = {"partitions": partitions, **counted, "differing": differing}
             json_lines([{**numbers, **other, "gaps": skipped}])
         else:
@@ -112,6 +111,13 @@ def _print(found: Audit) -> None:
         say(f"{renamed:,} of these count under another name of their request: its caller's name was unusable")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+
+
+def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
+    from analyzer.cli.output import format_second
+
+    fields = one._asdict()
+    return {"day": format_second(fields.pop("day_s")), **fields}
 
 
 def _holes(ledger: PartitionLedger) -> int | None:

@@ -42,7 +42,6 @@ def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption
 
 
 def _print(findings: Sequence[Finding]) -> None:
-
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         cure = f"; {finding.cure}" if finding.cure else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,6 +12,7 @@ import typer
 from analyzer.cli.exit_codes import usage_error
 from analyzer.cli.output import say
 
+PACKAGE = Path(__file__).parents[2]  # `analyzer`; importlib.resources would cost a tenth of `--help`
 OUTPUT = Path("gatelock.toml")
 FILE_LINE = re.compile(r'^file( *)= "[^"]*"', re.MULTILINE)
 
@@ -77,7 +77,8 @@ def init(
         raise usage_error(f"{', '.join(existing)}: exists, and is not overwritten; write --output PATH")
     for path, text in written.items():
         try:
-            path.write_text(text)
+            with path.open("x") as new:  # also refuses a link that leads nowhere
+                new.write(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
     say(f"{output}: written; correct its routes and limits, then run `gatelock check`")
@@ -97,9 +98,8 @@ def configuration(source: str, file: str | None = None, topic: str | None = None
 
 def shipped(name: str) -> str:
     """The text of a file of `deploy`: next to the package in a source tree, inside it in a wheel."""
-    package = Path(str(resources.files("analyzer")))
-    folder = package / "_deploy"
-    return ((folder if folder.is_dir() else package.parent / "deploy") / name).read_text()
+    folder = PACKAGE / "_deploy"
+    return ((folder if folder.is_dir() else PACKAGE.parent / "deploy") / name).read_text()
 
 
 def _quoted(text: str) -> str:

@@ -73,6 +73,7 @@ class Agreement(NamedTuple):
         name: The analyzer's, where its file is remembered; "" for commands.
         file: Digests of the parts of its file, to be remembered when the proposal comes in force.
         notes: What differs and why, one sentence each, for the log.
+        is_waiting: Whether the configuration is not proposed as long as analyzers of an earlier version live.
     """
 
     version: int
@@ -81,6 +82,7 @@ class Agreement(NamedTuple):
     name: str = ""
     file: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
+    is_waiting: bool = False
 
     @classmethod
     def of(cls, version: int, plan: Plan) -> Agreement:

@@ -78,18 +78,18 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
     amounts = table.admitted[list(table.meters).index(sum_.meter)]
     windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
     grouping = grouping_of(sum_.grouping)
-    unjudged = unjudged_keys(grouping)
+    unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
     if (
         len(windows) == 1
         and filled_to is None
         and 0 not in amounts
         and not any(name in table.keys for name in unjudged)
-        and not (grouping.resource is not None and "" in table.resources)
+        and not (has_resource and "" in table.resources)
     ):
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and filled_to is None and grouping.resource is None:
+    if len({*windows.values()}) == 1 and filled_to is None and not has_resource:
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):
@@ -104,7 +104,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
     grown: dict[tuple[int, str, str], int] = {}
     rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for bucket_s, key, resource, amount in rows:
-        if not amount or not is_judged(grouping, key, resource):
+        if not amount or key in unjudged or (has_resource and not resource):
             continue
         if filled_to is not None and (bucket_s, key, resource) >= filled_to:
             continue

@@ -1,4 +1,4 @@
-"""The audit log of manual acts: who, what, to what, when, and why."""
+"""The audit log: acts of operators, changes of the plan and renamed sources; who, what, when, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from analyzer.store.database.schema import events
 
 
 class AuditEntry(NamedTuple):
-    """One manual act."""
+    """One act."""
 
     at: datetime  # by the database's clock
     who: str

@@ -316,7 +316,8 @@ jobs = Table(
     text("owner"),  # the process that reported last
 )
 
-# The audit log of manual acts. Written in the transaction of the act itself; never deleted.
+# The audit log: acts of operators, changes of the plan, renamed sources. Written in the transaction of the
+# act itself; never deleted.
 events = Table(
     "events",
     metadata,

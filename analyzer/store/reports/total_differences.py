@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S, WIDTHS_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
@@ -22,6 +21,7 @@ from analyzer.store.database.engine import without_scans
 from analyzer.store.database.schema import buckets, totals
 from analyzer.store.transaction.catalog import Catalog, MeterColumn
 from analyzer.store.transaction.sql_joins import bounded_sum
+from analyzer.store.transaction.totals import judged_series
 
 
 class OpenSum(NamedTuple):
@@ -86,26 +86,13 @@ def differing_totals(
     found, stored = bounded_sum(both.counted), sa.func.max(both.used)
     statement = (
         sa.select(both.key, both.resource, found, stored)
-        .where(*_judged(of.sum.grouping, both.key, both.resource))
+        .where(*judged_series(grouping_of(of.sum.grouping), both.key, both.resource))
         .group_by(both.key, both.resource)
         .having(found != stored)
         .order_by(both.key, both.resource)
         .limit(most)
     )
     return [TotalDifference(key, resource, int(n), int(m)) for key, resource, n, m in db.execute(statement)]
-
-
-def _judged(
-    name: str, key: sa.ColumnElement[str], resource: sa.ColumnElement[str]
-) -> Iterator[sa.ColumnElement[bool]]:
-    """Yields the conditions for series that a policy may judge: each part of the key has a value."""
-    grouping = grouping_of(name)
-    if grouping.is_of_callers:
-        yield key.not_in(NOT_CALLERS)
-    if grouping.key is not None:
-        yield key != ""
-    if grouping.resource is not None:
-        yield resource != ""
 
 
 def _has_wider(db: sa.Connection, grouping: int, meter: MeterColumn, window: Window) -> bool:

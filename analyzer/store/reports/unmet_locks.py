@@ -40,14 +40,14 @@ class UnmetLock(NamedTuple):
 def unmet_locks(
     engine: sa.Engine, met: Set[LockKey] | None, *, key: str | None = None, policy: str | None = None
 ) -> list[UnmetLock]:
-    """Returns locks on callers that are in `met` nowhere, and whose callers are still counted.
+    """Returns locks on callers that are not in `met`, and whose callers are still counted.
 
-    Examines the LOCKS_READ_MAX locks that end last. None while all locks are suspended. Raises
+    Examines the LOCKS_READ_MAX of these locks that end last. Empty while all locks are suspended. Raises
     StoreAway.
 
     Args:
         engine: The database.
-        met: The locks that gates have met; None if that is not known, then the result is empty.
+        met: The locks that gates have met. None: not known, and the result is empty.
         key: Only locks on this caller.
         policy: Only locks of this policy.
     """

@@ -13,7 +13,7 @@ from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeSte
 from analyzer.core.judging.judge import judge_policies
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey, unjudged_keys
+from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import insert, without_scans
@@ -21,7 +21,7 @@ from analyzer.store.database.schema import buckets, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.sql_joins import bounded_sum, plus
-from analyzer.store.transaction.totals import used_by
+from analyzer.store.transaction.totals import judged_series, used_by
 from gatekeeper.model import Change, Clear, Lock, LockKey
 
 STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
@@ -111,11 +111,7 @@ class Activation:
         """Adds a stretch of buckets, in one window; returns the number of totals that grew."""
         # The limit of the subquery makes PostgreSQL read just this stretch of the index.
         counted = stretch.subquery().c
-        conditions = [counted.value > 0]
-        grouping = grouping_of(sum_.grouping)
-        conditions.append(counted.key.not_in(unjudged_keys(grouping)))
-        if grouping.resource is not None:
-            conditions.append(counted.resource != "")
+        conditions = judged_series(grouping_of(sum_.grouping), counted.key, counted.resource)
         fixed = {"sum": number, "window_s": window_s}
         judged = {"next": self._plan.thresholds_of[sum_][0], "plan": self._version}
         grown = (
@@ -126,7 +122,7 @@ class Activation:
                 bounded_sum(counted.value),
                 *(sa.literal(value, sa.BigInteger) for value in judged.values()),
             )
-            .where(*conditions)
+            .where(counted.value > 0, *conditions)
             .group_by(counted.key, counted.resource)
             .order_by(counted.key, counted.resource)
         )

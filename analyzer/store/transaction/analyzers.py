@@ -61,7 +61,7 @@ class KnownAnalyzer(NamedTuple):
     file: Mapping[str, str]  # digests of the parts of the file that it last started with
     settled: Mapping[str, str]
     reads: Reads
-    age_ms: int  # since its last heartbeat
+    age_ms: int  # since its last heartbeat, or one of a partition that it follows
 
 
 class SqlAgreement:
@@ -77,18 +77,19 @@ class SqlAgreement:
         self._is_registered = False
 
     def agree(self) -> Agreement:
-        """Returns what to count by, now that the analyzer starts or another plan came in force.
+        """Returns what to count by when the analyzer starts, another plan came in force, or it was waiting.
 
         The first plan of a database comes in force at once. Raises StoreAway, SchemaBehind.
         """
         file = self._file
         with writing(self._engine) as db:
             version, in_force = _active_or_first(db, file.plan, self._owner, self._random_mark)
-            others = [other for other in known_analyzers(db) if other.name != file.name]
-            proposal, notes = self._proposal(db, in_force, others)
-            self._store(db, proposal.settled(file.plan, self._before(db)))
+            before = self._before(db)
+            proposal, notes = self._proposal(db, in_force, before)
+            self._store(db, proposal.settled(file.plan, before))
         self._is_registered = True
-        return Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
+        agreement = Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
+        return agreement._replace(is_waiting=bool(proposal.taken) and not agreement.is_proposal)
 
     def beat(self) -> None:
         """Stores that this analyzer lives. Raises StoreAway."""
@@ -97,6 +98,7 @@ class SqlAgreement:
             db.execute(here.values(beat_ms=NowMs()))
 
     def _before(self, db: sa.Connection) -> LastStart | None:
+        """Returns what is stored about the last start; None for an unknown name."""
         if self._file.is_applied and not self._is_registered:
             return LastStart({})
         row = db.execute(sa.select(analyzers.c.settled).where(analyzers.c.name == self._file.name)).first()
@@ -106,12 +108,13 @@ class SqlAgreement:
         return LastStart({}) if self._is_registered else None
 
     def _proposal(
-        self, db: sa.Connection, in_force: Plan, others: Sequence[KnownAnalyzer]
+        self, db: sa.Connection, in_force: Plan, before: LastStart | None
     ) -> tuple[Proposal, list[str]]:
-        file, names = self._file, {self._file.name, *(other.name for other in others)}
-        is_alone = not silent_owners(db, ALONE_MS, names)
+        file = self._file
+        others = [other for other in known_analyzers(db) if other.name != file.name]
+        is_alone = not silent_owners(db, ALONE_MS, {file.name, *(other.name for other in others)})
         is_alone &= all(other.age_ms > ALONE_MS for other in others)
-        proposal = propose(in_force, file.plan, self._before(db), is_alone=is_alone)
+        proposal = propose(in_force, file.plan, before, is_alone=is_alone)
         notes = []
         if proposal.declined:
             lines = in_words(differences(in_force, merged(in_force, file.plan, proposal.declined)))
@@ -194,6 +197,8 @@ def apply_file(
     With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind.
     """
     with writing(engine) as db:
+        if not is_shown_only:
+            plans.block_flushes(db)  # a plan that came in force after this one was read would be undone
         version, in_force = plans.active(db) if plans.exists(db) else (0, Plan())
         plan = applied(in_force, file, prune=is_pruned)
         lines = differences(in_force, plan)
@@ -247,19 +252,17 @@ def settle(db: sa.Connection, agreement: Agreement) -> None:
 
 def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     """Returns every analyzer that ever started on this database, by name."""
-    columns = analyzers.c
+    columns, ages_ms = analyzers.c, _owner_ages_ms(db)
     statement = sa.select(
         columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
         NowMs() - columns.beat_ms,
-    )  # fmt: skip
+    ).order_by(columns.name)  # fmt: skip
     return [
         KnownAnalyzer(
             name, format_, release, _digests(file), _digests(settled),
-            Reads(*json.loads(reads)), age_ms,
+            Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)),
         )
-        for name, format_, release, file, settled, reads, age_ms in db.execute(
-            statement.order_by(columns.name)
-        )
+        for name, format_, release, file, settled, reads, age_ms in db.execute(statement)
     ]  # fmt: skip
 
 
@@ -268,9 +271,19 @@ def silent_owners(db: sa.Connection, within_ms: int, known: Collection[str]) -> 
 
     These write heartbeats of partitions, and no other heartbeat.
     """
-    living = sa.select(offsets.c.owner).where(offsets.c.beat_ms >= NowMs() - within_ms).distinct()
-    owners = {str(owner) for owner in db.execute(living).scalars()}
-    return sorted(owner for owner in owners if (owner.rpartition(":")[0] or owner) not in known)
+    ages_ms = _owner_ages_ms(db)
+    return sorted(name for name, age_ms in ages_ms.items() if age_ms <= within_ms and name not in known)
+
+
+def _owner_ages_ms(db: sa.Connection) -> dict[str, int]:
+    """Returns the time since the last heartbeat of a partition that it follows, by the analyzer's name."""
+    age_ms = NowMs() - sa.func.max(offsets.c.beat_ms)
+    followed = sa.select(offsets.c.owner, age_ms).where(offsets.c.beat_ms.is_not(None))
+    found: dict[str, int] = {}
+    for owner, owner_age_ms in db.execute(followed.group_by(offsets.c.owner)):
+        name = owner.rpartition(":")[0] or owner
+        found[name] = min(owner_age_ms, found.get(name, owner_age_ms))
+    return found
 
 
 def all_known(engine: sa.Engine) -> list[KnownAnalyzer]:

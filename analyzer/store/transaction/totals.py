@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.groupings import Grouping
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey, order_of
+from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey, order_of, unjudged_keys
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.row_parameters import (
     ColumnValues,
@@ -155,3 +156,12 @@ def _due_statement(dialect: str) -> sa.Executable:
         sa.tuple_(*SERIES).in_(sa.select(*given.c)),
         sa.or_(totals.c.used >= totals.c.next, totals.c.plan != sa.bindparam("version")),
     )
+
+
+def judged_series(
+    grouping: Grouping, key: sa.ColumnElement[str], resource: sa.ColumnElement[str]
+) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for series that policies judge, as `is_judged` has them."""
+    unjudged = unjudged_keys(grouping)
+    conditions = [key.not_in(unjudged)] if unjudged else []
+    return conditions + ([resource != ""] if grouping.resource is not None else [])
