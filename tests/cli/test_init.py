@@ -112,3 +112,8 @@ def test_every_source_in_deploy_is_offered() -> None:
     }
     assert found - others == offered
     assert all(shipped(name) for name in offered)
+
+
+def test_the_written_files_are_json(gatelock: Gatelock) -> None:
+    result = gatelock("init", "--from", "nginx", "--file", "requests.log", "--json")
+    assert json.loads(result.stdout) == {"files": ["gatelock.toml", "gatelock-nginx.conf"]}

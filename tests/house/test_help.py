@@ -54,6 +54,12 @@ def test_every_option_and_argument_is_described(words: tuple[str, ...]) -> None:
     assert undescribed in ([], ["help"])
 
 
+def test_every_command_that_ends_has_json() -> None:
+    """Those that run until a signal have a log; an export is JSON or raw records."""
+    without = {words for words, command in COMMANDS.items() if "json" not in {p.name for p in command.params}}
+    assert without == {("run",), ("serve",), ("rejects", "export")}
+
+
 @pytest.mark.parametrize(
     "example",
     [

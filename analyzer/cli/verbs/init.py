@@ -11,7 +11,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from analyzer.cli.exit_codes import usage_error
-from analyzer.cli.output import say
+from analyzer.cli.options import JsonOption
+from analyzer.cli.output import outcome
 
 OUTPUT = Path("gatelock.toml")
 FILE_LINE = re.compile(r'^file( *)= "[^"]*"', re.MULTILINE)
@@ -58,6 +59,7 @@ def init(
     file: Annotated[str | None, typer.Option(metavar="PATH", help="The log, if it is a file.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="The log, if it is a topic.")] = None,
     output: Annotated[Path, typer.Option(metavar="PATH", help="The new configuration file.")] = OUTPUT,
+    json: JsonOption = False,
 ) -> None:
     """Write a configuration to begin with.
 
@@ -80,9 +82,9 @@ def init(
             path.write_text(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
-    say(f"{output}: written; correct its routes and limits, then run `gatelock check`")
-    for path in list(written)[1:]:
-        say(f"{path}: {template.place}")
+    sentence = f"{output}: written; correct its routes and limits, then run `gatelock check`"
+    places = [f"{path}: {template.place}" for path in list(written)[1:]]
+    outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
 
 
 def configuration(source: str, file: str | None = None, topic: str | None = None) -> str:
