@@ -62,7 +62,7 @@ def test_a_configuration_is_put_in_force_with_its_difference(
     assert gatelock("policies", "list").exit_code == 0
 
 
-def test_what_was_applied_is_json(gatelock: Gatelock, configured: Callable[[str], None]) -> None:
+def test_apply_prints_json(gatelock: Gatelock, configured: Callable[[str], None]) -> None:
     configured(LOG + DAILY)
     gatelock("policies", "apply")
     configured(LOG + DAILY.replace("500", "2_000"))
