@@ -299,3 +299,9 @@ def test_an_upgrade_is_json(gatelock: Gatelock, configure: Callable[[str], Path]
         ("sqlite:///gatelock.db", True),
     ]
     assert done[0]["before"] is None
+
+
+def test_a_value_that_is_not_offered_is_answered_with_those_that_are(process: Gatelock) -> None:
+    result = process("usage", "--width", "fortnight")
+    assert result.returncode == 2
+    assert "Error: Invalid value for '--width': 'fortnight' is not one of 'minute', 'hour'," in result.stderr
