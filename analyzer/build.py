@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +49,8 @@ from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import Change
 
+log = logging.getLogger(__name__)
+
 # A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
 UPKEEP_STATEMENT_MS = 60_000
 
@@ -61,7 +64,8 @@ class Observer(LoopObserver, JobObserver, Protocol):
 @contextmanager
 def opened(settings: Settings) -> Iterator[sa.Engine]:
     """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
-    require_head(settings.database.address)
+    if created := require_head(settings.database.address):
+        log.info("empty database %s: created %s", settings.database.shown, ", ".join(created))
     engine = open_engine(settings.database.address)
     try:
         yield engine

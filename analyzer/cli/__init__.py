@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 try:
     import typer
+    from typer.core import TyperGroup
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
@@ -19,8 +20,21 @@ from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
 from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, run, serve, usage
 
+
+class Commands(TyperGroup):
+    """The commands, with errors of arguments in plain words: typer's begin with the name of a class."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
 app = typer.Typer(
     name="gatelock",
+    cls=Commands,
     help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
     epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable.",
     no_args_is_help=True,

@@ -256,7 +256,10 @@ class KafkaRecords:
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Called on the client's own thread, while `take()` waits in `poll()`: must neither raise nor send
         requests to Kafka."""
-        self._partitions.assigned(set(partitions))
+        taken = set(partitions)
+        self._partitions.assigned(taken)
+        if taken:
+            log.info("reading %s", names_of(taken))
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Called on the client's own thread, as `assigned` is."""
@@ -266,6 +269,13 @@ class KafkaRecords:
         gone = list(partitions)
         self._commits.forget(gone)
         self._partitions.revoked(gone)
+        if gone:
+            log.info("no longer reading %s", names_of(gone))
+
+
+def names_of(partitions: Iterable[TopicPartition]) -> str:
+    """The partitions by name, in order: "access-log[0], access-log[2]"."""
+    return ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions))
 
 
 class ReconnectNeeded(AnalyzerError):

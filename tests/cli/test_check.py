@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -44,12 +47,26 @@ VALID = """
     status = 503
 """
 
+OTHER_POLICIES = """
+    [[policies]]
+    name   = "slowed"
+    limit  = 600
+    window = { per = "month" }
+    action = { slow = "10/s" }
+    [[policies]]
+    name   = "watched"
+    limit  = 9_000
+    window = { per = "day" }
+    action = "tag"
+"""
+
 
 def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Configure) -> None:
     configure(VALID)
     result = gatelock("check")
     assert result.exit_code == 0
-    assert result.output.splitlines() == [
+    lines = result.output.splitlines()
+    assert [line for line in lines if not line.startswith("dry run")] == [
         "gatelock.toml: nothing is wrong",
         "",
         "database    postgresql+psycopg://ada:***@db/gatelock",
@@ -66,6 +83,32 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "delay       gates close within about 0.9 s after the record is in the log:"
         " fetch 0.1, flush 0.1, commit 0.25, poll 0.44",
     ]
+
+
+def test_each_policy_is_run_dry_by_the_rules_that_judge(gatelock: Gatelock, configure: Configure) -> None:
+    """At the limit, in the window of this moment."""
+    configure(f"{VALID}{OTHER_POLICIES}")
+    berlin = ZoneInfo("Europe/Berlin")
+    before = datetime.now(berlin)
+    result = gatelock("check")
+    tomorrows = {
+        datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), berlin).isoformat()
+        for now in (before, datetime.now(berlin))
+    }
+    shown = [line.removeprefix("dry run     ") for line in result.output.splitlines() if "dry run" in line]
+    assert shown[0] in {
+        f"daily: at 100,000 requests now, each caller gets deny 429 until {tomorrow}"
+        for tomorrow in tomorrows
+    }
+    assert re.fullmatch(
+        r"hourly: at 1m of busy now, each caller and resource gets deny 503 until \S+T\d\d:00:00\+00:00",
+        shown[1],
+    )
+    assert [line.split(" until ")[0] for line in shown[2:]] == [
+        "slowed: at 600 requests now, each caller gets slow 10/1s",
+        "watched: at 9,000 requests now, each caller gets tag",
+    ]
+    assert json.loads(gatelock("check", "--json").output)["dry_run"] == shown
 
 
 def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:

@@ -159,6 +159,13 @@ def test_a_partition_that_is_not_stopped_exits_with_1(gatelock: Gatelock, engine
     assert result.stderr.startswith("access-log[9] is not stopped; these are: access-log[0], ")
 
 
+def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
+    result = gatelock("gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json")
+    assert json.loads(result.stdout) == {
+        "partition": "access-log[3]", "kind": "corrupt", "start": 70, "to": 80
+    }  # fmt: skip
+
+
 def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("gaps", "accept", "access-log[3]", "--to", "80")
     assert result.exit_code == 2

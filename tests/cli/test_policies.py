@@ -62,6 +62,18 @@ def test_a_configuration_is_put_in_force_with_its_difference(
     assert gatelock("policies", "list").exit_code == 0
 
 
+def test_apply_prints_json(gatelock: Gatelock, configured: Callable[[str], None]) -> None:
+    configured(LOG + DAILY)
+    gatelock("policies", "apply")
+    configured(LOG + DAILY.replace("500", "2_000"))
+    expected = {"plan": 1, "differences": ["policy daily: limit 500 to 2,000"], "changed": False}
+    assert json.loads(gatelock("policies", "apply", "--dry-run", "--json").stdout) == expected
+    expected |= {"plan": 2, "changed": True}
+    assert json.loads(gatelock("policies", "apply", "--json").stdout) == expected
+    expected |= {"differences": [], "changed": False}
+    assert json.loads(gatelock("policies", "apply", "--json").stdout) == expected
+
+
 def test_parts_that_a_configuration_lacks_are_removed_only_with_prune(
     gatelock: Gatelock, configured: Callable[[str], None]
 ) -> None:

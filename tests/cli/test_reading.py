@@ -61,6 +61,7 @@ def test_usage_prints_one_object_per_row(gatelock: Gatelock, engine: sa.Engine) 
         "bucket": "1970-01-01T00:00:00Z",
         "value": 7,
         "denied": 1,
+        "provisional": False,
     }
     assert (second["bucket"], second["value"]) == ("1970-01-02T00:00:00Z", 5)
 

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -111,6 +112,20 @@ def usage_by_day(gatelock: Gatelock) -> dict[str, tuple[int, int]]:
         json.loads, gatelock("usage", "--json", "--width", "day", "--meter", "requests").output.splitlines()
     )
     return {f"{row['caller']} {row['bucket'][:10]}": (row["value"], row["denied"]) for row in rows}
+
+
+def test_the_first_start_says_which_tables_it_made_and_where(tmp_path: Path, analyzer: Analyzer) -> None:
+    analyzer.url()
+    (created,) = [entry["message"] for entry in analyzer.logged() if "empty database" in entry["message"]]
+    assert re.match(r"empty database (sqlite:///|postgresql\+psycopg://)\S+: created ", created)
+    assert {"buckets", "locks", "offsets", "totals"} <= set(re.findall(r"(\w+)(?:, |$)", created))
+    analyzer.stop()
+    again = Analyzer(tmp_path / "again.log")
+    try:
+        again.url()
+        assert not [entry for entry in again.logged() if "empty database" in entry["message"]]
+    finally:
+        again.stop()
 
 
 def test_a_growing_file_is_counted_until_the_analyzer_stops(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -295,3 +296,19 @@ def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
     )
     assert result.returncode == 2
     assert result.stderr == "PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'\n"
+
+
+def test_an_upgrade_is_json(gatelock: Gatelock, configure: Callable[[str], Path]) -> None:
+    configure('[database]\nurl = "sqlite:///gatelock.db"\n')
+    done = [json.loads(gatelock("db", "upgrade", "--json").stdout) for _ in range(2)]
+    assert [(one["database"], one["before"] == one["current"]) for one in done] == [
+        ("sqlite:///gatelock.db", False),
+        ("sqlite:///gatelock.db", True),
+    ]
+    assert done[0]["before"] is None
+
+
+def test_a_value_that_is_not_offered_is_answered_with_those_that_are(process: Gatelock) -> None:
+    result = process("usage", "--width", "fortnight")
+    assert result.returncode == 2
+    assert "Error: Invalid value for '--width': 'fortnight' is not one of 'minute', 'hour'," in result.stderr

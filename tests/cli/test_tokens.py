@@ -38,6 +38,14 @@ def test_a_token_is_printed_once_and_listed_without_it(gatelock: Gatelock) -> No
     assert "@" in event["who"]
 
 
+def test_a_created_and_a_revoked_token_are_json(gatelock: Gatelock) -> None:
+    made = json.loads(gatelock("tokens", "create", "shop", "--scope", "read", "--json").stdout)
+    assert (made["name"], made["scope"], made["token"][:9]) == ("shop", "read", "gatelock_")
+    assert json.loads(gatelock("tokens", "revoke", "shop", "--json").stdout) == {"name": "shop"}
+    gone = gatelock("tokens", "revoke", "shop", "--json")
+    assert (gone.exit_code, gone.stdout) == (1, "")
+
+
 def test_a_token_may_expire(gatelock: Gatelock) -> None:
     gatelock("tokens", "create", "shop", "--scope", "operate", "--expires", "1ms")
     gatelock("tokens", "create", "till", "--scope", "read", "--expires", "90d")

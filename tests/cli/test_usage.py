@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import CountRow
+from analyzer.store.database.schema import offsets
 from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]
@@ -106,6 +108,22 @@ def test_rows_are_sorted_by_name_value_and_denied(gatelock: Gatelock, engine: sa
         assert [row["value"] for row in objects(gatelock, "--top", "1", "--sort", "value")] == [5]
 
 
+THREE_METERS = """
+[[sources]]
+file = "requests.jsonl"
+[sources.fields]
+time = { path = "ts", unit = "s" }
+user = "user"
+busy = { path = "busy", kind = "duration", unit = "s" }
+price = { path = "price", kind = "decimal" }
+[[meters]]
+name = "busy"
+sum = "busy"
+[[meters]]
+name = "price"
+sum = "price"
+"""
+
 UNITS = """
 [[sources]]
 file = "access.log"
@@ -129,7 +147,9 @@ def test_amounts_have_their_unit(gatelock: Gatelock, engine: sa.Engine) -> None:
     line = f'192.0.2.1 - - [{now}] "GET / HTTP/1.1" 200 1024\n'
     Path("access.log").write_text(line * 4)
     assert gatelock("import", "access.log", "--source", "access.log").exit_code == 0
-    assert "4 KiB" in gatelock("usage", "--meter", "traffic").stdout
+    head, _, row, *_ = gatelock("usage", "--meter", "traffic").stdout.splitlines()
+    assert head.endswith("traffic (bytes)")
+    assert row.endswith(" 4,096")
     (row,) = objects(gatelock, "--meter", "traffic")
     assert (row["value"], row["unit"]) == (4096, "bytes")
     assert "3 kB of traffic per month (UTC), 4 KiB counted" in gatelock("locks", "list").stdout
@@ -140,10 +160,62 @@ def test_csv_has_a_header_and_one_line_for_each_row(gatelock: Gatelock, engine: 
     add(engine, "user:\x1b[2J", "2026-11-01", 6)
     result = gatelock("usage", "--csv")
     header, first, second = csv.reader(result.stdout.splitlines())
-    assert header == ["bucket", "caller", "meter", "value", "denied", "unit", "width_s"]
-    assert ["2026-11-01T00:00:00Z", 'user:"a,b"', "requests", "5", "1", "", "86400"] in (first, second)
+    assert header == ["bucket", "caller", "requests", "requests denied", "width_s", "provisional"]
+    assert ["2026-11-01T00:00:00Z", 'user:"a,b"', "5", "1", "86400"] in (first[:5], second[:5])
     assert "\x1b" not in result.stdout
     assert gatelock("usage", "--csv", "--json").exit_code == 2
+
+
+def test_each_meter_is_a_column_of_one_table(gatelock: Gatelock, engine: sa.Engine) -> None:
+    file = Path("gatelock.toml")
+    file.write_text(f"{file.read_text()}{THREE_METERS}")
+    add(engine, "user:ann", "2015-05-17", 1_200, denied=3)
+    add(engine, "user:ann", "2015-05-17", 3_600_250_000, meter="busy")
+    add(engine, "user:ann", "2015-05-17", 2_500_000, meter="price")
+    add(engine, "user:bob", "2015-05-17", 5)
+    add(engine, "user:bob", "2015-05-18", 12_000_000, meter="busy")
+    head, _, *rows = gatelock("usage").stdout.splitlines()
+    assert re.split(r" {2,}", head) == [
+        "bucket", "caller", "requests", "requests denied", "busy (s)", "price"
+    ]  # fmt: skip
+    assert [row.split() for row in rows] == [
+        ["2015-05-17T00:00:00Z", "user:ann", "1,200", "3", "3,600.25", "2.50"],
+        ["2015-05-17T00:00:00Z", "user:bob", "5", "0"],
+        ["2015-05-18T00:00:00Z", "user:bob", "12.00"],
+    ]
+    written = list(csv.DictReader(gatelock("usage", "--csv").stdout.splitlines()))
+    assert written[0] == {
+        "bucket": "2015-05-17T00:00:00Z", "caller": "user:ann", "requests": "1200", "requests denied": "3",
+        "busy (microseconds)": "3600250000", "busy denied (microseconds)": "0",
+        "price (millionths)": "2500000", "price denied (millionths)": "0",
+        "width_s": "86400", "provisional": "false",
+    }  # fmt: skip
+    assert (written[1]["requests"], written[1]["busy (microseconds)"]) == ("5", "")
+    (top,) = csv.DictReader(gatelock("usage", "--csv", "--top", "1").stdout.splitlines())
+    assert "price (millionths)" not in top, "an order by amount takes one meter"
+
+
+def test_a_row_that_may_still_change_is_provisional(gatelock: Gatelock, engine: sa.Engine) -> None:
+    """A record may be 35 days late; its partition may be read late besides."""
+    now = datetime.now(UTC)
+    for days in (0, 34, 38):
+        add(engine, "user:ann", (now - timedelta(days=days)).strftime("%Y-%m-%d"), 1)
+    assert [row["provisional"] for row in objects(gatelock)] == [False, True, True]
+    marks = [" *" in row for row in gatelock("usage").stdout.splitlines()[2:5]]
+    assert marks == [False, True, True]
+    assert gatelock("usage").stdout.endswith("* provisional: records of this time are still accepted\n")
+    kept = gatelock("usage", "--to", (now - timedelta(days=37)).strftime("%Y-%m-%d")).stdout
+    assert "provisional" not in kept
+    with engine.begin() as db:
+        row = {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "t", "next": 9}
+        ms = int(now.timestamp() * 1000)
+        db.execute(
+            sa.insert(offsets).values(**row, beat_ms=ms - 2 * DAY_S * 1000, behind_ms=2 * DAY_S * 1000)
+        )
+    assert [row["provisional"] for row in objects(gatelock)] == [True, True, True]
+    with engine.begin() as db:
+        db.execute(sa.update(offsets).values(beat_ms=None))  # not followed any more
+    assert [row["provisional"] for row in objects(gatelock)] == [False, True, True]
 
 
 def test_wrong_names_are_named(gatelock: Gatelock, engine: sa.Engine) -> None:

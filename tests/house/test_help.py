@@ -54,6 +54,12 @@ def test_every_option_and_argument_is_described(words: tuple[str, ...]) -> None:
     assert undescribed in ([], ["help"])
 
 
+def test_every_command_that_ends_has_json() -> None:
+    """Processes that run until a signal write a log; an export has formats."""
+    without = {words for words, command in COMMANDS.items() if "json" not in {p.name for p in command.params}}
+    assert without == {("run",), ("serve",), ("rejects", "export")}
+
+
 @pytest.mark.parametrize(
     "example",
     [

@@ -87,7 +87,7 @@ def test_from_an_empty_folder_to_the_first_refusal_and_its_end(tmp_path: Path) -
         def is_refused_and_shown() -> bool:
             answers.extend(tutorial.shell(block("seq 40")).split())
             shown = tutorial.shell(reading)
-            assert re.search(r"api_key:acme +requests +\d+ +\d+", shown)
+            assert re.search(r" \* +api_key:acme +\d+ +\d+\n", shown)
             is_locked = re.search(r"caller +api_key:acme +minutely +deny 429", shown)
             return 'denied;policy="minutely"' in shown and is_locked is not None
 

@@ -116,6 +116,22 @@ def test_members_that_join_and_leave_share_the_work(either_group: Group) -> None
     assert stored(group.members) == group.written, "each record once"
 
 
+def test_partitions_that_are_taken_and_given_up_are_logged(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="analyzer.kafka.source")
+    group.join()
+    group.settle([4])
+    names = [f"{group.topic}[{number}]" for number in range(4)]
+    assert f"reading {', '.join(names)}" in caplog.messages
+    caplog.clear()
+    group.join()
+    group.settle([2, 2])
+    assert f"no longer reading {', '.join(names)}" in caplog.messages
+    taken = [line.removeprefix("reading ").split(", ") for line in caplog.messages if line[:7] == "reading"]
+    assert sorted(taken[0] + taken[1]) == names, "each of the two reads half of them"
+
+
 def test_the_partitions_of_a_dead_member_are_continued_by_the_others(either_group: Group) -> None:
     group = either_group
     for _ in range(3):

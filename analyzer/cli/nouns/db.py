@@ -6,13 +6,13 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings
-from analyzer.cli.output import say
+from analyzer.cli.output import outcome, say
 
 app = typer.Typer(help="The version of the database's tables.", no_args_is_help=True)
 
 
 @app.command()
-def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
+def upgrade(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Upgrade the tables to this program's version.
 
     Creates them in an empty database. Changes nothing if they have this version.
@@ -31,7 +31,8 @@ def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
             if before == now
             else f"are at version {now} (from {before or 'none'})"
         )
-        say(f"{settings.database.shown}: the tables {what}")
+        fields = {"database": settings.database.shown, "current": now, "before": before}
+        outcome(f"{settings.database.shown}: the tables {what}", fields, as_json=json)
 
 
 @app.command()

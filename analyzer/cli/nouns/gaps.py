@@ -90,6 +90,7 @@ def accept(
         typer.Option(metavar="TOPIC_ID", help="The log, if several have this name; see `gaps list --json`."),
     ] = "",
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Continue a stopped partition.
 
@@ -102,6 +103,7 @@ def accept(
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
         from analyzer.store.transaction.gaps import accept as accept_gap
         from analyzer.store.transaction.gaps import range_of, recorded_gaps
 
@@ -111,7 +113,9 @@ def accept(
         offsets = [checked_offset(gap, to, logs) for gap in found]
         for gap, offset in zip(found, offsets, strict=True):
             accept_gap(engine, gap, offset, operator_name(), why)
-            say(f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}")
+            sentence = f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}"
+            fields = {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
+            outcome(sentence, fields, as_json=json)
 
 
 def fields_of(recorded: RecordedGap) -> dict[str, object]:

@@ -63,6 +63,7 @@ def apply(
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
     ] = "",
+    json: JsonOption = False,
 ) -> None:
     """Put the configuration in force now, for all analyzers.
 
@@ -82,6 +83,12 @@ def apply(
             )
         for name in done.behind:
             say(f"{name} runs an earlier version and cannot read this plan: upgrade it", err=True)
+        if json:
+            from analyzer.cli.output import json_lines
+
+            is_changed = bool(done.differences) and not dry_run
+            json_lines([{"plan": done.version, "differences": list(done.differences), "changed": is_changed}])
+            return
         for line in done.differences:
             say(line)
         if not done.differences:

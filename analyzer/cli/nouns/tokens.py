@@ -10,7 +10,7 @@ import typer
 from analyzer.cli.exit_codes import FOUND, USAGE, reporting_errors, usage_error
 from analyzer.cli.operator import operator_name
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
-from analyzer.cli.output import plural, say
+from analyzer.cli.output import outcome, plural, say
 
 if TYPE_CHECKING:
     from analyzer.store.database.engine import Engine
@@ -46,6 +46,7 @@ def create(
         bool, typer.Option("--yes", help="Create the first token without asking, although gates have none.")
     ] = False,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Create a token; it is shown only once.
 
@@ -69,7 +70,8 @@ def create(
     with reporting_errors(), open_database(context, config) as engine:
         if not yes:
             _require_consent(engine)
-        say(create_token(engine, name, found, expires_ms, operator_name(), reason))
+        token = create_token(engine, name, found, expires_ms, operator_name(), reason)
+        outcome(token, {"name": name, "scope": scope, "token": token}, as_json=json)
 
 
 def _require_consent(engine: Engine) -> None:
@@ -127,7 +129,11 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
 
 @app.command("revoke")
 def revoke(
-    context: typer.Context, name: TokenName, reason: ReasonOption = "", config: ConfigOption = None
+    context: typer.Context,
+    name: TokenName,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Revoke a token; servers reject it within two seconds.
 
@@ -141,4 +147,4 @@ def revoke(
         if not revoke_token(engine, name, operator_name(), reason):
             say(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
             raise typer.Exit(FOUND)
-        say(f"{name} is revoked")
+        outcome(f"{name} is revoked", {"name": name}, as_json=json)

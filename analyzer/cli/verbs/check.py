@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.counting.meters import Meter
     from analyzer.core.judging.delay_bound import FrontLimiter
+    from analyzer.core.judging.policies import Policy
     from analyzer.core.records.mapping import Condition
 
 
@@ -42,7 +44,8 @@ def check(
     """Find every fault of the configuration.
 
     Prints each fault with its line and what to write instead; without faults, a summary of what is read,
-    counted and limited. Needs neither database nor Kafka. Exit code 1 if there is a fault.
+    counted and limited, and for each policy which lock is set, from which amount on, and until when. Needs
+    neither database nor Kafka. Exit code 1 if there is a fault.
 
     Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
@@ -149,6 +152,7 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
             {"name": meter.name, "width_s": BUCKET_S, "unit": units.get(meter.name)} for meter in plan.meters
         ],
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
+        "dry_run": [sentence for policy in plan.policies for sentence in dry_run(policy, time.time())],
         "remarks": list(remarks(settings)),
         "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
@@ -174,12 +178,45 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         yield f"meter       {describe_meter(meter, units.get(meter.name))}"
     for policy in plan.policies:
         yield f"policy      {kind_of(policy).describe(policy)}"
+        for sentence in dry_run(policy, time.time()):
+            yield f"dry run     {sentence}"
     for remark in remarks(settings):
         yield f"remark      {remark}"
     if plan.policies:
         yield f"delay       {describe_delay(settings.analyzer.flush_every)}"
     if not plan.policies:
         yield "policy      none: requests are counted, no caller is locked"
+
+
+def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
+    """Yields a sentence for each threshold of a policy: which lock a total of this size earns at `now_s`.
+
+    >>> from analyzer.core.judging.policies import Quota
+    >>> from analyzer.core.judging.windows import Calendar
+    >>> list(dry_run(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 1_763_596_800))
+    ['daily: at 100,000 requests now, each caller gets deny 429 until 2025-11-21T00:00:00+01:00']
+    """
+    from datetime import UTC, datetime
+    from zoneinfo import ZoneInfo
+
+    from analyzer.cli.nouns.locks import describe_action
+    from analyzer.core.counting.groupings import grouping_of
+    from analyzer.core.counting.meter_units import with_noun
+    from analyzer.core.judging.kinds import kind_of
+    from analyzer.core.judging.totals import Standing, TotalKey
+    from analyzer.core.judging.windows import window_at
+
+    kind = kind_of(policy)
+    judged = kind.sum_of(policy)
+    total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
+    for threshold in kind.thresholds(policy):
+        lock = kind.wanted_lock(policy, Standing(total, threshold), datetime.fromtimestamp(now_s, UTC))
+        if lock is None:
+            continue
+        amount = with_noun(threshold, policy.meter_unit, policy.meter)
+        phrase = grouping_of(policy.per).phrase
+        until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat()
+        yield f"{policy.name}: at {amount} now, {phrase} gets {describe_action(lock)} until {until}"
 
 
 def remarks(settings: Settings) -> Iterator[str]:

@@ -10,7 +10,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from analyzer.cli.exit_codes import usage_error
-from analyzer.cli.output import say
+from analyzer.cli.options import JsonOption
+from analyzer.cli.output import outcome
 
 PACKAGE = Path(__file__).parents[2]  # `analyzer`; importlib.resources would cost a tenth of `--help`
 OUTPUT = Path("gatelock.toml")
@@ -58,6 +59,7 @@ def init(
     file: Annotated[str | None, typer.Option(metavar="PATH", help="The log, if it is a file.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="The log, if it is a topic.")] = None,
     output: Annotated[Path, typer.Option(metavar="PATH", help="The new configuration file.")] = OUTPUT,
+    json: JsonOption = False,
 ) -> None:
     """Write a configuration to begin with.
 
@@ -81,9 +83,9 @@ def init(
                 new.write(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
-    say(f"{output}: written; correct its routes and limits, then run `gatelock check`")
-    for path in list(written)[1:]:
-        say(f"{path}: {template.place}")
+    sentence = f"{output}: written; correct its routes and limits, then run `gatelock check`"
+    places = [f"{path}: {template.place}" for path in list(written)[1:]]
+    outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
 
 
 def configuration(source: str, file: str | None = None, topic: str | None = None) -> str:

@@ -7,13 +7,14 @@ A meter of durations holds microseconds, one of decimals millionths, one of byte
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Literal, get_args
 
 Unit = Literal["duration", "decimal", "bytes"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 STORED_IN: Mapping[str, str] = {"duration": "microseconds", "decimal": "millionths", "bytes": "bytes"}
+SYMBOLS: Mapping[str, str] = {"duration": "s", "bytes": "bytes"}  # of a column; decimals have none
 NOUNS: Mapping[str, str] = {"duration": "time", "decimal": "decimals", "bytes": "bytes"}
 EXAMPLES: Mapping[str, str] = {"duration": "1h", "decimal": "50.00", "bytes": "2 GiB"}
 
@@ -85,6 +86,24 @@ def amount_text(value: int, unit: str | None) -> str:
             return f"{value // size:,} {name}"
         case _:
             return f"{value:,}"
+
+
+def column_texts(values: Sequence[int | None], unit: str | None) -> list[str]:
+    """Returns the values of a column in the unit of `SYMBOLS`, exactly, with equally many digits.
+
+    None is empty text.
+
+    >>> column_texts([3_600_000_000, None, 1_250_000], "duration")
+    ['3,600.00', '', '1.25']
+    >>> column_texts([50_000_000], "decimal"), column_texts([2 << 30], "bytes")
+    (['50.00'], ['2,147,483,648'])
+    """
+    if unit not in ("duration", "decimal"):
+        return ["" if value is None else f"{value:,}" for value in values]
+    least = 2 if unit == "decimal" else 0
+    fractions = [f"{value % MILLIONTHS:06}".rstrip("0") for value in values if value is not None]
+    digits = max([least, *map(len, fractions)])
+    return ["" if value is None else f"{Decimal(value) / MILLIONTHS:,.{digits}f}" for value in values]
 
 
 def with_noun(value: int, unit: str | None, meter: str) -> str:

@@ -32,6 +32,10 @@ class Policy(Protocol):
     @property
     def meter(self) -> str: ...
 
+    @property
+    def meter_unit(self) -> Unit | None:
+        """The unit of the meter; None for whole numbers."""
+
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""

@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 LOCK = 7_165_310  # PostgreSQL advisory lock: of analyzers that start together, one migrates
 
 
-def require_head(url: str | sa.URL) -> None:
+def require_head(url: str | sa.URL) -> list[str]:
     """Creates the tables where there are none, and checks that existing ones have the right version.
 
-    Raises SchemaBehind, StoreAway.
+    Returns the names of the tables that it created. Raises SchemaBehind, StoreAway.
     """
     have = current(url)
     if have is None:
         upgrade(url)
-    elif have != head():
+        return sorted(metadata.tables)
+    if have != head():
         cure = "run `gatelock db upgrade`" if have in revisions() else "run the newer program"
         raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
+    return []
 
 
 def upgrade(url: str | sa.URL, to: str = "head") -> None:

@@ -78,6 +78,11 @@ class UsageQuery(NamedTuple):
     def is_by_amount(self) -> bool:
         return self.top is not None or self.order in ("value", "denied", "size")
 
+    @property
+    def meter_read(self) -> str | None:
+        """The meter of the rows; None: all meters."""
+        return (self.meter or REQUESTS.name) if self.is_by_amount else self.meter
+
 
 def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     """Yields the rows by time, key, resource and meter, in one snapshot and in constant memory.
@@ -85,8 +90,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     With another order, in that one. Buckets up to the wanted width are joined to it, each meter by its own
     join. Wider ones, of long ago, keep their own width. Raises StoreAway.
     """
-    if query.is_by_amount:
-        query = query._replace(meter=query.meter or REQUESTS.name)
+    query = query._replace(meter=query.meter_read)
     with slow_reading(engine) as db:
         known = catalog.load(db)
         pages: dict[int, list[MeterColumn]] = {}

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S, WIDTHS_S
 from analyzer.core.judging.windows import Calendar, Window, window_at
-from analyzer.store.database.engine import reading, without_scans
+from analyzer.core.records.mapping import SourceMapping
+from analyzer.store.database.engine import NowMs, reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import buckets
+from analyzer.store.database.schema import buckets, offsets
 from analyzer.store.reports.usage import UsageQuery, UsageRow, usage_rows
 from analyzer.store.transaction import catalog
 
@@ -109,6 +110,23 @@ def counted_meters(engine: sa.Engine) -> list[str]:
     """Returns the names of all meters that were ever counted. Raises StoreAway."""
     with reading(engine) as db:
         return sorted(catalog.load(db).meters)
+
+
+def final_until_s(engine: sa.Engine) -> float:
+    """Returns the time, in seconds since 1970, before which no record of a topic is accepted any more.
+
+    A record may be as late as the mappings allow, and may wait in a partition that is read late. Imports,
+    followed files and retries of rejected records accept any time. Raises StoreAway.
+    """
+    columns = offsets.c
+    # A partition that no analyzer has read since is further behind than it was.
+    behind_ms = sa.func.max(columns.behind_ms + NowMs() - columns.beat_ms)
+    with reading(engine) as db:
+        now_ms, behind = db.execute(
+            sa.select(NowMs(), sa.select(behind_ms).where(columns.beat_ms.is_not(None)).scalar_subquery())
+        ).one()
+    final_ms: int = now_ms - max(behind or 0, 0) - SourceMapping().past_ms_max
+    return final_ms / 1000
 
 
 def was_counted(engine: sa.Engine, grouping: str, key: str) -> bool:
