@@ -29,6 +29,9 @@ PROBLEMS = {
     "abnormal-usage-detected": ABNORMAL,
 }
 
+VERDICT = "gatelock"  # header of the response to a denied request; an application's own is removed
+VERDICT_BYTES = VERDICT.encode()
+
 UNSAFE = re.compile(r"[^\x20-\x7e]")  # characters that an RFC 9651 string cannot hold
 
 HeaderStyle = Literal["draft", "legacy", "both", "off"]
@@ -56,7 +59,7 @@ def refusal(decision: Decision, style: HeaderStyle = "off") -> RefusalResponse:
         ("content-type", "application/problem+json"),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
-        ("gatelock", header_value(decision)),
+        (VERDICT, header_value(decision)),
         *limit_headers(decision, style),
     ]
     if decision.retry_after is not None:

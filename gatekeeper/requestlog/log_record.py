@@ -10,8 +10,6 @@ from typing import NamedTuple
 from gatekeeper.adapters.admission_control import RequestIdentity
 from gatekeeper.model import Decision
 
-VERDICT = "gatelock"  # header of the response to a denied request
-
 # Bounds on what a client and the application can put into a record, because thousands of records wait in
 # memory.
 PATH_CHARS_MAX = 1024
@@ -146,14 +144,17 @@ def gate_fields(entry: LogEntry) -> tuple[str, str]:
     """Returns the fields `gate` and `policy` of the record.
 
     `gate` is "denied", "shadow" (the request would have been denied), "allowed", or "" if there was no guard.
+    The response's header is read only where there was no guard: an application may pass on one that it was
+    sent.
     """
-    denied = DENIED.match(entry.verdict)
-    if denied is not None:
-        return "denied", re.sub(r"\\(.)", r"\1", denied[1] or "")
-    if entry.decision is None:
-        return "", ""
-    if entry.decision.shadow:
-        return "shadow", entry.decision.policy
+    decision = entry.decision
+    if decision is None:
+        denied = DENIED.match(entry.verdict)
+        return ("", "") if denied is None else ("denied", re.sub(r"\\(.)", r"\1", denied[1] or ""))
+    if not decision.allowed:
+        return "denied", decision.policy
+    if decision.shadow:
+        return "shadow", decision.policy
     return "allowed", ""
 
 
