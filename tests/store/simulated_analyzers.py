@@ -23,6 +23,7 @@ from analyzer.store.database.schema import (
     feed,
     feed_versions,
     lock_changes,
+    lock_history,
     locks,
     metadata,
     offsets,
@@ -197,7 +198,9 @@ def empty_tables(engine: sa.Engine) -> None:
     """Empties every table, so that the log can be counted again."""
     with writing(engine) as db:
         for table in metadata.sorted_tables:
-            if table is not feed:
+            if table is lock_history:
+                db.execute(sa.delete(table).where(table.c.scope != ""))  # the first row says since when it is
+            elif table is not feed:
                 db.execute(sa.delete(table))
         db.execute(sa.update(feed).values(version=0, mark="mark", pruned_to=0))
 

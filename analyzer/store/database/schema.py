@@ -253,6 +253,32 @@ locks = Table(
     Index(None, "until_ms"),
 )
 
+# When locks were in force, for as long as a record may be late. The first row has an empty key, and says
+# since when there is a history.
+lock_history = Table(
+    "lock_history",
+    metadata,
+    key("scope"),
+    key("key"),
+    key("resource"),
+    key("policy"),
+    key("until_ms", BigInteger),
+    key("began_ms", BigInteger),
+    Column("ended_ms", BigInteger),  # null: as far as is known, at `until_ms`
+    # "" while it is in force; "cleared", "replaced" by one with another end, "lapsed": cleared after its end
+    text("cause"),
+    Index(None, "until_ms"),
+)
+Index(
+    "ix_lock_history_open",
+    lock_history.c.scope,
+    lock_history.c.key,
+    lock_history.c.resource,
+    lock_history.c.policy,
+    postgresql_where=lock_history.c.ended_ms.is_(None),
+    sqlite_where=lock_history.c.ended_ms.is_(None),
+)
+
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
 # visible in the order of their numbers.
 feed = Table(
