@@ -1,4 +1,4 @@
-"""The history of locks, for as long as a record may be late."""
+"""The history of locks, and the verdicts that were not believed by it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def upgrade() -> None:
         "lock_history",
         sa.Column("scope", NAME, nullable=False),
         sa.Column("key", NAME, nullable=False),
-        sa.Column("resource", NAME, nullable=False),
-        sa.Column("policy", NAME, nullable=False),
         sa.Column("until_ms", sa.BigInteger(), nullable=False),
         sa.Column("began_ms", sa.BigInteger(), nullable=False),
+        sa.Column("resource", NAME, nullable=False),
+        sa.Column("policy", NAME, nullable=False),
         sa.Column("ended_ms", sa.BigInteger(), nullable=True),
         sa.Column("cause", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint(
-            *("scope", "key", "resource", "policy", "until_ms", "began_ms"), name=op.f("pk_lock_history")
+            *("scope", "key", "until_ms", "began_ms", "resource", "policy"), name=op.f("pk_lock_history")
         ),
     )
     op.create_index(op.f("ix_lock_history_until_ms"), "lock_history", ["until_ms"])
@@ -51,9 +51,30 @@ def upgrade() -> None:
     op.execute(sa.insert(history).values(dict(zip(names, first, strict=True))))
     op.execute(
         "INSERT INTO lock_history (scope, key, resource, policy, until_ms, began_ms, cause) "
-        "SELECT scope, key, resource, policy, until_ms, began_ms, '' FROM locks"
+        "SELECT scope, key, resource, policy, until_ms, began_ms, '' FROM locks "
+        "WHERE action IN ('deny', 'slow')"
     )
+    op.create_table(
+        "disbelieved",
+        sa.Column("cluster", NAME, nullable=False),
+        sa.Column("topic_id", NAME, nullable=False),
+        sa.Column("partition", sa.BigInteger(), nullable=False),
+        sa.Column("begin", sa.BigInteger(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("next", sa.BigInteger(), nullable=False),
+        sa.Column("policy", sa.Text(), nullable=False),
+        sa.Column("caller", sa.Text(), nullable=False),
+        sa.Column("logged_s", sa.BigInteger(), nullable=False),
+        sa.Column("bucket_s", sa.BigInteger(), nullable=False),
+        sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("requests", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            *("cluster", "topic_id", "partition", "begin", "number"), name=op.f("pk_disbelieved")
+        ),
+    )
+    op.create_index(op.f("ix_disbelieved_logged_s"), "disbelieved", ["logged_s"])
 
 
 def downgrade() -> None:
+    op.drop_table("disbelieved")
     op.drop_table("lock_history")

@@ -17,7 +17,7 @@ from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.engine import writing
+from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import (
     day_counts,
     feed,
@@ -199,7 +199,9 @@ def empty_tables(engine: sa.Engine) -> None:
     with writing(engine) as db:
         for table in metadata.sorted_tables:
             if table is lock_history:
-                db.execute(sa.delete(table).where(table.c.scope != ""))  # the first row says since when it is
+                # The first row says since when it is complete.
+                db.execute(sa.delete(table).where(table.c.scope != ""))
+                db.execute(sa.update(table).values(began_ms=NowMs()))
             elif table is not feed:
                 db.execute(sa.delete(table))
         db.execute(sa.update(feed).values(version=0, mark="mark", pruned_to=0))

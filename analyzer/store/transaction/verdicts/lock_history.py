@@ -1,7 +1,8 @@
 """The history of locks: written where locks are published, read for the verdicts in the log.
 
-A lock is in force from `began_ms` to the earlier one of `until_ms` and `ended_ms`, by the database's clock.
-The row whose key is empty says since when there is a history. It has no end.
+Only locks that refuse requests are in it: no gate denies a request because of a tag. A lock is in force
+from `began_ms` to the earlier one of `until_ms` and `ended_ms`, by the database's clock. The row whose key is
+empty says since when there is a history. It has no end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gatekeeper.model import Change, Lock, LockKey, Set
 HISTORY_KEPT_MS = 40 * DAY_S * 1000  # longer than a record may be late
 
 KEY = [lock_history.c[name] for name in ("scope", "key", "resource", "policy")]
-SERIES = KEY[:3]
+NAMES = KEY[:2]
+REFUSING = ("deny", "slow")  # actions
 NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms")
 
 
@@ -45,7 +47,8 @@ def note(db: sa.Connection, changes: Sequence[Change]) -> None:
     for keys, cause in ((replaced, "replaced"), (cleared, "cleared")):
         for given in in_parts(dialect, KEY, keys):
             db.execute(_end(dialect), given | {"cause_of_end": cause})
-    rows = sorted(_row(change.lock) for change in changes if isinstance(change, Set))
+    begun = [change.lock for change in changes if isinstance(change, Set)]
+    rows = sorted(_row(lock) for lock in begun if lock.action in REFUSING)
     columns = [lock_history.c[name] for name in NEW]
     for given in in_parts(dialect, columns, rows):
         db.execute(_begin(dialect), given)
@@ -58,16 +61,14 @@ def known_since_ms(db: sa.Connection) -> int | None:
     return None if row is None else max(row)
 
 
-def spans(
-    db: sa.Connection, series: Collection[tuple[str, str, str]], from_ms: int, to_ms: int
-) -> list[Span]:
-    """Returns when locks at `series` (scope, key, resource) were in force, of any policy.
+def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, to_ms: int) -> list[Span]:
+    """Returns when locks on `names` (scope and key) were in force, of any resource and policy.
 
     Those that touch the time from `from_ms` to `to_ms`, at least.
     """
     dialect = db.dialect.name
     found = []
-    for given in in_parts(dialect, SERIES, sorted(series)):
+    for given in in_parts(dialect, NAMES, sorted(names)):
         rows = db.execute(_spans(dialect), given | {"from_ms": from_ms, "to_ms": to_ms})
         for scope, key, resource, policy, began_ms, ended_ms in rows:
             found.append(Span(LockKey(scope, key, resource, policy), began_ms, ended_ms))
@@ -100,13 +101,17 @@ def _begin(dialect: str) -> sa.Executable:
 
 @lru_cache
 def _spans(dialect: str) -> sa.Select[Any]:
-    given = rows_given(dialect, SERIES)
+    given = rows_given(dialect, NAMES)
     columns = lock_history.c
-    end_ms = sa.case((columns.ended_ms < columns.until_ms, columns.ended_ms), else_=columns.until_ms).label(
-        "end_ms"
-    )
-    return sa.select(*KEY, columns.began_ms, end_ms).where(
-        sa.tuple_(*SERIES).in_(sa.select(*given.c)),
-        columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
-        columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
+    was_cut = columns.ended_ms < columns.until_ms
+    end_ms = sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")
+    # A join, so that each name is looked up in the primary key with the time behind it.
+    is_named = sa.and_(*(column == given.c[column.name] for column in NAMES))
+    return (
+        sa.select(*KEY, columns.began_ms, end_ms)
+        .join_from(given, lock_history, is_named)
+        .where(
+            columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
+            columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
+        )
     )
