@@ -8,6 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from gatekeeper.adapters.admission_control import RequestIdentity
+from gatekeeper.adapters.refusal_response import verdict_of
 from gatekeeper.model import Decision
 
 # Bounds on what a client and the application can put into a record, because thousands of records wait in
@@ -17,7 +18,7 @@ FIELDS_MAX = 16
 TEXT_CHARS_MAX = 256
 INT64 = range(-(2**63), 2**63)
 
-DENIED = re.compile(r'denied(?:;policy="((?:[^"\\]|\\.)*)")?')
+VERDICT = re.compile(r'(denied|limited|stale)(?:;policy="((?:[^"\\]|\\.)*)")?')
 
 FieldValue = str | int | float | bool | None
 
@@ -143,16 +144,16 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
 def gate_fields(entry: LogEntry) -> tuple[str, str]:
     """Returns the fields `gate` and `policy` of the record.
 
-    `gate` is "denied", "shadow" (the request would have been denied), "allowed", or "" if there was no guard.
-    The response's header is read only where there was no guard: an application may pass on one that it was
+    `gate` is "denied" (by a lock), "limited" (by a limiter), "stale" (by a gate whose locks were too old),
+    "shadow" (the request would have been denied), "allowed", or "" if there was no guard. The response's header is read only where there was no guard: an application may pass on one that it was
     sent.
     """
     decision = entry.decision
     if decision is None:
-        denied = DENIED.match(entry.verdict)
-        return ("", "") if denied is None else ("denied", re.sub(r"\\(.)", r"\1", denied[1] or ""))
+        verdict = VERDICT.match(entry.verdict)
+        return ("", "") if verdict is None else (verdict[1], re.sub(r"\\(.)", r"\1", verdict[2] or ""))
     if not decision.allowed:
-        return "denied", decision.policy
+        return verdict_of(decision), decision.policy
     if decision.shadow:
         return "shadow", decision.policy
     return "allowed", ""

@@ -152,7 +152,7 @@ def test_a_limiter_counts_across_workers_and_sends_the_wait(running: Shop) -> No
     assert 1 <= int(denied.headers["retry-after"]) <= 60
     assert denied.json()["violated-policies"] == ["burst"]
     assert denied.json()["type"].endswith("#quota-exceeded")
-    assert denied.headers["gatelock"] == 'denied;policy="burst"'
+    assert denied.headers["gatelock"] == 'limited;policy="burst"'
     served = [answer for answer in answers if answer.status_code == 200]
     assert sorted(answer.json()["remaining"] for answer in served) == list(range(20))
     workers: set[int] = set()

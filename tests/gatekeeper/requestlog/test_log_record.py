@@ -80,6 +80,9 @@ def test_the_policy_is_read_from_the_response_header(policy: str) -> None:
     [
         ("", None, ("", "")),
         ("denied", None, ("denied", "")),
+        ('limited;policy="burst"', None, ("limited", "burst")),
+        ("", Decision(False, policy="burst", reason="limited"), ("limited", "burst")),
+        ("denied", Decision(False, reason="stale"), ("stale", "")),
         ("", Decision(True), ("allowed", "")),
         ("", Decision(True, policy="burst", limit=9, remaining=4), ("allowed", "")),
         ("", Decision(True, policy="daily", shadow=True), ("shadow", "daily")),
