@@ -145,8 +145,8 @@ def gate_fields(entry: LogEntry) -> tuple[str, str]:
     """Returns the fields `gate` and `policy` of the record.
 
     `gate` is "denied" (by a lock), "limited" (by a limiter), "stale" (by a gate whose locks were too old),
-    "shadow" (the request would have been denied), "allowed", or "" if there was no guard. The response's header is read only where there was no guard: an application may pass on one that it was
-    sent.
+    "shadow" (the request would have been denied), "allowed", or "" if there was no guard. The response's
+    header is read only where there was no guard: an application may pass on one that it was sent.
     """
     decision = entry.decision
     if decision is None:

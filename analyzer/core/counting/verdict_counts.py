@@ -90,7 +90,7 @@ def _moved(
         for place in places.values():
             column[place] = 0
     merges = [JOINS[joins[meter]].merge for meter in table.meters]
-    # The greatest of several values cannot be taken out again: the rows are joined anew from all verdicts.
+    # The greatest of several values cannot be taken out again: the rows are joined again from all verdicts.
     for index, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
         if row in places:
             place = places[row]

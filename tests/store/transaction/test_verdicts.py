@@ -127,7 +127,7 @@ def test_a_lock_in_force_excuses_the_requests_that_it_denied(log: Log) -> None:
     assert not flush.disbelieved
 
 
-def test_a_request_without_a_lock_counts_whatever_its_record_says(log: Log) -> None:
+def test_a_request_without_a_lock_counts_although_its_record_calls_it_denied(log: Log) -> None:
     flush = log.count(denied(), denied(), denied("other"), denied(""), {"path": "/a"})
     assert log.counts() == (5, 0)
     assert log.decisions() == [(0, 0, 5, "", ANN, 1), (0, 1, 5, "daily", ANN, 2), (0, 2, 5, "other", ANN, 1)]
@@ -218,7 +218,7 @@ def test_a_caller_in_the_overflow_is_believed_by_its_own_name(engine: sa.Engine,
     assert [row[4] for row in log.decisions()] == ["user:eve"]
 
 
-def test_the_greatest_of_denied_and_of_admitted_requests_are_told_apart_again(log: Log) -> None:
+def test_the_greatest_of_denied_and_the_greatest_of_admitted_requests_stay_apart(log: Log) -> None:
     log.lock("strict")
     requests = [denied(took=90), denied("strict", took=40), denied(took=70), {"path": "/a", "took": 5}]
     log.count(*requests)
