@@ -41,7 +41,7 @@ async def echo(scope: Any, _receive: Any, send: Any) -> None:
 
 
 def forged_lines(count: int) -> list[bytes]:
-    """Returns the lines that the application logs for so many requests of the client."""
+    """Returns the lines that the application logs for `count` requests of the client."""
     sink = MemorySink()
     app = RequestLog(echo, to=sink)
 

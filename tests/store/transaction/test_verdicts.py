@@ -194,7 +194,7 @@ def test_a_wrong_clock_of_the_application_does_not_matter_while_the_record_is_lo
     assert log.counts() == (0, 1)
 
 
-def test_what_is_older_than_the_history_is_believed(log: Log) -> None:
+def test_records_older_than_the_history_are_believed(log: Log) -> None:
     with writing(log.engine) as db:
         since_ms = (log.now_s - 1000) * 1000
         db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=since_ms))
