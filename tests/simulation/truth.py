@@ -250,12 +250,15 @@ class Truth:
         if (found := self._read_rejects()) != self.stored.rejects.keys():
             raise Wrong(f"rejected records, found: {found}, expected: {set(self.stored.rejects)}")
 
-    def _is_believed(self, request: Expected, kafka_ms: int) -> bool:
+    def _is_believed(self, plan: Plan, request: Expected, kafka_ms: int) -> bool:
         """Whether a lock supports what the record says: that a gate denied the request."""
+        places = {
+            ("everyone" if grouping == "everyone" else "caller", *series_of(grouping, request))
+            for grouping in plan.groupings
+        }
         minutes_ms = [ms // 60_000 * 60_000 for ms in (request.at_s * 1000, kafka_ms)]
         return any(
-            lock.at.key == request.caller
-            and lock.at.resource in ("", request.resource)
+            lock.at[:3] in places
             and request.policy in ("", lock.at.policy)
             and lock.began_ms < minute_ms + 60_000 + DELAY_MS
             and minute_ms <= min(lock.until_ms, cleared_ms) + DELAY_MS
@@ -273,7 +276,7 @@ class Truth:
 
     def _count(self, plan: Plan, request: Expected, kafka_ms: int) -> None:
         stored = self.stored
-        is_denied = request.is_denied and self._is_believed(request, kafka_ms)
+        is_denied = request.is_denied and self._is_believed(plan, request, kafka_ms)
         for grouping in plan.groupings:
             key, resource = series_of(grouping, request)
             for meter in plan.meters:
