@@ -348,6 +348,19 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
         yield Observation("fine", "every record of the last hour could be read")
 
 
+def _verdicts(installation: Installation) -> Iterator[Observation]:
+    found = installation.database.disbelieved
+    for policy, requests in sorted(found.items(), key=lambda item: -item[1])[:LISTED_MAX]:
+        of = f" by {policy}" if policy else ""
+        yield Observation(
+            "wrong",
+            f"{requests:,} requests of the last hour were logged as denied{of}, and count, because no such "
+            "lock was in force",
+            "see who writes this into the log: an application that passes the header `Gatelock` on, its own "
+            "429 in a `deny_if` by status, a gate on another database, or a clock that is wrong",
+        )
+
+
 def _upkeep(installation: Installation) -> Iterator[Observation]:
     outcomes = job_outcomes(installation.engine)
     wrong = [found for outcome in outcomes if (found := _job(outcome)) is not None]
@@ -535,6 +548,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("sources", _sources),
     ("gaps", _gaps),
     ("rejects", _rejects),
+    ("verdicts", _verdicts),
     ("upkeep", _upkeep),
     ("tokens", _tokens),
     ("gates", _suspension),

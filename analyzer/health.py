@@ -63,7 +63,7 @@ class Health:
         """Records a committed transaction and wakes the waiting gates if it changed a lock."""
         self.lags = result.lags
         self.flush_committed_s = self.uptime_s()
-        self.metrics.record_flush(result.counted, result.changes, result.seconds)
+        self.metrics.record_flush(result.counted, result.changes, result.seconds, result.disbelieved)
         if result.changes:
             self.on_feed_change()
 

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
 from gatekeeper.model import Change, Set
 
+NOTHING: Mapping[str, int] = {}
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -58,6 +59,12 @@ RENAMED = Metric(
     "Records counted under another name of their request, its address or `unnamed:`, because the name of "
     "their caller was missing or unusable.",
     PARTITION,
+)
+DISBELIEVED = Metric(
+    "gatelock_disbelieved_verdicts_total",
+    "counter",
+    "Requests that their records call denied and that count nevertheless, because no lock was in force.",
+    ("source",),
 )
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
@@ -141,6 +148,7 @@ class Metrics:
         self._rejected = self._counter(REJECTED)
         self._overflow = self._counter(OVERFLOW)
         self._renamed = self._counter(RENAMED)
+        self._disbelieved = self._counter(DISBELIEVED)
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
         self._refused = self._counter(REFUSED)
@@ -148,9 +156,20 @@ class Metrics:
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
 
-    def record_flush(self, counted: DrainedCounts, changes: Sequence[Change], seconds: float) -> None:
-        """Counts a committed transaction: its records, its lock changes, and how long it took."""
+    def record_flush(
+        self,
+        counted: DrainedCounts,
+        changes: Sequence[Change],
+        seconds: float,
+        disbelieved: Mapping[str, int] = NOTHING,
+    ) -> None:
+        """Counts a committed transaction: its records, its lock changes, and how long it took.
+
+        `disbelieved` has the requests that count against their records' verdict, by source.
+        """
         self._flush.observe(seconds)
+        for source, requests in disbelieved.items():
+            self._disbelieved.labels(source).inc(requests)
         for progress in counted.parts:
             for result in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, result).inc(getattr(progress, result))

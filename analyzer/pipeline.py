@@ -74,6 +74,13 @@ class FlushTransaction(Protocol):
     def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Sequence[Change]:
         """Stores what was counted, judges it and publishes the locks that change; returns the changes."""
 
+    @property
+    def disbelieved(self) -> Mapping[str, int]:
+        """Requests that are logged as denied and that `apply` counted as admitted, by source.
+
+        No lock supports their verdict.
+        """
+
 
 class Store(Protocol):
     """Keeps counts, offsets and locks together."""
@@ -103,6 +110,7 @@ class FlushResult(NamedTuple):
     changes: Sequence[Change]
     seconds: float
     in_force: Agreement | None = None  # the proposal that came in force with this transaction
+    disbelieved: Mapping[str, int] = {}  # see `FlushTransaction`
 
 
 class FlushExecutor(Protocol):
@@ -249,7 +257,8 @@ class Pipeline:
                     now = transaction.check_plan(agreement.in_force, version)
                 plan = agreement.in_force if in_force is None else in_force.plan
                 changes = transaction.apply(plan, version, counted, now)
-            return FlushResult(counted, lags, changes, self.uptime_s() - began_s, in_force)
+                disbelieved = transaction.disbelieved
+            return FlushResult(counted, lags, changes, self.uptime_s() - began_s, in_force, disbelieved)
 
         self.in_flight = self.executor.submit(store)
 

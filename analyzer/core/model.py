@@ -189,6 +189,30 @@ class CountRow(NamedTuple):
     denied: int  # of requests that a gate had denied
 
 
+class Series(NamedTuple):
+    """One key of a grouping."""
+
+    grouping: str
+    key: str
+    resource: str
+
+
+class Verdict(NamedTuple):
+    """Requests of which the records say that a gate denied them, by the lock of `policy`.
+
+    They are among the denied ones of the tables. The transaction that stores the counts decides whether they
+    stay there.
+    """
+
+    part: Partition
+    policy: str  # "": the records name none
+    caller: str  # as the gate was asked for it, also if it is counted in the overflow
+    logged_s: int  # the minute of the records' Kafka time; of the requests' for records without one
+    bucket_s: int  # the minute of the requests
+    series: tuple[Series, ...]  # that the requests are counted in, one per grouping, by its name
+    values: tuple[int, ...]  # in the order of the meters
+
+
 class CountTable(NamedTuple):
     """Increments of all meters of one grouping, column by column: one entry per bucket and series.
 
@@ -267,6 +291,7 @@ class DrainedCounts(NamedTuple):
     parts: Sequence[PartitionProgress]
     tables: Sequence[CountTable]  # one per grouping, sorted by its name; none where nothing was counted
     rejected: Sequence[Rejected]
+    verdicts: Sequence[Verdict] = ()  # of all denied requests
 
     @property
     def rows(self) -> list[CountRow]:

@@ -24,7 +24,7 @@ class ClientResponse(NamedTuple):
     at_s: float  # wall clock when it arrived
     took_s: float
     status: int
-    policy: str  # of the lock that refused the request; empty if none did
+    policy: str  # of the lock that denied the request; empty if none did (also if the limiter refused it)
 
 
 @dataclass(slots=True)
@@ -85,5 +85,5 @@ def read_head(head: bytes) -> tuple[int, str]:
     for line in lines:
         name, _, value = line.partition(":")
         if name.lower() == "gatelock":
-            policy = value.partition('policy="')[2].partition('"')[0]
+            policy = value.partition('denied;policy="')[2].partition('"')[0]
     return int(first.split(" ")[1]), policy

@@ -235,11 +235,12 @@ log = "json"
 [[sources]]
 topic = "{topic}"
 caller = ["api_key"]
-deny_if = {{ status = 429 }}
+deny_if = {{ gate = "denied" }}
 [sources.fields]
 time = {{ path = "ts", unit = "us" }}
 api_key = "caller.api_key"
-status = "status"
+gate = "gate"
+policy = "policy"
 
 [[policies]]
 name = "{policy}"

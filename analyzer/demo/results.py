@@ -28,7 +28,7 @@ class DemoResults:
 
     produced: int
     counted: int
-    exact: bool  # whether each caller's counts, admitted and refused, equal the responses that it got
+    exact: bool  # whether each caller's counts, and what is denied, equal the responses that it got
     locked_callers: Sequence[str]
     refused_others: int
     # From the limit to the first refusal by the lock; None if there was none.
@@ -54,8 +54,11 @@ class DemoResults:
 
 
 def expected_counts(responses: Iterable[ClientResponse]) -> dict[str, tuple[int, int]]:
-    """Returns for each caller its requests that were admitted, and that were refused."""
-    counts = Counter((response.caller, response.status == 429) for response in responses)
+    """Returns for each caller its requests that count, and that a lock denied.
+
+    Those that the limiter refused count.
+    """
+    counts = Counter((response.caller, bool(response.policy)) for response in responses)
     return {caller: (counts[caller, False], counts[caller, True]) for caller, _ in counts}
 
 
@@ -72,9 +75,11 @@ def results_of(
     """Returns the figures of a run. `counted` has admitted and denied requests for each caller."""
     noisy = [response for response in responses if response.caller == NOISY]
     others = [response for response in responses if response.caller != NOISY]
-    admitted_s = sorted(response.at_s for response in noisy if response.status == 200)
+    counted_s = sorted(response.at_s for response in noisy if not response.policy)
     refused_s = min((response.at_s for response in noisy if response.policy == POLICY), default=None)
-    reached_s = admitted_s[limit - 1] if len(admitted_s) >= limit else None
+    reached_s = counted_s[limit - 1] if len(counted_s) >= limit else None
+    admitted_s = [response.at_s for response in noisy if response.status == 200]
+    beyond = 0 if reached_s is None else sum(at_s > reached_s for at_s in admitted_s)
     closed_s = refused_s if refused_s is not None else float("inf")
     return DemoResults(
         produced=len(responses),
@@ -83,7 +88,7 @@ def results_of(
         locked_callers=sorted(locked),
         refused_others=sum(response.status != 200 for response in others),
         seconds_to_refusal=None if reached_s is None or refused_s is None else round(closed_s - reached_s, 3),
-        overshoot=max(0, len(admitted_s) - limit),
+        overshoot=beyond,
         overshoot_bound=bound,
         others_p95_ms=LatencyFigures(
             before=p95_ms(r.took_s for r in others if r.at_s < flood_began_s),

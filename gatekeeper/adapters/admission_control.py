@@ -65,6 +65,8 @@ class InFlightLimiter(GuardLimiter, Protocol):
 class DecisionNotes(Protocol):
     """Notes of a request log, which counts the request under the name that the guard checked."""
 
+    decision: Decision | None
+
     def note_decision(self, identity: RequestIdentity, decision: Decision, /) -> None: ...
 
 

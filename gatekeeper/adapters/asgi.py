@@ -24,7 +24,7 @@ from gatekeeper.adapters.caller_extraction import (
     peer_address,
     require_kind,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
+from gatekeeper.adapters.refusal_response import VERDICT_BYTES, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.identity import PREFIX6, NameDigest
@@ -42,6 +42,7 @@ Headers = list[tuple[bytes, bytes]]
 
 Extractor = Callable[[Scope], str]  # returns a name from the scope; "" if the request has none
 
+VERDICT_CHARS = len(VERDICT_BYTES)
 FORWARDED_FOR = b"x-forwarded-for"
 POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
@@ -279,7 +280,9 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             if scope["type"] == "lifespan":
                 await start_gate(self._gate)
-        elif not self._is_exempt(scope):
+        elif self._is_exempt(scope):
+            send = guarded(send)
+        else:
             if self._has_limiters:
                 result: CheckResult | None = await self._check_all(scope)
             else:
@@ -289,6 +292,7 @@ class Guard:
             if result is not None:
                 await self._respond(result, scope, receive, send)
                 return
+            send = guarded(send)
         await self._app(scope, receive, send)
 
     def _check_gate(self, scope: Scope) -> CheckResult | None:
@@ -318,7 +322,7 @@ class Guard:
         scope.setdefault("state", {})["gatelock"] = result.decision
         extra = encode_headers(self._admission.limit_headers(result))
         if not result.charged or (self._refund_when is None and not self._admission.holds_permits):
-            await self._app(scope, receive, with_headers(extra, send) if extra else send)
+            await self._app(scope, receive, with_headers(extra, send) if extra else guarded(send))
         else:
             response = GuardedResponse(self._admission, lambda: extra, self._refund_when, lambda: [result])
             await response.run(self._app, scope, receive, send)
@@ -355,22 +359,48 @@ def path_of(scope: Scope) -> str:
 
 
 def with_headers(extra: Headers, send: Send) -> Send:
-    """Returns `send`, with `extra` added to the response's headers."""
+    """Returns `send`, with `extra` added to the response's headers, and without the application's verdict."""
 
-    async def send_with_headers(message: Message) -> None:
+    # Not a coroutine function: a coroutine around the server's would cost more than all the rest.
+    def send_with_headers(message: Message) -> Awaitable[None]:
         if message["type"] in RESPONSE_STARTS and message["type"] != "websocket.close":
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
-        await send(message)
+            headers = without_verdict(message.get("headers", ()))
+            message = {**message, "headers": [*headers, *extra]}
+        return send(message)
 
     return send_with_headers
+
+
+def guarded(send: Send) -> Send:
+    """Returns `send`, without the application's verdict in the response's headers."""
+
+    # Not a coroutine function: see above.
+    def send_without_verdict(message: Message) -> Awaitable[None]:
+        if "headers" in message:  # only what starts a response has them
+            for name, _ in message["headers"]:
+                if len(name) == VERDICT_CHARS and name.lower() == VERDICT_BYTES:
+                    message = {**message, "headers": without_verdict(message["headers"])}
+                    break
+        return send(message)
+
+    return send_without_verdict
+
+
+def without_verdict(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Returns an application's headers without `Gatelock`.
+
+    A proxy or a request log takes it for the guard's, and the request would not be counted. The application
+    may have it from elsewhere, such as the response that it passes on.
+    """
+    return [item for item in headers if item[0].lower() != VERDICT_BYTES]
 
 
 class GuardedResponse:
     """Follows one response to its end: adds headers, refunds permits, ends its time in flight.
 
-    `extra_headers` and `results` are functions because FastAPI's dependencies run after the response was
-    wrapped; both are called when the response starts. Permits are refunded when it starts or the application
-    fails before.
+    `extra_headers`, `results` and `is_refusal` (whether the guard wrote the response itself) are functions
+    because FastAPI's dependencies run after the response was wrapped. They are called when the response
+    starts. Permits are refunded when it starts or the application fails before.
     """
 
     def __init__(
@@ -379,11 +409,13 @@ class GuardedResponse:
         extra_headers: Callable[[], Headers],
         refund_when: Callable[[AppResponse], bool] | None,
         results: Callable[[], Iterable[CheckResult]],
+        is_refusal: Callable[[], bool] = lambda: False,
     ) -> None:
         self._admission = admission
         self._extra_headers = extra_headers
         self._refund_when = refund_when
         self._results = results
+        self._is_refusal = is_refusal
         self._has_started = False
 
     async def run(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
@@ -392,7 +424,7 @@ class GuardedResponse:
         async def send_guarded(message: Message) -> None:
             status = RESPONSE_STARTS.get(message["type"])
             if status is not None and not self._has_started:
-                headers = [*message.get("headers", ()), *self._extra_headers()]
+                headers = self._own_headers(message)
                 if message["type"] != "websocket.close":
                     message = {**message, "headers": headers}
                 # Before it is sent: a client that has the response may send its next request at once.
@@ -407,6 +439,11 @@ class GuardedResponse:
         finally:
             for result in self._results():
                 await self._admission.leave_async(result)
+
+    def _own_headers(self, message: Message) -> Headers:
+        headers = message.get("headers", ())
+        kept = list(headers) if self._is_refusal() else without_verdict(headers)
+        return [*kept, *self._extra_headers()]
 
     async def _start(self, response: AppResponse) -> None:
         if self._has_started:

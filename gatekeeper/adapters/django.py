@@ -45,7 +45,7 @@ from gatekeeper.adapters.caller_extraction import (
     name_from_header,
     require_kind,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, require_style
+from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
 from gatekeeper.identity import PREFIX6, NameDigest
@@ -378,7 +378,7 @@ class GuardMiddleware:
             return self._call_async(request)
         match = _match(request)
         if self._passes(request, match):
-            return self._get_response(request)
+            return _without_verdict(self._get_response(request))
         tenant = "" if self._setting.tenant is None else self._setting.tenant(request)
         result = self._admission.check(self._identity(request, match, self._caller(request), tenant))
         if not result.decision.allowed:
@@ -403,7 +403,7 @@ class GuardMiddleware:
         match = _match(request)
         if self._passes(request, match):
             passed: HttpResponseBase = await self._get_response(request)
-            return passed
+            return _without_verdict(passed)
         caller = await _await_name(self._caller(request))
         tenant = "" if self._setting.tenant is None else await _await_name(self._setting.tenant(request))
         result = await self._admission.check_async(self._identity(request, match, caller, tenant))
@@ -450,11 +450,17 @@ class GuardMiddleware:
     def _with_headers(self, result: CheckResult, response: HttpResponseBase) -> HttpResponseBase:
         for name, value in self._admission.limit_headers(result):
             response.headers[name] = value
-        return response
+        return _without_verdict(response)
 
     def _is_refunded(self, result: CheckResult, response: HttpResponseBase) -> bool:
         refund_when = self._setting.refund_when
         return refund_when is not None and bool(result.charged) and refund_when(response)
+
+
+def _without_verdict(response: HttpResponseBase) -> HttpResponseBase:
+    """Removes the application's header `Gatelock`, which a proxy or a request log takes for the guard's."""
+    response.headers.pop(VERDICT, None)
+    return response
 
 
 def _notes_of(request: HttpRequest) -> DecisionNotes | None:

@@ -48,7 +48,9 @@ from gatekeeper.model import ALLOWED, Decision, Refused
 
 __all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "user"]
 
-RESULTS = "gatelock.results"  # key in the scope: results of the request's dependencies
+# Keys in the scope: results of the request's dependencies; set when the guard itself responds.
+RESULTS = "gatelock.results"
+REFUSED = "gatelock.refused"
 
 
 class Guard:
@@ -177,6 +179,7 @@ class Guard:
             if not self._is_exempt(scope):
                 result = await self._admission.check_gate_async(self._identity(scope, self._other, 1))
                 if not result.decision.allowed:
+                    scope[REFUSED] = True
                     await send_refusal(self._admission.denial(result), scope, receive, send)
                     return
             await respond(scope, receive, send)
@@ -192,6 +195,10 @@ class Guard:
 
     async def _refuse(self, connection: Request | WebSocket, error: Refused) -> Response | None:
         response = self._admission.denial(CheckResult(error.decision))
+        connection.scope[REFUSED] = True
+        notes = notes_of(connection.scope)
+        if notes is not None:  # the application may have raised it, by `Gate.enforce`
+            notes.decision = error.decision
         if isinstance(connection, WebSocket):
             await send_refusal(response, connection.scope, connection.receive, connection.send)
             return None
@@ -218,5 +225,7 @@ class GuardedResponses:
         def extra_headers() -> Headers:
             return encode_headers(guard._admission.limit_headers(results[-1])) if results else []
 
-        response = GuardedResponse(guard._admission, extra_headers, guard._refund_when, lambda: results)
+        response = GuardedResponse(
+            guard._admission, extra_headers, guard._refund_when, lambda: results, lambda: REFUSED in scope
+        )
         await response.run(self._app, scope, receive, send)

@@ -21,7 +21,7 @@ from gatekeeper.adapters.admission_control import (
     RequestIdentity,
     make_exemption,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle
+from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -114,6 +114,7 @@ class Guard:
         # Keys in the environment, not in `g`: a context that is pushed by hand has one `g` for many requests.
         self._result_key = f"gatelock.result.{id(self)}"
         self._started_key = f"gatelock.started.{id(self)}"
+        self._refused_key = f"gatelock.refused.{id(self)}"
         if app is not None:
             self.init_app(app)
 
@@ -161,6 +162,7 @@ class Guard:
             )
         )
         if not result.decision.allowed:
+            environ[self._refused_key] = True
             response = self._admission.denial(result)
             return Response(response.body, response.status, response.headers)
         g.gatelock = result.decision
@@ -169,6 +171,8 @@ class Guard:
 
     def _after(self, response: Response) -> Response:
         environ = request.environ
+        if self._refused_key not in environ:  # a proxy or a request log would take it for the guard's
+            response.headers.remove(VERDICT)
         result: CheckResult | None = environ.get(self._result_key)
         if result is not None:
             response.headers.extend(self._admission.limit_headers(result))

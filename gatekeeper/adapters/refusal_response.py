@@ -29,6 +29,9 @@ PROBLEMS = {
     "abnormal-usage-detected": ABNORMAL,
 }
 
+VERDICT = "gatelock"  # header of the response to a denied request; an application's own is removed
+VERDICT_BYTES = VERDICT.encode()
+
 UNSAFE = re.compile(r"[^\x20-\x7e]")  # characters that an RFC 9651 string cannot hold
 
 HeaderStyle = Literal["draft", "legacy", "both", "off"]
@@ -56,7 +59,7 @@ def refusal(decision: Decision, style: HeaderStyle = "off") -> RefusalResponse:
         ("content-type", "application/problem+json"),
         ("content-length", str(len(body))),
         ("cache-control", "no-store"),
-        ("gatelock", header_value(decision)),
+        (VERDICT, header_value(decision)),
         *limit_headers(decision, style),
     ]
     if decision.retry_after is not None:
@@ -95,11 +98,19 @@ def require_style(style: str) -> None:
         raise ValueError(f"headers: expected one of {', '.join(STYLES)}, got {style!r}")
 
 
+def verdict_of(decision: Decision) -> str:
+    """Returns the first word of the header: "denied" (by a lock), "limited" (by a limiter) or "stale".
+
+    Only "denied" excuses a request from its quota: the analyzer knows of locks, and of nothing else that an
+    application may refuse a request for.
+    """
+    return decision.reason if decision.reason in ("limited", "stale") else "denied"
+
+
 def header_value(decision: Decision) -> str:
     """Returns the header `Gatelock`: a structured field (RFC 9651), such as denied;policy="daily"."""
-    if not decision.policy:
-        return "denied"
-    return f"denied;policy={quote(decision.policy)}"
+    verdict = verdict_of(decision)
+    return f"{verdict};policy={quote(decision.policy)}" if decision.policy else verdict
 
 
 @lru_cache(maxsize=1024)

@@ -22,7 +22,7 @@ from gatekeeper.adapters.caller_extraction import (
     peer_address,
     require_kind,
 )
-from gatekeeper.adapters.refusal_response import HeaderStyle, RefusalResponse
+from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
 from gatekeeper.identity import PREFIX6, NameDigest
@@ -255,7 +255,7 @@ class Guard:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self._is_exempt(environ):
-            return self._app(environ, start_response)
+            return self._app(environ, with_headers([], start_response))
         result = self._admission.check(self._identity(environ))
         if not result.decision.allowed:
             return send_refusal(self._admission.denial(result), environ, start_response)
@@ -263,7 +263,7 @@ class Guard:
         extra = self._admission.limit_headers(result)
         if not result.charged or (self._refund_when is None and not self._admission.holds_permits):
             # The body goes to the server unwrapped, so that the server may send a file by itself.
-            return self._app(environ, with_headers(extra, start_response) if extra else start_response)
+            return self._app(environ, with_headers(extra, start_response))
         response = GuardedResponse(self._admission, result, self._refund_when)
         return response.run(self._app, environ, with_headers(extra, start_response))
 
@@ -294,10 +294,14 @@ def _decode_path(path: str) -> str:
 
 
 def with_headers(extra: Headers, start_response: StartResponse) -> StartResponse:
-    """Returns `start_response`, with `extra` added to the headers."""
+    """Returns `start_response`, with `extra` added to the headers, and without the application's verdict.
+
+    A proxy or a request log takes a header `Gatelock` for the guard's, and the request would not be counted.
+    """
 
     def start_with_headers(status: str, headers: Headers, *error: Any) -> Callable[[bytes], object]:
-        return start_response(status, [*headers, *extra], *error)
+        kept = [item for item in headers if item[0].lower() != VERDICT]
+        return start_response(status, [*kept, *extra], *error)
 
     return start_with_headers
 

@@ -18,15 +18,15 @@ from gatekeeper.adapters.asgi import (
     path_of,
     peer,
 )
+from gatekeeper.adapters.refusal_response import VERDICT_BYTES
 from gatekeeper.adapters.route_patterns import resource_of
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
-from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, LogEntry, RequestNotes
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, LogEntry, RequestNotes
 from gatekeeper.requestlog.middleware import BUFFER, Extractors, LogMiddleware
 
 __all__ = ["RequestLog"]
 
-HEADER = VERDICT.encode()
 BODIES = {"http.response.body", "websocket.http.response.body"}
 ENDS = {*BODIES, "http.response.pathsend", "websocket.accept", "websocket.close"}
 NOTED_AFTERWARDS = BODIES | ENDS
@@ -160,7 +160,7 @@ class LoggedResponse:
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._status = status
         for name, value in headers:
-            if name == HEADER:
+            if name == VERDICT_BYTES:
                 self._verdict = value.decode("latin-1")
             elif name == b"content-length" and value.isdigit():
                 self._length = int(value)

@@ -8,9 +8,8 @@ from math import isfinite
 from typing import NamedTuple
 
 from gatekeeper.adapters.admission_control import RequestIdentity
+from gatekeeper.adapters.refusal_response import verdict_of
 from gatekeeper.model import Decision
-
-VERDICT = "gatelock"  # header of the response to a denied request
 
 # Bounds on what a client and the application can put into a record, because thousands of records wait in
 # memory.
@@ -19,7 +18,7 @@ FIELDS_MAX = 16
 TEXT_CHARS_MAX = 256
 INT64 = range(-(2**63), 2**63)
 
-DENIED = re.compile(r'denied(?:;policy="((?:[^"\\]|\\.)*)")?')
+VERDICT = re.compile(r'(denied|limited|stale)(?:;policy="((?:[^"\\]|\\.)*)")?')
 
 FieldValue = str | int | float | bool | None
 
@@ -145,15 +144,18 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
 def gate_fields(entry: LogEntry) -> tuple[str, str]:
     """Returns the fields `gate` and `policy` of the record.
 
-    `gate` is "denied", "shadow" (the request would have been denied), "allowed", or "" if there was no guard.
+    `gate` is "denied" (by a lock), "limited" (by a limiter), "stale" (by a gate whose locks were too old),
+    "shadow" (the request would have been denied), "allowed", or "" if there was no guard. The response's
+    header is read only where there was no guard: an application may pass on one that it was sent.
     """
-    denied = DENIED.match(entry.verdict)
-    if denied is not None:
-        return "denied", re.sub(r"\\(.)", r"\1", denied[1] or "")
-    if entry.decision is None:
-        return "", ""
-    if entry.decision.shadow:
-        return "shadow", entry.decision.policy
+    decision = entry.decision
+    if decision is None:
+        verdict = VERDICT.match(entry.verdict)
+        return ("", "") if verdict is None else (verdict[1], re.sub(r"\\(.)", r"\1", verdict[2] or ""))
+    if not decision.allowed:
+        return verdict_of(decision), decision.policy
+    if decision.shadow:
+        return "shadow", decision.policy
     return "allowed", ""
 
 

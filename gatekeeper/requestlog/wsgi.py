@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gatekeeper.adapters.admission_control import NOTES_ENVIRON_KEY, make_exemption
+from gatekeeper.adapters.refusal_response import VERDICT
 from gatekeeper.adapters.route_patterns import pattern_of_flask
 from gatekeeper.adapters.wsgi import (
     API_KEY,
@@ -20,7 +21,7 @@ from gatekeeper.adapters.wsgi import (
 )
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
-from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, VERDICT, LogEntry, RequestNotes
+from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, LogEntry, RequestNotes
 from gatekeeper.requestlog.middleware import BUFFER, Extractors, LogMiddleware
 
 __all__ = ["RequestLog"]

@@ -69,6 +69,7 @@ ROW_PARAMETERS = {
     "buckets": ("given_bucket_s",),
     "totals": ("given_key",),
     "locks": ("key", "given_key"),
+    "lock_history": ("given_key",),
     "feed_versions": ("version",),
     "lock_changes": ("version",),
 }

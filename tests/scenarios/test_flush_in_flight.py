@@ -66,6 +66,10 @@ class MemoryStore:
             self._moved[progress.part] = progress.next
         self.commits.append([(progress.start, progress.next) for progress in parts])
 
+    @property
+    def disbelieved(self) -> Mapping[str, int]:
+        return {}
+
     def check_plan(self, _plan: Plan, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -54,6 +54,10 @@ class NullStore:
     def move_offsets(self, _parts: Sequence[Any], _lags: Mapping[Partition, Lag]) -> None:
         """Always succeeds."""
 
+    @property
+    def disbelieved(self) -> Mapping[str, int]:
+        return {}
+
     def check_plan(self, _plan: Any, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 

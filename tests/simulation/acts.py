@@ -79,6 +79,9 @@ class Requests(Act):
     size: int
     transaction: Literal["", "committed", "aborted"] = ""
     clock_s: float = 0.0  # added to the time in the records
+    forged: str | None = (
+        None  # the policy by which the records say that a gate denied them; None: they do not
+    )
 
     weight: ClassVar[int] = 52
 
@@ -88,12 +91,15 @@ class Requests(Act):
             f"logged {self.shipping_s:.2f} s later in partition {self.partition}"
             + (f", {self.transaction} transaction" if self.transaction else "")
             + (f", with a clock {self.clock_s:+g} s wrong" if self.clock_s else "")
+            + (f", logged as denied by {self.forged!r}" if self.forged is not None else "")
         )
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> Requests:
+        calm = cls.calm(random, size)
         return replace(
-            cls.calm(random, size),
+            calm,
+            forged={3: "daily", 8: ""}.get(calm.size % 20),
             transaction=random.choice(("",) * 8 + ("committed", "aborted")),
             clock_s=random.choice((0.0,) * 12 + (-70.0, 45.0, 100.0, -7_200.0)),
         )
@@ -115,7 +121,7 @@ class Requests(Act):
     def do(self, world: World) -> bool:
         application = world.applications[self.application]
         records = [
-            application.request(self.caller, self.resource, self.size, self.clock_s)
+            application.request(self.caller, self.resource, self.size, self.clock_s, self.forged)
             for _ in range(self.count)
         ]
         world.note_requests(records, self.shipping_s)

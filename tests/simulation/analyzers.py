@@ -39,6 +39,7 @@ MAPPING = SourceMapping(
     fields={
         "api_key": TextField(("key",)),
         "status": TextField(("status",)),
+        "policy": TextField(("policy",)),
         "resource": ResourceField(("path",), RESOURCES),
         "bytes": NumberField(("bytes",)),
     },

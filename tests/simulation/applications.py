@@ -186,15 +186,24 @@ class Application:
         """Returns the highest age that the view may have now; infinite shortly after a fault."""
         return 1.1 * HTTP_PACE_S if self._scheduler.uptime_s > self.link.fresh_s + HTTP_PACE_S else inf
 
-    def request(self, caller: str, resource: str, size: int, clock_s: float) -> Logged:
-        """Asks the gate, and returns the record that is logged, with the time of a clock that is wrong."""
-        is_denied = not self.gate.allow(f"api_key:{caller}")
-        at_ms = int((self.wall_s() + clock_s) * 1000)
-        return self.record(caller, resource, size, at_ms, is_denied=is_denied)
+    def request(
+        self, caller: str, resource: str, size: int, clock_s: float, forged: str | None = None
+    ) -> Logged:
+        """Asks the gate, and returns the record that is logged, with the time of a clock that is wrong.
 
-    def record(self, caller: str, resource: str, size: int, at_ms: int, *, is_denied: bool) -> Logged:
+        A record that is `forged` says that a policy of this name denied the request, though no gate did.
+        """
+        decision = self.gate.check(f"api_key:{caller}")
+        at_ms = int((self.wall_s() + clock_s) * 1000)
+        policy = decision.policy if forged is None or not decision.allowed else forged
+        is_denied = forged is not None or not decision.allowed
+        return self.record(caller, resource, size, at_ms, is_denied=is_denied, policy=policy)
+
+    def record(
+        self, caller: str, resource: str, size: int, at_ms: int, *, is_denied: bool, policy: str = ""
+    ) -> Logged:
         """Returns the record of one request."""
         fields = {"ts": at_ms, "key": caller, "path": resource, "bytes": size,
-                  "status": 429 if is_denied else 200}  # fmt: skip
-        expected = Expected(at_ms // 1000, f"api_key:{caller}", resource, size, is_denied)
+                  "status": 429 if is_denied else 200, "policy": policy}  # fmt: skip
+        expected = Expected(at_ms // 1000, f"api_key:{caller}", resource, size, is_denied, policy)
         return Logged(json.dumps(fields).encode(), expected)

@@ -162,6 +162,9 @@ def template() -> sqlite3.Connection:
         upgrade(f"sqlite:///{file}")
         with sqlite3.connect(file) as migrated:
             migrated.backup(found)
+        # The history of locks is complete: this database began long ago.
+        found.execute("update lock_history set began_ms = 0")
+        found.commit()
         migrated.close()
     return found
 

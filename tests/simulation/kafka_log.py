@@ -44,7 +44,8 @@ class Expected(NamedTuple):
     caller: str
     resource: str
     size: int
-    is_denied: bool
+    is_denied: bool  # by what its record says
+    policy: str = ""  # that denied it, as its record says
 
 
 class Batch(NamedTuple):
@@ -54,6 +55,7 @@ class Batch(NamedTuple):
     next: int
     raw: bytes
     records: Sequence[Logged]
+    kafka_ms: int = 0
     producer: int = -1
     is_aborted: bool = False
 
@@ -85,7 +87,7 @@ class PartitionLog:
         attributes = 0 if producer < 0 else recordsets.TRANSACTIONAL
         values = [record.value for record in records]
         raw = recordsets.batch(values, self.end, attributes=attributes, producer=producer, first_ms=kafka_ms)
-        self.batches.append(Batch(self.end, self.end + len(records), raw, records, producer))
+        self.batches.append(Batch(self.end, self.end + len(records), raw, records, kafka_ms, producer))
 
     def begin_transaction(self, producer: int) -> None:
         self.open_from, self.open_producer = self.end, producer
@@ -101,19 +103,19 @@ class PartitionLog:
             ]
         kind = recordsets.COMMIT if commits else recordsets.ABORT
         marker = recordsets.control(self.end, producer, kind)
-        self.batches.append(Batch(self.end, self.end + 1, marker, ()))
+        self.batches.append(Batch(self.end, self.end + 1, marker, (), 0))
         self.open_from = None
 
     def delete_to(self, offset: int) -> None:
         """Deletes whole batches before `offset`, as retention does."""
         self.start = max((batch.base for batch in self.batches if batch.base <= offset), default=0)
 
-    def records(self, begin: int, end: int) -> Iterator[tuple[int, Logged]]:
-        """Yields offsets and records in [begin, end) that are committed, deleted ones too."""
+    def records(self, begin: int, end: int) -> Iterator[tuple[int, int, Logged]]:
+        """Yields offsets, Kafka times and records in [begin, end) that are committed, deleted ones too."""
         for batch in self.batches:
             for at, record in enumerate(batch.records, batch.base):
                 if begin <= at < end:
-                    yield at, record
+                    yield at, batch.kafka_ms, record
 
     def fetch(self, offset: int) -> tuple[int, bytes, list[tuple[int, int]]]:
         """Returns the next offset, whole batches, and the aborted transactions among them."""

@@ -26,6 +26,7 @@ from analyzer.store.operations import roll_up, upkeep
 from analyzer.store.transaction import flush, lock_feed, plans
 from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
+from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.feed import poller
 from gatekeeper.model import Change, Update
 from gatekeeper.sources import sql
@@ -263,6 +264,19 @@ def leaps_not_noticed(patch: Patch) -> None:
     patch.setattr(plans, "judge_again", lambda _db: None)
 
 
+def verdicts_believed(patch: Patch) -> None:
+    """A request that its record calls denied does not count, whether a lock was in force or not."""
+    patch.setattr(verdict_decisions, "disbelieved", lambda _db, _verdicts: set())
+
+
+def verdicts_of_any_policy(patch: Patch) -> None:
+    """A verdict is believed by the lock of another policy than the one that it names."""
+    supports = verdict_decisions._supports
+    patch.setattr(
+        verdict_decisions, "_supports", lambda span, verdict: supports(span, verdict._replace(policy=""))
+    )
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -291,5 +305,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         flushes_late,
         totals_pruned_by_the_clock,
         leaps_not_noticed,
+        verdicts_believed,
+        verdicts_of_any_policy,
     )
 }

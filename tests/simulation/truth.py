@@ -11,6 +11,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from kafka import TopicPartition
@@ -30,6 +31,10 @@ from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
 
 LEASE_S = 6.0  # a lease ends later than this only by a clock that was ahead
+DELAY_MS = 120_000  # around the time of a lock, in which its verdicts are believed
+LOCK_TIMES = (
+    "select scope, key, resource, policy, until_ms, began_ms from locks where action in ('deny', 'slow')"
+)
 LOCK_ROW = "select scope, key, resource, policy, until_ms, action from locks"
 
 Series = tuple[str, str]  # key, resource
@@ -42,6 +47,14 @@ class StoredLock(NamedTuple):
     at: LockKey
     until_ms: int
     action: str
+
+
+class LockTime(NamedTuple):
+    """A lock that denies requests, and when it is in force as long as it is not cleared."""
+
+    at: LockKey
+    until_ms: int
+    began_ms: int
 
 
 class Wrong(AssertionError):
@@ -70,7 +83,10 @@ class Stored:
     filled_from_s: dict[Sum, int] = field(default_factory=dict)  # the first window that is complete
     grown_s: dict[tuple[Sum, int, str, str], float] = field(default_factory=dict)  # when it last grew
     judged_s: dict[str, float] = field(default_factory=dict)  # when a policy came in force
-    rejects: dict[tuple[int, int], Logged] = field(default_factory=dict)  # by partition and offset
+    # With their Kafka times, by partition and offset.
+    rejects: dict[tuple[int, int], tuple[int, Logged]] = field(default_factory=dict)
+    # When locks were cleared, or infinity.
+    lock_times: dict[LockTime, float] = field(default_factory=dict)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -120,6 +136,7 @@ class Truth:
         version = self._read_version()
         if version != self.stored.version:
             self._check_version(version)
+            self._read_lock_times()  # behind the counts: a flush believes by the locks before it
         self._check_locks(plan, unready)
 
     def check_rest(self) -> None:
@@ -198,14 +215,14 @@ class Truth:
                 raise Wrong(f"partition {number} went back from {ledger.next} to {next_}")
             if next_ > ledger.next and not self.is_skipping:
                 has_moved = True
-                for at, record in log.records(ledger.next, next_):
+                for at, kafka_ms, record in log.records(ledger.next, next_):
                     ledger.seen += 1
                     if record.expected is None:
                         ledger.dead += 1
-                        self.stored.rejects[number, at] = record
+                        self.stored.rejects[number, at] = kafka_ms, record
                     else:
                         ledger.counted += 1
-                        self._count(plan, record.expected)
+                        self._count(plan, record.expected, kafka_ms)
             ledger.next = next_
             found = Ledger(next_, seen, counted, dead)
             if found != ledger or seen != counted + duplicate + dead + late:
@@ -218,12 +235,12 @@ class Truth:
             return False
         gone = self.stored.rejects.keys() - self._read_rejects()
         for number, at in gone:
-            record = self.stored.rejects.pop((number, at))
+            kafka_ms, record = self.stored.rejects.pop((number, at))
             if record.corrected is None:
                 raise Wrong(f"the record at {at} of partition {number} cannot be read, and is not rejected")
             self.stored.ledgers[number].dead -= 1
             self.stored.ledgers[number].counted += 1
-            self._count(plan, record.corrected)
+            self._count(plan, record.corrected, kafka_ms)
         return bool(gone)
 
     def _read_rejects(self) -> set[tuple[int, int]]:
@@ -233,19 +250,44 @@ class Truth:
         if (found := self._read_rejects()) != self.stored.rejects.keys():
             raise Wrong(f"rejected records, found: {found}, expected: {set(self.stored.rejects)}")
 
-    def _count(self, plan: Plan, request: Expected) -> None:
+    def _is_believed(self, plan: Plan, request: Expected, kafka_ms: int) -> bool:
+        """Whether a lock supports what the record says: that a gate denied the request."""
+        places = {
+            ("everyone" if grouping == "everyone" else "caller", *series_of(grouping, request))
+            for grouping in plan.groupings
+        }
+        minutes_ms = [ms // 60_000 * 60_000 for ms in (request.at_s * 1000, kafka_ms)]
+        return any(
+            lock.at[:3] in places
+            and request.policy in ("", lock.at.policy)
+            and lock.began_ms < minute_ms + 60_000 + DELAY_MS
+            and minute_ms <= min(lock.until_ms, cleared_ms) + DELAY_MS
+            for lock, cleared_ms in self.stored.lock_times.items()
+            for minute_ms in minutes_ms
+        )
+
+    def _read_lock_times(self) -> None:
+        times = self.stored.lock_times
+        present = {LockTime(LockKey(*row[:4]), *row[4:]) for row in self._database.read(LOCK_TIMES)}
+        for lock, cleared_ms in times.items():
+            if lock not in present and cleared_ms == inf:
+                times[lock] = self._now_s * 1000
+        times.update(dict.fromkeys(present, inf))
+
+    def _count(self, plan: Plan, request: Expected, kafka_ms: int) -> None:
         stored = self.stored
+        is_denied = request.is_denied and self._is_believed(plan, request, kafka_ms)
         for grouping in plan.groupings:
             key, resource = series_of(grouping, request)
             for meter in plan.meters:
                 amount = 1 if meter.field is None else request.size
                 for counts, width_s in ((stored.days, DAY_S), (stored.minutes, 60)):
                     at = grouping, key, resource, meter.name, request.at_s // width_s * width_s
-                    place = int(request.is_denied)
+                    place = int(is_denied)
                     counts[at][place] = (
                         max(counts[at][place], amount) if meter.join == "max" else counts[at][place] + amount
                     )
-        if request.is_denied:
+        if is_denied:
             return
         for sum_, totals in stored.totals.items():
             if sum_.grouping in plan.groupings:

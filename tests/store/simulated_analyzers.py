@@ -17,12 +17,13 @@ from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.engine import writing
+from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import (
     day_counts,
     feed,
     feed_versions,
     lock_changes,
+    lock_history,
     locks,
     metadata,
     offsets,
@@ -197,7 +198,11 @@ def empty_tables(engine: sa.Engine) -> None:
     """Empties every table, so that the log can be counted again."""
     with writing(engine) as db:
         for table in metadata.sorted_tables:
-            if table is not feed:
+            if table is lock_history:
+                # The first row says since when it is complete.
+                db.execute(sa.delete(table).where(table.c.scope != ""))
+                db.execute(sa.update(table).values(began_ms=NowMs()))
+            elif table is not feed:
                 db.execute(sa.delete(table))
         db.execute(sa.update(feed).values(version=0, mark="mark", pruned_to=0))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress
+from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
 from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
+from analyzer.store.database.partition_keys import key_row_of
+from analyzer.store.database.schema import disbelieved, lock_history
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.gate_reports import known_among
@@ -29,11 +32,13 @@ from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import PART, now_s
+from gatekeeper.model import Clear, Lock, Set
+from tests.store.flushing import PART, now_s, publish
 from tests.support.stored_counts import put_counts, tables_of
 
 CALLERS, MINUTES = 100, 150  # of each day
-LARGE = ("buckets", "totals", "day_counts")
+KEY = key_row_of(PART)
+LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
 BY_RESOURCE = Quota("export", 10**6, Calendar("day"), per="caller+resource")
@@ -111,8 +116,41 @@ def fill(engine: sa.Engine) -> None:
             put_counts(
                 db, [CountRow("caller", "user:000", "", "requests", width_s, today_s - days * DAY_S, 9, 0)]
             )
+        fill_history(db, today_s)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         db.exec_driver_sql("analyze")
+
+
+def fill_history(db: sa.Connection, today_s: int) -> None:
+    """Adds the ended locks of some days, and decisions about verdicts."""
+    ended = {"scope": "caller", "resource": "", "policy": "daily", "cause": "lapsed"}
+    decided = KEY | {"next": 9, "policy": "daily", "caller": "user:001", "series": "[]", "requests": 1}
+    locks, decisions = [], []
+    for day in range(1, 30):
+        began_s = today_s - day * DAY_S
+        decisions += [
+            decided | {"begin": began_s, "number": n, "logged_s": began_s, "bucket_s": began_s}
+            for n in range(200)
+        ]
+        until_ms = (began_s + DAY_S) * 1000
+        locks += [
+            ended
+            | {"key": f"user:{n:03}", "began_ms": began_s * 1000, "until_ms": until_ms, "ended_ms": until_ms}
+            for n in range(200)
+        ]
+    db.execute(sa.insert(lock_history), locks)
+    db.execute(sa.insert(disbelieved), decisions)
+    db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=0))
+
+
+def verdicts_at(at_s: int) -> list[Verdict]:
+    """Returns verdicts of many callers, without a lock."""
+    names = [f"user:{n:03}" for n in range(1, 100, 2)]
+    return [
+        Verdict(PART, "daily", name, at_s, at_s - 60 * (int(name[5:]) % 3),
+                (Series("caller", name, ""), Series("caller+resource", name, "/a")), (1, 0))
+        for name in names
+    ]  # fmt: skip
 
 
 def flush_twice(engine: sa.Engine) -> None:
@@ -130,9 +168,13 @@ def flush_twice(engine: sa.Engine) -> None:
         with store.transaction() as tx:
             tx.move_offsets([PartitionProgress(PART, start, start + 200, 200, 200)], {})
             now = tx.check_plan(by_plan, version)
-            tx.apply(
-                by_plan, version, DrainedCounts([PartitionProgress(PART, 0, 0)], tables_of(rows), []), now
-            )
+            moved = [PartitionProgress(PART, start, start)]
+            counted = DrainedCounts(moved, tables_of(rows), [], verdicts_at(at_s))
+            tx.apply(by_plan, version, counted, now)
+        lock = Lock("caller", "user:001", "daily", now, now + timedelta(hours=1))
+        with store.transaction() as tx:
+            publish(tx, [Set(lock)])
+            publish(tx, [Clear(lock.at)])
 
 
 def do_everything(engine: sa.Engine, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def tables_of(rows: Iterable[CountRow]) -> list[CountTable]:
 
 def comparable(counts: DrainedCounts) -> tuple[object, ...]:
     """Returns everything that two counters must agree on, with their columns in any order."""
-    return counts.parts, counts.rows, counts.rejected
+    return counts.parts, counts.rows, counts.rejected, sorted(counts.verdicts)
 
 
 def put_counts(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from analyzer.core.counting.groupings import Grouping
 from analyzer.core.counting.meters import BUCKET_S, JOINS, Meter, with_requests
-from analyzer.core.model import CountTable
+from analyzer.core.model import CountTable, Series
 from analyzer.core.records.reader import CALLER, Projection, RequestColumns
 
 BUCKET_MS = BUCKET_S * 1000
@@ -43,6 +43,11 @@ class CompiledGrouping(NamedTuple):
         columns = [tuple(slots)] if self.dimension_count == 1 else list(zip(*slots, strict=True))
         parts = [columns[part] for part in (self.key, self.resource) if part is not None]
         return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+    def series_of(self, dimensions: Sequence[str]) -> Series:
+        """Returns the series of one request."""
+        key = "" if self.key is None else dimensions[self.key]
+        return Series(self.grouping.name, key, "" if self.resource is None else dimensions[self.resource])
 
     def parts_of(self, names: Sequence[Any]) -> tuple[Sequence[str], Sequence[str]]:
         """Returns keys and resources of series as `names` returns them."""

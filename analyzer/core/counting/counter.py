@@ -9,6 +9,7 @@ from analyzer.core.counting.aggregate import Aggregate, CountLayout, tables_of
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
+from analyzer.core.counting.verdict_counts import VerdictCounts
 from analyzer.core.kafka_format.codecs import Decompressor
 from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
 from analyzer.core.kafka_format.record_decoder import concatenate
@@ -102,7 +103,8 @@ class PythonCounter:
     def full(self) -> bool:
         partitions = self._partitions.values()
         return (
-            sum(len(partition.aggregate) for partition in partitions) >= self._rows_max
+            sum(len(partition.aggregate) + len(partition.verdicts) for partition in partitions)
+            >= self._rows_max
             or sum(len(partition.rejected) for partition in partitions) >= self._rejected_max
         )
 
@@ -119,6 +121,7 @@ class PythonCounter:
             [partition.drain() for partition in progressed],
             tables_of(self._layout, [partition.aggregate for partition in progressed]),
             [rejected for partition in progressed for rejected in partition.rejected],
+            [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:
@@ -135,6 +138,7 @@ class PythonCounter:
                 sample_bytes=mapping.sample_bytes,
                 memory=self._memories[part],
                 aggregate=Aggregate(self._layout),
+                verdicts=VerdictCounts(self._layout),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import NamedTuple
 
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.reject_runs import RejectRun
+from analyzer.core.counting.verdict_counts import VerdictCounts, minutes_s
 from analyzer.core.kafka_format.record_decoder import chunked
 from analyzer.core.model import (
     CounterState,
@@ -57,8 +60,8 @@ class PartitionCounter:
     """Counts the records of one partition from one drain to the next.
 
     `count` reads records chunk by chunk; `_add` extends the run of rejected records over a chunk and, unless
-    the run is now too long, counts the chunk's requests (`_count`) and keeps its rejected records
-    (`_reject`).
+    the run is now too long, counts the chunk's requests (`_count`), the denied ones also by the policy that
+    they name (`_note_verdicts`), and keeps its rejected records (`_reject`).
     """
 
     part: Partition
@@ -68,6 +71,7 @@ class PartitionCounter:
     sample_bytes: int
     memory: PartitionMemory
     aggregate: Aggregate
+    verdicts: VerdictCounts
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -130,11 +134,28 @@ class PartitionCounter:
         if requests.times_ms:
             span_ms = min(requests.times_ms), max(requests.times_ms)
             column = self.aggregate.caller_index
+            callers = None if column is None else requests.dimensions[column]
             if column is not None:
                 requests = self._within_budget(requests, column, span_ms, chunk)
             self.aggregate.add(requests, span_ms)
+            if True in requests.denied:
+                self._note_verdicts(requests, callers, chunk)
             self.seen += len(requests.times_ms)
             self.renamed += requests.renamed.count(True)
+
+    def _note_verdicts(
+        self, requests: RequestColumns, callers: Sequence[str] | None, chunk: ReadChunk
+    ) -> None:
+        """Adds the denied requests by policy; `callers` has the names before the limit on their number."""
+        _, kafka_ms, values, _ = chunk.records
+        # If the chunk was cut before a run, only its first requests remain: `compress` ends with them.
+        counted = (index for index in range(len(values)) if index not in chunk.reasons)
+        places = list(compress(counted, requests.denied))
+        denied = requests.only(requests.denied)
+        named = [""] * len(places) if callers is None else list(compress(callers, requests.denied))
+        policies = self.reader.policies([values[place] or b"" for place in places])
+        logged_s = minutes_s([kafka_ms[place] for place in places], denied.times_ms)
+        self.verdicts.add(denied, policies, named, logged_s)
 
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], chunk: ReadChunk

@@ -27,6 +27,7 @@ from analyzer.core.records.columns import (
 from analyzer.core.records.format_decoder import Columns
 from analyzer.core.records.formats import FORMATS, with_default_fields
 from analyzer.core.records.mapping import Condition, SourceMapping
+from analyzer.core.records.policy_names import PolicyNames
 from analyzer.core.records.value_rules import NO_DIGESTS, Digests
 
 # The range of times that calendars can show, with room for the end of the longest window.
@@ -87,6 +88,7 @@ class RecordReader:
         self._time = TimeColumn(mapping.time, index)
         self._numbers = [NumberColumn(mapping, name, index) for name in projection.numbers]
         self._denied = ConditionColumn(mapping, mapping.deny_if, index)
+        self._policies = PolicyNames(mapping)
         self._conditions = [ConditionColumn(mapping, all_of, index) for all_of in projection.conditions]
         self._texts = {
             dimension: TextColumn(mapping, dimension, index, digests)
@@ -122,6 +124,13 @@ class RecordReader:
         if not reasons:
             return requests, reasons
         return requests.only([index not in reasons for index in range(len(values))]), reasons
+
+    def policies(self, values: Sequence[bytes]) -> list[str]:
+        """Returns the policy that each of these records (at least one, readable) says denied the request.
+
+        "" where it names none.
+        """
+        return self._policies.read(values)
 
     def _read_callers(self, columns: Columns) -> CallerNames:
         if self._caller is None:

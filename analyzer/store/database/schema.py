@@ -253,6 +253,52 @@ locks = Table(
     Index(None, "until_ms"),
 )
 
+# When locks that refuse requests were in force, for as long as a record may be late. The first row has an
+# empty key, and says since when there is a history.
+lock_history = Table(
+    "lock_history",
+    metadata,
+    key("scope"),
+    key("key"),
+    key("until_ms", BigInteger),  # before the rest: of one key the few rows since a time are looked up
+    key("began_ms", BigInteger),
+    key("resource"),
+    key("policy"),
+    Column("ended_ms", BigInteger),  # null: as far as is known, at `until_ms`
+    # "" while it is in force; "cleared", "replaced" by one with another end, "lapsed": cleared after its end
+    text("cause"),
+    Index(None, "until_ms"),
+)
+Index(
+    "ix_lock_history_open",
+    lock_history.c.scope,
+    lock_history.c.key,
+    lock_history.c.resource,
+    lock_history.c.policy,
+    postgresql_where=lock_history.c.ended_ms.is_(None),
+    sqlite_where=lock_history.c.ended_ms.is_(None),
+)
+
+# Denied requests that count, because no lock of the policy that their records name was in force: a row per
+# verdict of a flush, which counted the offsets from `begin` to `next`. Kept as long as the history.
+disbelieved = Table(
+    "disbelieved",
+    metadata,
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    key("begin", BigInteger),
+    key("number", BigInteger),  # of the verdict, from 0
+    Column("next", BigInteger, nullable=False),
+    text("policy"),
+    text("caller"),
+    Column("logged_s", BigInteger, nullable=False),  # the minute of the records' Kafka time
+    Column("bucket_s", BigInteger, nullable=False),  # the minute of the requests
+    text("series"),  # in which they count, as JSON: a list of grouping, key, resource
+    Column("requests", BigInteger, nullable=False),
+    Index(None, "logged_s"),
+)
+
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
 # visible in the order of their numbers.
 feed = Table(

@@ -13,13 +13,15 @@ from analyzer.core.judging.windows import window_at
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.store.database.schema import gates, leases, rejects, stretches, totals
+from analyzer.store.database.schema import disbelieved, gates, leases, rejects, stretches, totals
+from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import roll_up, total_repair
 from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
+from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 from gatekeeper.model import Change
 
 log = logging.getLogger(__name__)
@@ -96,9 +98,10 @@ class SqlUpkeep:
     def prune(self) -> int:
         """Deletes what is beyond its retention, up to a bound; returns the number of rows.
 
-        These are totals of past windows, the oldest rejected records, old changes of the feed, and gates that
-        stopped reporting. A window is past when the newest bucket says so too: a clock that is ahead for a
-        minute deletes no total of today. Call again until it returns 0.
+        These are totals of past windows, the oldest rejected records, old changes of the feed, locks that
+        ended long ago in the history, decisions about verdicts of then, and gates that stopped reporting. A
+        window is past when the newest bucket says so too: a clock that is ahead for a minute deletes no total
+        of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             without_scans(db)
@@ -114,6 +117,8 @@ class SqlUpkeep:
                     (gates, expired(now_ms)),
                     (plans_table, _old_plans()),
                     (stretches, _old_stretches()),
+                    (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
+                    (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),
                 )
             )
             return deleted + lock_feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)

@@ -13,7 +13,7 @@ from analyzer.errors import SchemaBehind
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.revisions import revision_of
-from analyzer.store.database.schema import feed, locks, plans, rejects
+from analyzer.store.database.schema import disbelieved, feed, locks, plans, rejects
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.lock_feed import lock_of
@@ -38,6 +38,7 @@ class DatabaseStatus(NamedTuple):
     rejected: dict[str, int]  # recently rejected records, by reason
     unready: list[str]  # policies whose totals or locks do not agree with the plan yet
     has_old_rows: bool  # counts of an earlier version are still being moved
+    disbelieved: dict[str, int]  # recent requests with a verdict that was not believed, by its policy
 
 
 def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
@@ -70,7 +71,14 @@ def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatu
             dict(db.execute(recent.group_by(rejects.c.reason)).all()),
             _unready(db, known),
             known.has_old_rows,
+            _disbelieved(db, (now_ms - rejected_within_ms) // 1000),
         )
+
+
+def _disbelieved(db: sa.Connection, since_s: int) -> dict[str, int]:
+    columns = disbelieved.c
+    recent = sa.select(columns.policy, sa.func.sum(columns.requests)).where(columns.logged_s >= since_s)
+    return {policy: int(requests) for policy, requests in db.execute(recent.group_by(columns.policy))}
 
 
 def _unready(db: sa.Connection, known: Catalog) -> list[str]:

@@ -1,12 +1,13 @@
 """One flush as one transaction: the only code that stores counts, judges them and publishes locks.
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
-for each other in a circle: offsets, plan, totals of callers, buckets, rejected records, totals that many
-partitions share, locks, the feed's version.
+for each other in a circle: offsets, plan, decisions about verdicts, totals of callers, buckets, rejected
+records, totals that many partitions share, locks, the feed's version.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meters import REQUESTS, joins_of, with_requests
+from analyzer.core.counting.verdict_counts import with_admitted
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.judge import judge, lock_keys
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.totals import growth_of
-from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
+from analyzer.core.model import CountTable, DrainedCounts, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
@@ -29,6 +32,7 @@ from analyzer.store.transaction import analyzers, counter_state, lock_feed, plan
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.stretches import KnownStretches
+from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.model import Set
 
 
@@ -64,6 +68,8 @@ class SqlFlush:
         self._catalogs = catalogs or CatalogCache()
         self._stretches = stretches or KnownStretches()
         self._plan_row = plans.NO_PLAN
+        # Requests that a record calls denied, and that count, because no lock supports it; by source.
+        self.disbelieved: Counter[str] = Counter()
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -152,11 +158,12 @@ class SqlFlush:
         self._stretches.note(self._db, counted.parts, version, self._plan_row.mark)
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
-        growth = growth_of(plan.policies_of, counted.tables, filling)
+        tables = self._decided(counted, plan)
+        growth = growth_of(plan.policies_of, tables, filling)
         of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
         shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
         due = totals.add_totals(self._db, plan, version, of_callers, catalog)
-        add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
+        add_counts(self._db, tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
         # All analyzers add to these few rows: they are locked from here to the commit only.
@@ -169,6 +176,18 @@ class SqlFlush:
         changes = judge(plan, standings, locks, now)
         totals.set_next(self._db, plan, version, due, now.timestamp(), catalog)
         return lock_feed.publish_longer(self._db, changes, self._random_mark()) if changes else []
+
+    def _decided(self, counted: DrainedCounts, plan: Plan) -> Sequence[CountTable]:
+        """Returns the tables without the verdicts that are not believed, and stores which these are."""
+        refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
+        if not refuted:
+            return counted.tables
+        requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
+        verdict_decisions.store(self._db, counted.verdicts, refuted, counted.parts, requests_at)
+        for index in refuted:
+            verdict = counted.verdicts[index]
+            self.disbelieved[verdict.part.source] += verdict.values[requests_at]
+        return with_admitted(counted.tables, counted.verdicts, refuted, joins_of(with_requests(plan.meters)))
 
     def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
         if rejected:

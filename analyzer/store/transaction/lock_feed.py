@@ -17,6 +17,7 @@ from analyzer.store.database.engine import NowMs
 from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
+from analyzer.store.transaction.verdicts import lock_history
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
 LAPSED_MAX = 10_000  # locks that end in one transaction
@@ -98,6 +99,7 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int
     dialect = db.dialect.name
     rows = [{"number": number} | _columns(change) for number, change in enumerate(changes)]
     parts = list(in_parts(dialect, CHANGE, _in_order(CHANGE, rows)))
+    lock_history.note(db, changes)
     version = db.execute(
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()

@@ -58,6 +58,15 @@ def test_a_locked_caller_is_denied_with_the_reason_and_others_are_served(running
     assert "gatelock" not in served.headers
 
 
+@pytest.mark.parametrize("setup", ["open", "plain", "busy"])
+@pytest.mark.parametrize("path", ["items/7", "healthz", "free/x", "refunded"])
+def test_a_verdict_in_the_applications_own_response_is_removed(running: Shop, setup: str, path: str) -> None:
+    """Each shop's application answers with the header of a denial, as if it passed on another response."""
+    served = running.get(f"/{setup}/{path}", new_key())
+    assert served.status_code in (200, 404)
+    assert "gatelock" not in served.headers
+
+
 def test_a_refused_client_learns_only_of_policies_that_refuse_it(running: Shop) -> None:
     """A tag is between the policy and the application."""
     denied = running.get("/plain/items/7", "suspected")
@@ -143,7 +152,7 @@ def test_a_limiter_counts_across_workers_and_sends_the_wait(running: Shop) -> No
     assert 1 <= int(denied.headers["retry-after"]) <= 60
     assert denied.json()["violated-policies"] == ["burst"]
     assert denied.json()["type"].endswith("#quota-exceeded")
-    assert denied.headers["gatelock"] == 'denied;policy="burst"'
+    assert denied.headers["gatelock"] == 'limited;policy="burst"'
     served = [answer for answer in answers if answer.status_code == 200]
     assert sorted(answer.json()["remaining"] for answer in served) == list(range(20))
     workers: set[int] = set()

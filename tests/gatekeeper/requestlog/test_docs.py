@@ -62,7 +62,7 @@ def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_descr
         "api_key:acme", address="192.0.2.7", tenant="north", resource="/v1/items/{item}"
     )
     entry = LogEntry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", identity)
-    entry = entry._replace(verdict='denied;policy="daily"', fields={"tokens": 812}, decision=Decision(False))
+    entry = entry._replace(fields={"tokens": 812}, decision=Decision(False, policy="daily"))
     assert list(shown.items()) == list(json.loads(line_of(entry, shown["id"]).text).items())
     described = re.findall(
         r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE.partition("### Through Kafka")[0], re.MULTILINE

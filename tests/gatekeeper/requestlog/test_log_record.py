@@ -80,13 +80,21 @@ def test_the_policy_is_read_from_the_response_header(policy: str) -> None:
     [
         ("", None, ("", "")),
         ("denied", None, ("denied", "")),
+        ('limited;policy="burst"', None, ("limited", "burst")),
+        ("", Decision(False, policy="burst", reason="limited"), ("limited", "burst")),
+        ("denied", Decision(False, reason="stale"), ("stale", "")),
         ("", Decision(True), ("allowed", "")),
         ("", Decision(True, policy="burst", limit=9, remaining=4), ("allowed", "")),
         ("", Decision(True, policy="daily", shadow=True), ("shadow", "daily")),
         ("another meaning", Decision(True), ("allowed", "")),
+        ('denied;policy="daily"', Decision(True), ("allowed", "")),  # the application's
+        ("denied", Decision(True, policy="daily", shadow=True), ("shadow", "daily")),
+        ("denied", Decision(False, policy="daily"), ("denied", "daily")),
+        ("", Decision(False, policy="täglich"), ("denied", "täglich")),
+        ("denied", Decision(False), ("denied", "")),
     ],
 )
-def test_the_gate_field_comes_from_the_header_or_the_guard(
+def test_the_guards_decision_takes_precedence_over_the_header(
     header: str, decision: Decision | None, wanted: tuple[str, str]
 ) -> None:
     assert gate_fields(ENTRY._replace(verdict=header, decision=decision)) == wanted

@@ -86,7 +86,7 @@ LITERALS = [
     '"\\u0000"',
 ]  # fmt: skip
 
-KEYS = ["key", "user", "ip", "ts", "n", "cost", "took", "path", "status", "org", "in", "x"]
+KEYS = ["policy", "key", "user", "ip", "ts", "n", "cost", "took", "path", "status", "org", "in", "x"]
 SNIPPETS = [
     b"\\ud800", b"\\u0000", b"\x00", b"\x1f", b"\x7f", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xc3",
     b"\xa9",
@@ -114,7 +114,22 @@ USUAL = {
     "cost": st.sampled_from(["0.1", "0.29", "7", "1.0000019", "2e3"]),
     "took": st.sampled_from(["0.004", "1.5", "12"]),
     "path": quoted(PATHS),
-    "status": st.sampled_from(["200", "404", "429", "500", '"429"', "true", '"429;p=1"', '";429"']),
+    "status": st.sampled_from(
+        [
+            "200",
+            "404",
+            "429",
+            "500",
+            '"429"',
+            "true",
+            '"429;p=1"',
+            '";429"',
+            r'"429;policy=\"daily\""',
+            r'"429;policy=\"a\\\"b\";x=1"',
+            r'"429;policy=\"da"',
+        ]
+    ),
+    "policy": st.sampled_from(['"daily"', '""', "7", r'"denied;policy=\"hourly\""', '"a\\u0000b"', "null"]),
     "org": quoted(["o1", "o2", ""]),
     "in": st.sampled_from(['{"id":"deep","n":3}', '{"id":7}', "null", "{}", '"flat"', "[]"]),
     "x": ANYTHING,
@@ -220,6 +235,8 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
     fields["took"] = NumberField(("took",), kind, took_unit, draw(st.sampled_from([0, 9, None])))
     if draw(st.integers(0, 9)) == 0:
         fields["deep"] = TextField(("in",))  # a parent of deep_n
+    if draw(st.booleans()):
+        fields["policy"] = TextField(("policy",))
     if draw(st.integers(0, 9)) == 0:
         fields["tenant"] = TextField(('or"g',))  # a key that msgspec does not accept
     callers = [

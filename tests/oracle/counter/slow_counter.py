@@ -25,6 +25,8 @@ from analyzer.core.model import (
     Records,
     RecordSet,
     Rejected,
+    Series,
+    Verdict,
 )
 from analyzer.core.records import mapping as mappings
 from gatekeeper.identity import NameDigest
@@ -277,12 +279,14 @@ class SlowCounter:
 
     def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
+        verdicts: list[Verdict] = []
         for at, part in sorted(self.parts.items()):
             new = part.records[part.drained :]
             if part.next == part.start and not new:
                 continue
             counted = [request for request in self.named(at)[part.drained :] if request is not None]
             requests += counted
+            verdicts += self.verdicts(at, new)
             unread = [read.found for read in new if isinstance(read.found, Rejected)]
             rejected += unread
             late = sum(found.reason == "past" for found in unread)
@@ -296,7 +300,29 @@ class SlowCounter:
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
-        return DrainedCounts(progress, tables_of(self.rows(requests)), rejected)
+        return DrainedCounts(progress, tables_of(self.rows(requests)), rejected, verdicts)
+
+    def verdicts(self, at: Partition, new: Sequence[Read]) -> list[Verdict]:
+        """Returns the denied requests, joined where everything but their amounts is equal."""
+        found: dict[tuple[Any, ...], list[Request]] = {}
+        for read, request in zip(new, self.named(at)[self.parts[at].drained :], strict=True):
+            if request is not None and request.denied:
+                has_time = read.kafka_ms is not None and read.kafka_ms >= 0
+                logged_ms = read.kafka_ms if has_time and read.kafka_ms is not None else request.ms
+                series = tuple(
+                    Series(
+                        grouping, *(request.texts.get(name, "") for name in (grouping.split("+") + [""])[:2])
+                    )
+                    for grouping in sorted(self.groupings)
+                )
+                minutes = (ms // 60_000 * 60 for ms in (logged_ms, request.ms))
+                found.setdefault((request.policy, request.asked, *minutes, series), []).append(request)
+        verdicts = []
+        for key, requests in found.items():
+            rows = {(row.grouping, row.meter): row.denied for row in self.rows(requests)}
+            values = (rows.get((self.groupings[0], meter), 0) for meter in self.meters)
+            verdicts.append(Verdict(at, *key, tuple(values)))
+        return verdicts
 
     def walk(self, at: Partition) -> tuple[list[Request | None], Names]:
         """Returns all requests under the names they are counted by, and the names behind the last record."""

@@ -38,6 +38,8 @@ class Request(NamedTuple):
     denied: bool
     matches: Mapping[str, bool]  # by meter: whether all of its conditions hold
     renamed: bool  # whether it had an unusable name, or none
+    policy: str  # that denied it; "" if the record names none
+    asked: str  # the caller's name, also if it is counted in the overflow
 
 
 def all_hold(
@@ -108,6 +110,38 @@ def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bo
     if is_absent:
         raise Refused("bad-caller")
     return "unnamed:", True
+
+
+def policy_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
+    is_mapped = "policy" in mapping.fields
+    for name in ["policy"] if is_mapped else [name for name, _ in mapping.deny_if]:
+        field = mapping.fields.get(name)
+        value = look_up(field.path) if isinstance(field, mappings.TextField) else None
+        if type(value) is str:
+            quoted = quoted_policy(value)
+            found = quoted if quoted is not None else value if is_mapped else ""
+            if is_name(found, mapping.name_bytes_max):
+                return found
+    return ""
+
+
+def quoted_policy(text: str) -> str | None:
+    """Returns the policy of a header like denied;policy="daily", read character by character; or None."""
+    word, parameter, rest = text.partition(';policy="')
+    if not parameter or ";" in word or '"' in word:
+        return None
+    found, characters = "", iter(rest)
+    for character in characters:
+        if character == '"':
+            return found
+        if character == "\\":
+            escaped = next(characters, "\n")
+            if escaped == "\n":
+                return None
+            found += escaped
+        else:
+            found += character
+    return None
 
 
 def document_of(value: bytes | None, mapping: mappings.SourceMapping) -> dict[str, Any]:
@@ -187,4 +221,5 @@ def read_record(
     texts = texts_of([name for name in dimensions if name != "caller"], look_up, mapping)
     check_time(ms, known_ms, mapping)
     present = {name: number for name, number in numbers.items() if number is not None}
-    return Request({"caller": caller} | texts, ms, present, denied, matches, renamed)
+    policy = policy_of(look_up, mapping) if denied else ""
+    return Request({"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller)

@@ -46,6 +46,7 @@ async def page(scope: Scope, receive: Any) -> object:
 
 async def start_response(send: Any, status: int) -> None:
     headers = [(b"content-type", b"application/json")]
+    headers += [(name.encode(), value.encode()) for name, value in stock.FORGED.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 

@@ -22,7 +22,9 @@ MIDDLEWARE = ["gatekeeper.adapters.django.GuardMiddleware"]
 
 
 def item(request: HttpRequest, number: int = 0) -> JsonResponse:
-    return JsonResponse(stock.decision_fields(request.gatelock, length=len(request.body)))
+    return JsonResponse(
+        stock.decision_fields(request.gatelock, length=len(request.body)), headers=stock.FORGED
+    )
 
 
 @cost(10)
@@ -32,15 +34,15 @@ def expensive(request: HttpRequest) -> JsonResponse:
 
 @exempt
 def healthz(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(hasattr(request, "gatelock"), safe=False)
+    return JsonResponse(hasattr(request, "gatelock"), safe=False, headers=stock.FORGED)
 
 
 def free(request: HttpRequest, name: str) -> JsonResponse:
-    return JsonResponse(hasattr(request, "gatelock"), safe=False)
+    return JsonResponse(hasattr(request, "gatelock"), safe=False, headers=stock.FORGED)
 
 
 def refunded(request: HttpRequest) -> JsonResponse:
-    return JsonResponse(stock.decision_fields(request.gatelock), status=404)
+    return JsonResponse(stock.decision_fields(request.gatelock), status=404, headers=stock.FORGED)
 
 
 def breaks(request: HttpRequest) -> JsonResponse:

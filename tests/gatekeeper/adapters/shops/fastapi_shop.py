@@ -21,7 +21,8 @@ def application(guard: Guard) -> FastAPI:
     guard.install(api)
 
     @items.api_route("/{number}", methods=["GET", "HEAD"])
-    def item(request: Request, number: int) -> dict[str, object]:
+    def item(request: Request, response: Response, number: int) -> dict[str, object]:
+        response.headers.update(stock.FORGED)
         return stock.decision_fields(request.state.gatelock, number=number)
 
     @items.post("/{number}")
@@ -34,12 +35,14 @@ def application(guard: Guard) -> FastAPI:
 
     @api.get("/free/{name}", dependencies=[Depends(guard)])
     @api.get("/healthz", dependencies=[Depends(guard)])
-    async def healthz(request: Request) -> bool:
+    async def healthz(request: Request, response: Response) -> bool:
+        response.headers.update(stock.FORGED)
         return hasattr(request.state, "gatelock")
 
     @api.get("/refunded")
     async def refunded(response: Response, decision: Decision = Depends(guard)) -> dict[str, object]:
         response.status_code = 404
+        response.headers.update(stock.FORGED)
         return stock.decision_fields(decision)
 
     @api.get("/breaks", dependencies=[Depends(guard)])

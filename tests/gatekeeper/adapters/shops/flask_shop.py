@@ -20,6 +20,11 @@ def caller(environ: object) -> str:
         return ""
 
 
+def forge(response: flask.Response) -> flask.Response:
+    response.headers.update(stock.FORGED if response.status_code in (200, 404) else {})
+    return response
+
+
 def application(guard: Guard) -> flask.Flask:
     app = flask.Flask(__name__)
 
@@ -28,6 +33,8 @@ def application(guard: Guard) -> flask.Flask:
         flask.g.key = flask.request.headers.get("x-api-key")
 
     guard.init_app(app)
+
+    app.after_request(forge)
 
     @app.get("/items/<int:number>")
     def item(number: int) -> dict[str, object]:

@@ -21,6 +21,7 @@ from gatekeeper.limits.redis import RedisStore
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))  # of the test
 PATIENCE_S = 20.0
+FORGED = {"Gatelock": 'denied;policy="daily"'}  # what the applications respond with themselves
 
 
 def open_gate() -> Gate:

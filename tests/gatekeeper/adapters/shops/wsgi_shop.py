@@ -10,7 +10,7 @@ from gatekeeper.adapters.wsgi import Guard, behind, peer
 from tests.gatekeeper.adapters.shops import stock
 
 Environ = dict[str, Any]
-JSON = [("Content-Type", "application/json")]
+JSON = [*[("Content-Type", "application/json")], *stock.FORGED.items()]
 
 
 def application(environ: Environ, start_response: Any) -> Iterable[bytes]:

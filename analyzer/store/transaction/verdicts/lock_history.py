@@ -1,0 +1,117 @@
+"""The history of locks: written where locks are published, read for the verdicts in the log.
+
+Only locks that refuse requests are in it: no gate denies a request because of a tag. A lock is in force
+from `began_ms` to the earlier one of `until_ms` and `ended_ms`, by the database's clock. The row whose key is
+empty says since when there is a history. It has no end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import DAY_S
+from analyzer.store.database.clock import millis
+from analyzer.store.database.engine import NowMs
+from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.schema import lock_history
+from gatekeeper.model import Change, Lock, LockKey, Set
+
+HISTORY_KEPT_MS = 40 * DAY_S * 1000  # longer than a record may be late
+
+KEY = [lock_history.c[name] for name in ("scope", "key", "resource", "policy")]
+NAMES = KEY[:2]
+REFUSING = ("deny", "slow")  # actions
+NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms")
+
+
+class Span(NamedTuple):
+    """A stretch of time in which a lock was in force, in milliseconds since 1970."""
+
+    at: LockKey
+    began_ms: int
+    ended_ms: int
+
+
+def note(db: sa.Connection, changes: Sequence[Change]) -> None:
+    """Adds changes of locks, whose rows in `locks` the transaction holds.
+
+    A lock that is set again ends and begins: it may have another end.
+    """
+    dialect = db.dialect.name
+    replaced = sorted(change.at for change in changes if isinstance(change, Set))
+    cleared = sorted(change.at for change in changes if not isinstance(change, Set))
+    for keys, cause in ((replaced, "replaced"), (cleared, "cleared")):
+        for given in in_parts(dialect, KEY, keys):
+            db.execute(_end(dialect), given | {"cause_of_end": cause})
+    begun = [change.lock for change in changes if isinstance(change, Set)]
+    rows = sorted(_row(lock) for lock in begun if lock.action in REFUSING)
+    columns = [lock_history.c[name] for name in NEW]
+    for given in in_parts(dialect, columns, rows):
+        db.execute(_begin(dialect), given)
+
+
+def known_since_ms(db: sa.Connection) -> int | None:
+    """Returns since when the history is complete; None: there is none."""
+    first = sa.select(lock_history.c.began_ms, NowMs() - HISTORY_KEPT_MS)
+    row = db.execute(first.where(*(column == "" for column in KEY))).first()
+    return None if row is None else max(row)
+
+
+def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, to_ms: int) -> list[Span]:
+    """Returns when locks on `names` (scope and key) were in force, of any resource and policy.
+
+    Those that touch the time from `from_ms` to `to_ms`, at least.
+    """
+    dialect = db.dialect.name
+    found = []
+    for given in in_parts(dialect, NAMES, sorted(names)):
+        rows = db.execute(_spans(dialect), given | {"from_ms": from_ms, "to_ms": to_ms})
+        for scope, key, resource, policy, began_ms, ended_ms in rows:
+            found.append(Span(LockKey(scope, key, resource, policy), began_ms, ended_ms))
+    return found
+
+
+def _row(lock: Lock) -> list[str | int]:
+    return [*lock.at, millis(lock.until), millis(lock.began)]
+
+
+@lru_cache
+def _end(dialect: str) -> sa.Update:
+    keys = rows_given(dialect, KEY)
+    is_given = sa.tuple_(*KEY).in_(sa.select(*keys.c))
+    has_lapsed = lock_history.c.until_ms <= NowMs()
+    cause = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
+    ended = sa.update(lock_history).where(is_given, lock_history.c.ended_ms.is_(None))
+    return ended.values(ended_ms=NowMs(), cause=cause)
+
+
+@lru_cache
+def _begin(dialect: str) -> sa.Executable:
+    added = insert_given(dialect, lock_history, NEW)
+    # The same lock again: it was cleared and set within a millisecond, or restored.
+    again: sa.Executable = added.on_conflict_do_update(
+        index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": ""}
+    )
+    return again
+
+
+@lru_cache
+def _spans(dialect: str) -> sa.Select[Any]:
+    given = rows_given(dialect, NAMES)
+    columns = lock_history.c
+    was_cut = columns.ended_ms < columns.until_ms
+    end_ms = sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")
+    # A join, so that each name is looked up in the primary key with the time behind it.
+    is_named = sa.and_(*(column == given.c[column.name] for column in NAMES))
+    return (
+        sa.select(*KEY, columns.began_ms, end_ms)
+        .join_from(given, lock_history, is_named)
+        .where(
+            columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
+            columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
+        )
+    )
