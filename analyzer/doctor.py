@@ -26,7 +26,9 @@ from analyzer.core.fleet.gate_health import (
     living_gates,
     met_locks,
     problems_of,
+    unknown_clients,
 )
+from analyzer.core.fleet.refused_requests import RefusedRequests
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
@@ -41,6 +43,7 @@ from analyzer.store.operations.job_outcomes import JobOutcome, job_outcomes
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
+from analyzer.store.reports.refused_clients import refused_clients
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
 from analyzer.store.reports.unmet_locks import unmet_locks
 from analyzer.store.transaction.analyzers import LIVING_MS, KnownAnalyzer, all_known, plan_in_force
@@ -57,7 +60,7 @@ LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
 
-# The cure for each problem of a gate.
+# The cure for each problem of a gate. That of "refused" depends on the reason.
 GATE_CURES = {
     "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
     "off": "unset GATEKEEPER when it is no longer needed",
@@ -97,6 +100,7 @@ class Installation:
     suspended_until: datetime | None
     partitions: Sequence[FollowedPartition]
     gates: Sequence[GateHealth]
+    refused: Sequence[RefusedRequests]
 
     def applications(self) -> dict[str, list[GateHealth]]:
         """The gates by the name of their application, both in alphabetical order."""
@@ -159,6 +163,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
         suspended_until=status.suspended_until,
         partitions=followed(engine),
         gates=living_gates(reporting_gates(engine)),
+        refused=refused_clients(engine),
     )
     for name, check in CHECKS:
         for observation in check(installation):
@@ -429,12 +434,22 @@ def _gates(installation: Installation) -> Iterator[Observation]:
         for problem, found in problems.items():
             gate, sentence = found[0]
             more = f"; {len(found) - 1} more with this problem" if len(found) > 1 else ""
-            yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", GATE_CURES[problem])
+            cure = GATE_CURES.get(problem) or (gate.refused.cure if gate.refused else "")
+            yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", cure)
         if not problems:
             oldest_s = max(gate.status.age or 0.0 for gate in gates)
             yield Observation(
                 "fine", f"{name}: {len(gates)} report, their views at most {oldest_s:.1f} s old"
             )
+
+
+def _refused(installation: Installation) -> Iterator[Observation]:
+    unknown = unknown_clients(installation.refused, installation.gates)
+    for client in unknown[:LISTED_MAX]:
+        yield Observation("wrong", f"{client.client} {client.sentence}", client.cure)
+    if len(unknown) > LISTED_MAX:
+        more = f"{len(unknown) - LISTED_MAX} more clients are refused"
+        yield Observation("wrong", more, "see `gatelock gates list`")
 
 
 def _unmet_locks(installation: Installation) -> Iterator[Observation]:
@@ -553,6 +568,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("tokens", _tokens),
     ("gates", _suspension),
     ("gates", _gates),
+    ("gates", _refused),
     ("gates", _sql_gates),
     ("locks", _unmet_locks),
     ("callers", _callers),

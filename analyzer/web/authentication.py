@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
@@ -15,9 +16,11 @@ from fastapi import Request
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.operations.tokens import TokenList, TokenScope
-from analyzer.web.connection_limits import Client
+from analyzer.store.reports.refused_clients import RefusalCount
+from analyzer.web.connection_limits import Client, network_of
 from analyzer.web.problems import HttpProblem
-from analyzer.web.single_flight import SingleFlight
+from analyzer.web.single_flight import SingleFlight, run_in_thread
+from gatekeeper.telemetry.status_json import INSTANCE
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,10 @@ RETRY_SOON = {"retry-after": "1"}
 NOT_DIRECT = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
 LOG_EVERY_S = 60.0
 LISTED_MAX = 3
+INSTANCE_FIELD = "gatelock-instance"  # the name of the gate that asks
+STORE_EVERY_S = 5.0
+CLIENTS_MAX = 100  # counted separately between two writes
+CLIENTS_PER_NETWORK_MAX = 10  # of these; gates may share an address, and a client may invent names
 
 Refusal = Literal["no-token", "invalid-token", "scope", "not-local"]
 
@@ -69,17 +76,99 @@ class RefusalLog:
 
 
 class Credentials(NamedTuple):
-    """The parts of a request that decide what it may do."""
+    """The parts of a request that decide what it may do, and who sends it."""
 
     authorization: str  # the header field, "" if there is none
     is_local: bool  # whether it comes from this machine, under a name of this machine, not through a proxy
     client: Client | None
+    instance: str = ""  # the gate, as the request says; "" if it does not
 
     @classmethod
     def of(cls, request: Request) -> Credentials:
         """Returns the credentials of a request."""
         client = None if request.client is None else (request.client.host, request.client.port)
-        return cls(request.headers.get("authorization", ""), _is_local(request), client)
+        instance = request.headers.get(INSTANCE_FIELD, "")
+        if INSTANCE.fullmatch(instance) is None:
+            instance = ""
+        return cls(request.headers.get("authorization", ""), _is_local(request), client, instance)
+
+
+class RefusedClient(NamedTuple):
+    """A client, and why it is refused; "" for the address stands for all clients beyond a bound."""
+
+    address: str
+    instance: str
+    reason: str
+
+
+class RefusalRecord(NamedTuple):
+    """Refused requests of one client since the last write, and the uptime of the first and the last."""
+
+    requests: int
+    first_s: float
+    last_s: float
+
+
+class RefusalRecorder:
+    """Stores which clients are refused, at most once in `STORE_EVERY_S`, however many requests they send.
+
+    All methods belong to one event loop. Refusals that cannot be stored wait for the next write.
+    """
+
+    def __init__(
+        self, store: Callable[[Sequence[RefusalCount]], None], uptime_s: Callable[[], float]
+    ) -> None:
+        """`store` runs in a thread; it may block and raise AnalyzerError."""
+        self._store = store
+        self._uptime_s = uptime_s
+        self._records: dict[RefusedClient, RefusalRecord] = {}
+        self._of_network: Counter[str] = Counter()  # clients in `_records`
+        self._storing: asyncio.Task[None] | None = None
+
+    def add(self, reason: str, credentials: Credentials) -> None:
+        """Counts one refused request."""
+        now_s = self._uptime_s()
+        address = credentials.client[0] if credentials.client is not None else ""
+        client = RefusedClient(address, credentials.instance if address else "", reason)
+        self._count(client, RefusalRecord(1, now_s, now_s))
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.ensure_future(self._store_records())
+
+    def _count(self, client: RefusedClient, record: RefusalRecord) -> None:
+        before = self._records.get(client)
+        if before is None:
+            network = network_of(client.address)
+            if client.address and (
+                len(self._records) >= CLIENTS_MAX or self._of_network[network] >= CLIENTS_PER_NETWORK_MAX
+            ):
+                self._count(RefusedClient("", "", client.reason), record)
+                return
+            self._of_network[network] += 1
+        else:
+            first_s, last_s = min(before.first_s, record.first_s), max(before.last_s, record.last_s)
+            record = RefusalRecord(before.requests + record.requests, first_s, last_s)
+        self._records[client] = record
+
+    async def _store_records(self) -> None:
+        while self._records:
+            await asyncio.sleep(STORE_EVERY_S)
+            records, now_s = self._records, self._uptime_s()
+            self._records, self._of_network = {}, Counter()
+            counts = [
+                RefusalCount(
+                    *client,
+                    requests=record.requests,
+                    first_age_ms=round((now_s - record.first_s) * 1000),
+                    last_age_ms=round((now_s - record.last_s) * 1000),
+                )
+                for client, record in records.items()
+            ]
+            try:
+                await run_in_thread(partial(self._store, counts))
+            except AnalyzerError as error:
+                log.info("refused requests cannot be stored, and are kept for the next time: %s", error)
+                for client, record in records.items():
+                    self._count(client, record)
 
 
 class Authenticator:
@@ -95,10 +184,11 @@ class Authenticator:
         load_tokens: Callable[[], TokenList],
         uptime_s: Callable[[], float],
         on_admitted: Callable[[Client | None], object] = lambda _client: None,
-        on_refused: Callable[[RequestRefused, Client | None], object] = lambda _refused, _client: None,
+        on_refused: Callable[[RequestRefused, Credentials], object] = lambda _refused, _credentials: None,
     ) -> None:
         """`load_tokens` may block; it runs in a thread, at most once in `TOKENS_CACHED_S`. `on_admitted` gets
-        the client of each request that is admitted, `on_refused` that of each one that `require` refuses."""
+        the client of each request that is admitted, `on_refused` the credentials of each one that `require`
+        refuses."""
         # The time is taken before the tokens are read: what is revoked meanwhile counts as not seen yet.
         self._loading = SingleFlight(lambda: (uptime_s(), load_tokens()))
         self._uptime_s = uptime_s
@@ -113,7 +203,7 @@ class Authenticator:
         try:
             return await self.check(scope, credentials)
         except RequestRefused as refused:
-            self._on_refused(refused, credentials.client)
+            self._on_refused(refused, credentials)
             raise
 
     async def allows(self, scope: TokenScope, request: Request) -> bool:

@@ -85,7 +85,7 @@ class AcceptedSocket(socket.socket):
     def __init__(self, connections: OpenConnections, accepted: socket.socket, client: Client) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
         self.client = client
-        self.network = _network(client[0])
+        self.network = network_of(client[0])
         self.transport: asyncio.Transport | None = None  # None until the TLS handshake is complete
         self.handshake: asyncio.TimerHandle | None = None
         self.is_refused = self.is_ending = False
@@ -265,7 +265,7 @@ def _spare() -> int | None:
 
 
 @lru_cache(maxsize=10_000)
-def _network(host: str) -> str:
+def network_of(host: str) -> str:
     """Returns the network that one client has: its IPv4 address, or the /64 of its IPv6 address."""
     try:
         address = ip_address(host.partition("%")[0])

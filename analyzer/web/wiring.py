@@ -15,10 +15,18 @@ from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.gate_reports import store_statuses
+from analyzer.store.reports.refused_clients import store_refusals
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening
 from analyzer.web.app import AppState, create_app
-from analyzer.web.authentication import Authenticator, RefusalLog, is_loopback
+from analyzer.web.authentication import (
+    Authenticator,
+    Credentials,
+    RefusalLog,
+    RefusalRecorder,
+    RequestRefused,
+    is_loopback,
+)
 from analyzer.web.connection_limits import OpenConnections, connections_max
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
@@ -52,9 +60,8 @@ def web_application(
         feed = FeedCache(source, time.monotonic, reader, reader.mark_of)
         read_status = partial(installation_status, engine, head())
         connections = OpenConnections(connections_max())
-        refusals = RefusalLog(health.metrics.record_refusal, time.monotonic)
         authenticator = Authenticator(
-            partial(stored_tokens, engine), time.monotonic, connections.admitted, refusals.add
+            partial(stored_tokens, engine), time.monotonic, connections.admitted, _on_refused(engine, health)
         )
         app = create_app(AppState(health, source_problems, read_status, head(), authenticator))
         add_locks_endpoint(app, feed, authenticator)
@@ -66,6 +73,18 @@ def web_application(
             serving(app, listen, tls, feed.close, long_polls, connections) as address,
         ):
             yield address
+
+
+def _on_refused(engine: Engine, health: Health) -> Callable[[RequestRefused, Credentials], None]:
+    """Returns a function that counts, logs and stores refused requests."""
+    refusals = RefusalLog(health.metrics.record_refusal, time.monotonic)
+    recorder = RefusalRecorder(partial(store_refusals, engine), time.monotonic)
+
+    def on_refused(refused: RequestRefused, credentials: Credentials) -> None:
+        refusals.add(refused, credentials.client)
+        recorder.add(refused.reason, credentials)
+
+    return on_refused
 
 
 def _require_tokens(address: str, engine: Engine) -> None:

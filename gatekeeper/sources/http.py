@@ -42,6 +42,7 @@ READ_AT_ONCE_BYTES = 8 << 10  # of the decompressed answer
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"
 AGENT = "gatekeeper"
+INSTANCE_FIELD = "gatelock-instance"
 
 
 class TryLater(SourceError):
@@ -121,6 +122,7 @@ class HttpSource:
         self._mutex = threading.Lock()  # held for moments, by a fetch and by `close` in another thread
         self._connection: http.client.HTTPConnection | None = None
         self._socket: DeadlineSocket | None = None  # of `_connection`
+        self._instance = ""  # of a gate in this process, once it has reported
         self._closings = 0
 
     def fetch(self, since: Cursor | None) -> Update:
@@ -136,6 +138,7 @@ class HttpSource:
         from gatekeeper.telemetry import status_json
 
         body = status_json.dump(status).encode()
+        self._instance = self._instance or status.instance
         with self._translate_errors():
             path = f"{self._server.prefix}/v1/gates/{quote(status.instance, safe=':')}"
             answer, content = self._request("PUT", path, min(REPORT_S, self._timeout_s), body)
@@ -228,6 +231,8 @@ class HttpSource:
 
     def _headers(self) -> dict[str, str]:
         headers = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": AGENT}
+        if self._instance:
+            headers[INSTANCE_FIELD] = self._instance  # names the gate to operators if it is refused
         token = _read_token(self._token) if isinstance(self._token, Path) else self._token
         return headers if token is None else headers | {"authorization": f"Bearer {token}"}
 

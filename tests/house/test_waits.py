@@ -32,6 +32,7 @@ SLEEPS = {
     "tests/kafka/test_silent_failures.py": "nothing may be logged for five seconds of failing attempts",
     "tests/web/test_shared_gzip.py": VIRTUAL,
     "tests/limits/": LIMITERS,
+    "tests/web/test_refusals.py": "the database is away for two writes",
     "tests/support/installation.py": "the pause that the analyzer's loop asks for",
     "tests/support/proxy.py": "the delay of a slow network",
     "tests/support/servers/child.py": "waits until a server is ready or has ended",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from analyzer.core.fleet.gate_health import GateHealth
+    from analyzer.core.fleet.refused_requests import RefusedRequests
     from analyzer.store.reports.unmet_locks import UnmetLock
 
 app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
@@ -34,22 +35,26 @@ def list_(
     """Show the gates that report their status.
 
     Lists for each gate the versions of its library and of its view, the age of the view, requests that met a
-    lock, requests denied, and the share of its callers that the log knows. Exit code 1 if a gate has a
+    lock, requests denied, and the share of its callers that the log knows. Then the clients that were refused
+    in the last ten minutes, such as gates without a token. Exit code 1 if there are any, or if a gate has a
     problem.
 
     Example: gatelock gates list --all
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
-        from analyzer.core.fleet.gate_health import living_gates, problems_of
+        from analyzer.core.fleet.gate_health import living_gates, problems_of, unknown_clients
         from analyzer.store.reports.gate_reports import known_among, reporting_gates
+        from analyzer.store.reports.refused_clients import refused_clients
 
         found = reporting_gates(engine)
+        refused = unknown_clients(refused_clients(engine), found)
         gates = found if every else living_gates(found)
         known = known_among(engine, {caller for gate in gates for caller in gate.status.callers}).known
         problems = [problems_of(gate, known) for gate in gates]
         if json:
             json_lines(fields_of(*row, known) for row in zip(gates, problems, strict=True))
+            json_lines(map(fields_of_refused, refused))
         else:
             columns = ["application", "instance", "library", "version", "age", "heard", "checks", "denials",
                        "known", "state"]  # fmt: skip
@@ -57,7 +62,9 @@ def list_(
             for gate, sentences in zip(gates, problems, strict=True):
                 for sentence in sentences.values():
                     say(f"{name_of(gate)} {sentence}")
-        if any(problems):
+            for client in refused:
+                say(f"{client.client} {client.sentence}")
+        if any(problems) or refused:
             raise typer.Exit(FOUND)
 
 
@@ -167,6 +174,15 @@ def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> di
             {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials} for hits in status.locks
         ],
         "wrong": problems,
+    }  # fmt: skip
+
+
+def fields_of_refused(client: RefusedRequests) -> dict[str, object]:
+    """The JSON object of a client that is refused and has reported nothing."""
+    return {
+        "application": "", "instance": client.instance, "address": client.address, "refused": client.reason,
+        "requests": client.requests, "since_s": client.first_age_s, "heard_s": client.last_age_s,
+        "wrong": {"refused": client.sentence},
     }  # fmt: skip
 
 

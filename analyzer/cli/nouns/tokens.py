@@ -91,7 +91,9 @@ def _require_consent(engine: Engine) -> None:
     if not sys.stdin.isatty():
         raise usage_error(f"{what}; give them the token in time, and confirm with --yes")
     say(what, err=True)
-    if not typer.confirm("Create the first token?", err=True):
+    # Not `typer.confirm`: it prints a blank on standard output, where the token is taken from.
+    typer.echo("Create the first token? [y/N] ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Exit(USAGE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
+from analyzer.core.fleet.refused_requests import RefusedRequests
 from gatekeeper.model import GateStatus, LockHits, LockKey
 
 SILENT_S = 90.0  # a living gate reports every five seconds, or a minute after a report that failed
@@ -23,6 +24,7 @@ class GateHealth(NamedTuple):
         first_report_age_s: Seconds since the first report of this gate.
         missed_s: For how long a newer version existed when the gate reported; 0.0 if there was none.
         is_foreign: Whether the version that the gate holds was never one of this feed.
+        refused: Its refused requests, if it has reported nothing since the first of them.
     """
 
     status: GateStatus
@@ -30,10 +32,16 @@ class GateHealth(NamedTuple):
     first_report_age_s: float
     missed_s: float = 0.0
     is_foreign: bool = False
+    refused: RefusedRequests | None = None
 
     @property
     def is_silent(self) -> bool:
         return self.report_age_s > SILENT_S
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs: it reports, or asks and is refused."""
+        return self.refused is not None or not self.is_silent
 
     @property
     def age_s(self) -> float | None:
@@ -67,17 +75,14 @@ def known_share(callers: Iterable[str], known: Set[str]) -> float | None:
 def problems_of(gate: GateHealth, known: Set[str]) -> dict[str, str]:
     """Returns the problems of a gate, a sentence by name of problem. `known` has the callers of the log."""
     status, found = gate.status, {}
-    if gate.is_silent:
+    if gate.refused is not None:
+        found["refused"] = f"{gate.refused.sentence}, from {gate.refused.address}"
+    elif gate.is_silent:
         found["silent"] = f"sent its last report {gate.report_age_s:.0f} s ago"
     if status.mode == "process":
         found["off"] = "is switched off by GATEKEEPER=off: it denies no request"
-    if status.age is None or status.age > status.stale_after:
-        age = (
-            "never had an answer" if status.age is None else f"had its last answer {status.age:.0f} s before"
-        )
-        found["stale"] = f"{age}: its view is stale"
-    elif not gate.is_silent and gate.report_age_s > status.stale_after + UNREPORTED_S:
-        found["stale"] = f"has reported nothing for {gate.report_age_s:.0f} s: its view is probably stale"
+    if sentence := _stale(gate):
+        found["stale"] = sentence
     if gate.is_foreign:
         found["foreign"] = "holds a version that was never this feed's: it reads another database, or a copy"
     elif gate.missed_s > BEHIND_S:
@@ -93,18 +98,54 @@ def problems_of(gate: GateHealth, known: Set[str]) -> dict[str, str]:
     return found
 
 
+def _stale(gate: GateHealth) -> str:
+    """Returns a sentence about a view that is stale; "" if it is not known to be."""
+    status = gate.status
+    if status.age is None:
+        return "never had an answer: its view is stale"
+    if status.age > status.stale_after:
+        return f"had its last answer {status.age:.0f} s before: its view is stale"
+    if gate.is_alive and gate.report_age_s > status.stale_after + UNREPORTED_S:
+        return f"has reported nothing for {gate.report_age_s:.0f} s: its view is probably stale"
+    return ""
+
+
 def living_gates(gates: Iterable[GateHealth]) -> list[GateHealth]:
-    """Returns the gates that report; of an application with silent gates alone, the one that reported last.
+    """Returns the gates that report or are refused, and of an application without any the last that did.
 
     So a process that was replaced is not reported as silent.
     """
     by_age = sorted(gates, key=lambda gate: gate.report_age_s)
-    reporting = {gate.status.application for gate in by_age if not gate.is_silent}
+    reporting = {gate.status.application for gate in by_age if gate.is_alive}
     last: dict[str, GateHealth] = {}
     for gate in by_age:
         last.setdefault(gate.status.application, gate)
     last_of_silent = [gate for application, gate in last.items() if application not in reporting]
-    return [gate for gate in by_age if not gate.is_silent or gate in last_of_silent]
+    return [gate for gate in by_age if gate.is_alive or gate in last_of_silent]
+
+
+def refused_requests_of(
+    instance: str, report_age_s: float, refused: Iterable[RefusedRequests]
+) -> RefusedRequests | None:
+    """Returns the refused requests in the name of a gate that has reported nothing since the first of them.
+
+    A client may use any name: of a gate that reports, the refused requests are of another client.
+    """
+    return next((client for client in refused if _is_of(client, instance, report_age_s)), None)
+
+
+def unknown_clients(refused: Iterable[RefusedRequests], gates: Iterable[GateHealth]) -> list[RefusedRequests]:
+    """Returns the refused clients that are none of these gates."""
+    ages_s = {gate.status.instance: gate.report_age_s for gate in gates}
+    return [
+        client
+        for client in refused
+        if client.instance not in ages_s or not _is_of(client, client.instance, ages_s[client.instance])
+    ]
+
+
+def _is_of(client: RefusedRequests, instance: str, report_age_s: float) -> bool:
+    return client.instance == instance and report_age_s + UNREPORTED_S >= client.first_age_s
 
 
 def met_locks(gates: Iterable[GateHealth]) -> Set[LockKey] | None:

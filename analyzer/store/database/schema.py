@@ -432,3 +432,15 @@ gates = Table(
     text("told"),  # JSON: see gatekeeper/telemetry/status_json.py
     Index(None, "at_ms"),
 )
+
+# Refused requests for locks, by client: a bounded number of rows; see reports/refused_clients.py.
+refused_requests = Table(
+    "refused_requests",
+    metadata,
+    key("address"),  # "" stands for all clients beyond a bound
+    key("instance"),  # the gate's, if the requests name it
+    key("reason"),
+    Column("requests", BigInteger, nullable=False),
+    Column("first_ms", BigInteger, nullable=False),
+    Column("last_ms", BigInteger, nullable=False),
+)

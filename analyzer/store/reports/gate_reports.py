@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.fleet.gate_health import GateHealth
+from analyzer.core.fleet.gate_health import GateHealth, refused_requests_of
+from analyzer.core.fleet.refused_requests import RefusedRequests
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, slow_reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, named_callers, totals
+from analyzer.store.reports.refused_clients import recent_refusals
 from analyzer.store.transaction import catalog, plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, GateStatus, SourceError
@@ -58,14 +60,14 @@ def reporting_gates(engine: sa.Engine) -> list[GateHealth]:
     columns = gates.c
     ago = [(NowMs() - column).label(column.name) for column in (columns.at_ms, columns.first_ms)]
     with reading(engine) as db:
-        versions = _feed_versions(db)
+        versions, refused = _feed_versions(db), recent_refusals(db)
         rows = db.execute(
             sa.select(columns.told, columns.at_ms.label("then_ms"), *ago)
             .where(columns.at_ms > NowMs() - GATES_KEPT_MS)
             .order_by(columns.at_ms.desc(), columns.instance)
             .limit(GATES_LISTED_MAX)
         ).all()
-    return [gate for row in rows if (gate := _gate(row, versions)) is not None]
+    return [gate for row in rows if (gate := _gate(row, versions, refused)) is not None]
 
 
 class FeedVersions(NamedTuple):
@@ -96,19 +98,21 @@ def _feed_versions(db: sa.Connection) -> FeedVersions:
     return FeedVersions(at, marks, [(version, at_ms) for version, _, at_ms in rows])
 
 
-def _gate(row: sa.Row[Any], versions: FeedVersions) -> GateHealth | None:
+def _gate(row: sa.Row[Any], versions: FeedVersions, refused: Iterable[RefusedRequests]) -> GateHealth | None:
     text, then_ms, at_ms, first_ms = tuple(row)
     try:
         status = status_json.load(text)
     except SourceError:  # not written by a gate
         return None
     missed_ms = 0 if status.at is None else versions.missed_ms(status.at, then_ms)
+    report_age_s = max(0, at_ms) / 1000
     return GateHealth(
         status,
-        report_age_s=max(0, at_ms) / 1000,
+        report_age_s=report_age_s,
         first_report_age_s=max(0, first_ms) / 1000,
         missed_s=(missed_ms or 0) / 1000,
         is_foreign=missed_ms is None,
+        refused=refused_requests_of(status.instance, report_age_s, refused),
     )
 
 
