@@ -81,7 +81,8 @@ FAILURES = Metric(
 REFUSED = Metric(
     "gatelock_refused_requests_total",
     "counter",
-    "Requests over HTTP that were refused: no-token, invalid-token, scope, not-local.",
+    "Requests over HTTP that were refused: no-token, invalid-token, scope, not-local, other-token, "
+    "too-many-gates.",
     ("reason",),
 )
 FLUSH = Metric(

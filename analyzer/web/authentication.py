@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 from fastapi import Request
 
@@ -35,7 +35,7 @@ STORE_EVERY_S = 5.0
 CLIENTS_MAX = 100  # counted separately between two writes
 CLIENTS_PER_NETWORK_MAX = 10  # of these; gates may share an address, and a client may invent names
 
-Refusal = Literal["no-token", "invalid-token", "scope", "not-local"]
+Refusal = Literal["no-token", "invalid-token", "scope", "not-local", "other-token", "too-many-gates"]
 
 
 class RequestRefused(HttpProblem):
@@ -205,6 +205,11 @@ class Authenticator:
         except RequestRefused as refused:
             self._on_refused(refused, credentials)
             raise
+
+    def refuse(self, refused: RequestRefused, request: Request) -> NoReturn:
+        """Counts a request that an endpoint refuses by itself, and raises `refused`."""
+        self._on_refused(refused, Credentials.of(request))
+        raise refused
 
     async def allows(self, scope: TokenScope, request: Request) -> bool:
         """Whether `request` may do what `scope` allows, by the last known tokens if they cannot be read."""

@@ -14,7 +14,7 @@ from analyzer.health import Health
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
-from analyzer.store.reports.gate_reports import store_statuses
+from analyzer.store.reports.gate_reports import gate_owners, store_statuses
 from analyzer.store.reports.refused_clients import store_refusals
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.notify import listening
@@ -65,7 +65,8 @@ def web_application(
         )
         app = create_app(AppState(health, source_problems, read_status, head(), authenticator))
         add_locks_endpoint(app, feed, authenticator)
-        add_gates_endpoint(app, PendingStatuses(partial(store_statuses, engine)), authenticator)
+        pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
+        add_gates_endpoint(app, pending, authenticator)
         health.on_feed_change = feed.notify
         long_polls = LongPolls(feed, authenticator)
         with (

@@ -1,4 +1,4 @@
-"""Refused requests for locks, by client."""
+"""Refused requests for locks, by client, and the token that each gate reports with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def upgrade() -> None:
         sa.Column("last_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("address", "instance", "reason", name=op.f("pk_refused_requests")),
     )
+    op.add_column("gates", sa.Column("token", sa.Text()))
+    op.execute("UPDATE gates SET token = ''")  # belongs to the first token that reports it
 
 
 def downgrade() -> None:
+    op.drop_column("gates", "token")
     op.drop_table("refused_requests")

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import httpx2
@@ -50,7 +50,7 @@ class StatusStore:
         self.released.set()
         self.tokens = TokenList((), 0)
 
-    def store(self, statuses: Collection[GateStatus]) -> None:
+    def store(self, statuses: Collection[GateStatus], _tokens: Mapping[str, str]) -> None:
         self.began.set()
         assert self.released.wait(PATIENCE_S)
         if self.failures_left:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from analyzer.cli import app
 from analyzer.config.settings import Settings, load
+from analyzer.core.fleet.refused_requests import REASONS
 from analyzer.errors import StoreAway
 from analyzer.health import Health
 from analyzer.metrics import Metrics
@@ -194,3 +195,8 @@ def test_a_name_that_no_gate_has_is_not_stored(url: str, engine: sa.Engine, name
     wait_until(lambda: plain_http.get(f"{url}/v1/locks", headers=headers).status_code == 401)
     wait_until(lambda: refused_clients(engine))
     assert refused_clients(engine)[0].instance == ""
+
+
+def test_each_reason_has_a_sentence_and_a_cure() -> None:
+    assert set(get_args(module.Refusal)) == set(REASONS)
+    assert all(sentence and cure for sentence, cure in REASONS.values())

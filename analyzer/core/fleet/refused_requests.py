@@ -23,6 +23,14 @@ REASONS = {
         "asks from another machine, or through a proxy, while no token exists",
         "run `gatelock tokens create NAME --scope read`, and give it the token",
     ),
+    "other-token": (
+        "reports for a gate that belongs to another token",
+        "give each application its own token, and look for the owner of this address: gates do not do this",
+    ),
+    "too-many-gates": (
+        "reports for more gates than one token may have",
+        "give each application its own token, and look for the owner of this address",
+    ),
 }
 OTHERS = "others"  # stands for the clients beyond the number that is stored
 

@@ -430,6 +430,8 @@ gates = Table(
     Column("at_ms", BigInteger, nullable=False),  # of the last report
     Column("first_ms", BigInteger, nullable=False),
     text("told"),  # JSON: see gatekeeper/telemetry/status_json.py
+    # Name of the token that it reports with, which the row belongs to; "" without one, null over SQL.
+    Column("token", Text),
     Index(None, "at_ms"),
 )
 

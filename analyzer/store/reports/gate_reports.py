@@ -6,7 +6,7 @@ No count and no lock depends on it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -18,9 +18,11 @@ from analyzer.core.fleet.refused_requests import RefusedRequests
 from analyzer.core.judging.windows import window_at
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
+from analyzer.store.database.bounded_deletes import delete_at
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, slow_reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, named_callers, totals
+from analyzer.store.database.schema import tokens as tokens_table
 from analyzer.store.reports.refused_clients import recent_refusals
 from analyzer.store.transaction import catalog, plans
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
@@ -30,18 +32,28 @@ from gatekeeper.telemetry import status_json
 GATES_KEPT_MS = 86_400_000  # since the last report; a living gate reports every few seconds
 GATES_KEPT = 10_000  # the newest: a client may report under any number of names
 GATES_LISTED_MAX = 2_000
+GATES_PER_TOKEN_MAX = 2_000  # as many as are listed, and as a server stores between two reports of a gate
+OWNED_S = 90.0  # a gate belongs to its token until its last report is older
 CALLER_BYTES_MAX = 2 * NAME_BYTES_MAX  # with the kind of name in front
 AT_ONCE = 500  # rows in one statement
 NAMES_AT_ONCE = 4  # rows of `named_callers`, each up to some megabytes
 
 
-def store_statuses(engine: sa.Engine, statuses: Iterable[GateStatus]) -> None:
-    """Stores the newest status of each gate; an older one changes nothing. Raises StoreAway."""
+def store_statuses(
+    engine: sa.Engine, statuses: Iterable[GateStatus], tokens: Mapping[str, str] | None = None
+) -> None:
+    """Stores the newest status of each gate; an older one changes nothing. Raises StoreAway.
+
+    `tokens` has the name of the token by instance, as far as there is one. A status with another token than
+    the gate's changes nothing either, unless the gate has reported nothing for `OWNED_S`, or its token was
+    revoked.
+    """
+    token_of = tokens or {}
     # Sorted: two servers that report the same gates cannot wait for each other in a circle.
     rows = [
         {
             "instance": status.instance, "number": status.number, "at_ms": NowMs(), "first_ms": NowMs(),
-            "told": status_json.dump(status),
+            "told": status_json.dump(status), "token": token_of.get(status.instance, ""),
         }
         for status in sorted(statuses, key=lambda status: status.instance)
     ]  # fmt: skip
@@ -50,9 +62,62 @@ def store_statuses(engine: sa.Engine, statuses: Iterable[GateStatus]) -> None:
             db.exec_driver_sql("set local synchronous_commit = off")  # the next report comes in some seconds
         for begin in range(0, len(rows), AT_ONCE):
             added = insert(db, gates).values(rows[begin : begin + AT_ONCE])
-            newer = {name: added.excluded[name] for name in ("number", "at_ms", "told")}
-            older = gates.c.number < added.excluded.number
-            db.execute(added.on_conflict_do_update(index_elements=["instance"], set_=newer, where=older))
+            newer = {name: added.excluded[name] for name in ("number", "at_ms", "told", "token")}
+            is_newer = sa.and_(
+                gates.c.number < added.excluded.number,
+                sa.or_(gates.c.token == added.excluded.token, gates.c.token == ""),
+            )
+            # Regardless of its number: another client may have used the highest one.
+            is_given_up = sa.and_(gates.c.token.is_distinct_from(added.excluded.token), sa.not_(_is_owned()))
+            where = sa.or_(is_newer, is_given_up)
+            db.execute(added.on_conflict_do_update(index_elements=["instance"], set_=newer, where=where))
+        _delete_beyond(db, sorted(set(token_of.values())))
+
+
+def _is_owned() -> sa.ColumnElement[bool]:
+    """Condition for gates that reported lately, over SQL or with a token that was not revoked."""
+    is_recent = gates.c.at_ms > NowMs() - round(OWNED_S * 1000)
+    is_token = gates.c.token.in_(sa.select(tokens_table.c.name))
+    return sa.and_(is_recent, sa.or_(gates.c.token.is_(None), is_token))
+
+
+def _delete_beyond(db: sa.Connection, tokens: Collection[str]) -> None:
+    """Deletes gates of these tokens beyond `GATES_PER_TOKEN_MAX`: silent ones first, of these the newest.
+
+    Names that a client has invented are newer than those of gates.
+    """
+    of_token, number = gates.c.token.in_(tokens), sa.func.count()
+    counts = sa.select(gates.c.token).where(of_token).group_by(gates.c.token)
+    for token in db.scalars(counts.having(number > GATES_PER_TOKEN_MAX)).all():
+        is_silent = sa.case((gates.c.at_ms < NowMs() - round(OWNED_S * 1000), 1), else_=0)
+        beyond = (
+            sa.select(gates.c.instance)
+            .where(gates.c.token == token)
+            .order_by(is_silent, gates.c.first_ms, gates.c.instance)
+            .offset(GATES_PER_TOKEN_MAX)
+        )
+        db.execute(delete_at(gates, beyond))
+
+
+class GateOwner(NamedTuple):
+    """The token that a gate reports with, None over SQL, and the time since its last report."""
+
+    instance: str
+    token: str | None
+    report_age_s: float
+
+
+def gate_owners(engine: sa.Engine) -> list[GateOwner]:
+    """Returns the gates that belong to a token, or report over SQL. Raises StoreAway."""
+    columns, age_ms = gates.c, NowMs() - gates.c.at_ms
+    with reading(engine) as db:
+        rows = db.execute(
+            sa.select(columns.instance, columns.token, age_ms)
+            .where(_is_owned())
+            .order_by(columns.at_ms.desc())
+            .limit(GATES_KEPT)
+        )
+        return [GateOwner(instance, token, max(0, ms) / 1000) for instance, token, ms in rows]
 
 
 def reporting_gates(engine: sa.Engine) -> list[GateHealth]:
