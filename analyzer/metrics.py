@@ -16,11 +16,13 @@ import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
 from gatekeeper.model import Change, Set
 
 NOTHING: Mapping[str, int] = {}
+PATH_LABELS = ("topic", "name")  # which may be those of followed files
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -137,6 +139,7 @@ class Measurements(NamedTuple):
     suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
     failing_jobs: Collection[str] = ()
+    has_paths: bool = True  # of files; otherwise their names alone
 
 
 class Metrics:
@@ -220,6 +223,10 @@ class _Collector(Collector):
         self._version = version
 
     def collect(self) -> Iterator[prometheus.Metric]:
+        for metric in self._collect():
+            yield metric if self._now.has_paths else _without_paths(metric)
+
+    def _collect(self) -> Iterator[prometheus.Metric]:
         for metric in self._counters.collect():
             # The time at which a series began is of no use here, and doubles the number of series.
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
@@ -238,6 +245,28 @@ class _Collector(Collector):
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})
+
+
+def without_path(name: str) -> str:
+    """Returns the name of a file without its folders; any other name as it is.
+
+    >>> without_path("/var/log/nginx/access.log[0]")
+    'access.log[0]'
+    """
+    return name.rpartition("/")[2]
+
+
+def _without_paths(metric: prometheus.Metric) -> prometheus.Metric:
+    """Returns the metric without paths in its labels, and with one sample for each set of labels."""
+    found: dict[tuple[str, ...], Sample] = {}
+    for sample in metric.samples:
+        labels = {
+            label: without_path(value) if label in PATH_LABELS else value
+            for label, value in sample.labels.items()
+        }
+        found.setdefault((sample.name, *labels.values()), sample._replace(labels=labels))
+    metric.samples = list(found.values())
+    return metric
 
 
 def _gauge(metric: Metric, values: Mapping[tuple[str, ...], float | None]) -> prometheus.Metric:

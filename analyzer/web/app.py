@@ -13,7 +13,7 @@ from analyzer.config.secrets import masked
 from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
-from analyzer.metrics import Measurements
+from analyzer.metrics import Measurements, without_path
 from analyzer.store.reports.status import InstallationStatus
 from analyzer.web.authentication import Authenticator
 from analyzer.web.single_flight import SingleFlight
@@ -58,7 +58,7 @@ def create_app(state: AppState) -> FastAPI:
         partitions = sorted(str(part) for part in health.current_lags)
         if not has_details:
             problems = without_details(problems, health.gaps)
-            partitions = sorted(map(_last_part, partitions))
+            partitions = sorted(map(without_path, partitions))
         body = {"ready": not problems, "problems": problems, "partitions": partitions}
         if status is not None and status.suspended_until is not None:
             # Not a problem: an operator chose it.
@@ -72,7 +72,10 @@ def create_app(state: AppState) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        status, problems = await _status_and_problems(state, status_reader)
+        """Returns all metrics; paths of files only for a request that may read the locks."""
+        (status, problems), has_details = await asyncio.gather(
+            _status_and_problems(state, status_reader), state.authenticator.allows("read", request)
+        )
         measurements = Measurements(
             lags=health.current_lags,
             gaps=health.gaps,
@@ -83,6 +86,7 @@ def create_app(state: AppState) -> FastAPI:
             active_locks=None if status is None else status.active_locks,
             feed_version=None if status is None else status.feed_version,
             suspended=None if status is None else status.suspended_until is not None,
+            has_paths=has_details,
         )
         content, content_type = health.metrics.exposition(measurements, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
@@ -95,17 +99,13 @@ def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) 
 
     Of the path of a file the name remains.
     """
-    found = {_last_part(name): HIDDEN for name in problems}
+    found = {without_path(name): HIDDEN for name in problems}
     for part, gap in gaps.items():
         for name in (str(part), part.topic):
             if name in problems:
                 at = "" if gap.position is None else f" at offset {gap.position}"
-                found[_last_part(name)] = f"stopped{at}: {gap.kind}"
+                found[without_path(name)] = f"stopped{at}: {gap.kind}"
     return found
-
-
-def _last_part(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 async def _status_and_problems(

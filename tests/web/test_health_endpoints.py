@@ -472,6 +472,40 @@ def test_without_a_token_problems_have_no_contents(world: World) -> None:
         assert shown["partitions"] == [str(part)]
 
 
+def test_without_a_token_metrics_have_no_paths(world: World) -> None:
+    part = Partition("file", "digest", 0, "calls", "/var/log/nginx/access.log")
+    world.health.loop_completed()
+    world.health.flush_committed(
+        FlushResult(
+            DrainedCounts([PartitionProgress(part, 0, 10, seen=10, counted=10, renamed=3)], [], []),
+            lags={part: Lag(7, 1.5)},
+            changes=[],
+            seconds=0.004,
+        )
+    )
+    world.source_problems = {part.topic: "cannot be read", "/srv/old/access.log": "cannot be read"}
+    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    state = AppState(
+        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
+    )
+    with serving(create_app(state), ("127.0.0.1", 0)) as address:
+        assert address is not None
+        url = f"http://127.0.0.1:{address[1]}/metrics"
+        found = plain_http.get(url)
+        assert "/var/log" not in found.text
+        assert "/srv" not in found.text
+        values = samples(found.text)
+        of = (("partition", "0"), ("source", "calls"), ("topic", "access.log"))
+        assert values["gatelock_lag_records", of] == 7
+        assert values["gatelock_renamed_records_total", of] == 3
+        assert values["gatelock_problem", (("name", "access.log"),)] == 1
+        assert found.text.count("gatelock_problem{") == 1, "one sample for each series"
+        assert values["gatelock_problems", ()] == 2
+        shown = samples(plain_http.get(url, headers={"authorization": "Bearer gatelock_shop"}).text)
+        assert shown["gatelock_lag_records", (*of[:2], ("topic", part.topic))] == 7
+        assert shown["gatelock_problem", (("name", part.topic),)] == 1
+
+
 def test_nothing_is_redirected_before_a_token(client: httpx2.Client) -> None:
     assert client.get("/livez/", follow_redirects=False).status_code == 404
 
