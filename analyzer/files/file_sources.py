@@ -10,7 +10,9 @@ import errno
 import gzip
 import logging
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -31,6 +33,8 @@ QUIET_S = 1.0  # after a rotation, the writer continues in the old file until it
 ROTATIONS_MAX = 100  # rotated files that wait to be read, each of them open
 ABSENT_LOGGED_S = 1.0  # a rotation leaves the path without a file for a moment
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)  # this process, or its machine, can open no more files
+# What rotation appends to a name: a number or a date, and the suffix of a compression.
+ROTATED = re.compile(r"[.-]\d[\d.T:_-]*(?P<compressed>\.(gz|bz2|xz|zst|lz4))?")
 READ_ERRORS = (OSError, EOFError, zlib.error)
 
 OpenFiles = dict[str, FileReader]  # all files that this process reads, by topic id
@@ -245,7 +249,11 @@ class FollowedFile(QueueSource):
         try:
             now = self._path.stat()
             inode = now.st_dev, now.st_ino
-            if newest is None or newest.has_ended or inode != newest.inode:
+            if newest is not None and inode != newest.inode:
+                compressed = self._find_passed_over(newest, inode)
+                self._open(inode)
+                self._report_compressed(compressed)
+            elif newest is None or newest.has_ended:
                 self._open(inode)
             elif was_truncated(newest):
                 newest.is_truncated = newest.has_ended = True
@@ -256,6 +264,39 @@ class FollowedFile(QueueSource):
             if inode is not None and inode not in self._unopened:
                 self._unopened.append(inode)
             self._report_absence(f"cannot be opened: {error.strerror}; check the path and its permissions")
+
+    def _find_passed_over(self, newest: FileReader, inode: Inode) -> list[Path]:
+        """Finds files that were at the path since it was last looked at, and were rotated away again.
+
+        Such files were written after the newest one that is known. They are opened before `inode`, which is
+        the one at the path. Returns those that are compressed by now. Raises OSError.
+        """
+        written_ns = os.fstat(newest.lines.fileno()).st_mtime_ns
+        known = {file.inode for file in self._queue.files} | {inode, *self._unopened}
+        found, compressed = [], []
+        for path in self._path.parent.iterdir():
+            rotated = ROTATED.fullmatch(path.name.removeprefix(self._path.name))
+            if rotated is None or not path.name.startswith(self._path.name):
+                continue
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in known:
+                continue
+            if rotated["compressed"]:
+                # With the time of the file that was compressed. Of the newest one, the rest is open.
+                if status.st_mtime_ns > written_ns:
+                    compressed.append(path)
+            elif status.st_mtime_ns >= written_ns:  # the clock of a file system ticks in milliseconds
+                found.append((status.st_mtime_ns, (status.st_dev, status.st_ino)))
+        self._unopened.extend(passed_over for _, passed_over in sorted(found))
+        return compressed
+
+    def _report_compressed(self, paths: Sequence[Path]) -> None:
+        for path in sorted(paths):
+            log.error(
+                "%s was rotated and compressed before it was read, and is not counted: run `gatelock import` "
+                "on it, and let logrotate delay compression (delaycompress)",
+                path,
+            )
 
     def _open(self, inode: Inode) -> None:
         if len(self._queue.files) >= ROTATIONS_MAX:
@@ -312,6 +353,11 @@ class FollowedFile(QueueSource):
         newest = self._queue.files[-1]
         since_s = max(file.grew_s, newest.opened_s)
         return file is not newest and self._uptime_s() - since_s >= QUIET_S
+
+    def rewind(self, parts: Collection[Partition] | None = None) -> None:
+        # Nothing is taken while the database is away, but each attempt to reach it ends here.
+        self._check_path()
+        super().rewind(parts)
 
     def problems(self) -> dict[str, str]:
         found = super().problems()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -527,3 +528,77 @@ def test_a_file_that_was_moved_away_before_it_could_be_opened_is_named(
     world.write("two\n")
     assert world.turns() == ["two"]
     assert "was moved away before it could be opened, and is not counted" in caplog.text
+
+
+class TestAFileThatWasNeverSeenAtThePath:
+    """Two rotations between two checks of the path, as while the database hangs or the process is paused."""
+
+    def rotate_like_logrotate(self, world: World) -> None:
+        first, second = Path(f"{world.path}.1"), Path(f"{world.path}.2")
+        if first.exists():
+            first.rename(second)
+        world.path.rename(first)
+
+    def rotate_twice(self, world: World) -> None:
+        world.write("one\n")
+        world.turns()
+        self.rotate_like_logrotate(world)
+        later(world, "two\n", 10)
+        self.rotate_like_logrotate(world)
+        later(world, "three\n", 20)
+
+    def finish(self, world: World) -> list[str]:
+        for _ in range(4):
+            world.wait_quiet()
+            world.turns()
+        return world.lines()
+
+    def test_an_unseen_file_is_counted_in_its_place(self, world: World) -> None:
+        self.rotate_twice(world)
+        assert self.finish(world) == ["one", "two", "three"]
+        assert self.finish(world) == ["one", "two", "three"]
+
+    def test_an_unseen_file_is_named_when_it_is_compressed(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.rotate_twice(world)
+        Path(f"{world.path}.1").rename(f"{world.path}.1.gz")
+        assert self.finish(world) == ["one", "three"]
+        (message,) = [record.message for record in caplog.records]
+        assert message.startswith(f"{world.path}.1.gz was rotated and compressed before it was read")
+        assert "gatelock import" in message
+
+    @pytest.mark.parametrize("name", ["access.log.pos", "error.log.1", "access.log.1.swp", "access.log.old"])
+    def test_other_files_of_the_folder_are_not_read(
+        self, world: World, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.rotate_twice(world)
+        Path(f"{world.path}.1").rename(world.path.with_name(name))
+        assert self.finish(world) == ["one", "three"]
+        assert caplog.messages == []
+
+    def test_older_files_are_not_read(self, world: World) -> None:
+        """Files that were rotated before the first line was read keep their old times."""
+        for number, suffix in enumerate((".7", "-20261122")):
+            older = Path(f"{world.path}{suffix}")
+            older.write_text("long ago\n")
+            os.utime(older, (number, number))
+        self.rotate_twice(world)
+        assert self.finish(world) == ["one", "two", "three"]
+
+    def test_the_path_is_checked_while_nothing_can_be_read(self, world: World) -> None:
+        """During an outage only `rewind` is called, after each attempt to reach the database."""
+        world.write("one\n")
+        world.turns()
+        for text in ("two\n", "three\n"):
+            world.path.rename(f"{world.path}.gone")  # a name by which it would not be found later
+            world.write(text)
+            world.reader.source.rewind()
+        assert self.finish(world) == ["one", "two", "three"]
+
+
+def later(world: World, text: str, seconds: int) -> None:
+    """Writes to the file at the path, with a later time of its last change."""
+    world.write(text)
+    seconds += int(time.time())
+    os.utime(world.path, (seconds, seconds))
