@@ -20,6 +20,7 @@ VALID = """
     topic = "access-log"
     [sources.fields]
     user     = "user"
+    address  = "ip"
     status   = "status"
     resource = { path = "path" }
     took     = { path = "took", unit = "s" }
@@ -70,7 +71,7 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "gatelock.toml: nothing is wrong",
         "",
         "database    postgresql+psycopg://ada:***@db/gatelock",
-        "source      access-log: topic access-log, json; the caller is user",
+        "source      access-log: topic access-log, json; the caller is user or address",
         "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
         "counted by  caller, caller+resource",
         "meter       busy: sum of took, measured in time; kept in buckets of 60 s",
@@ -148,8 +149,8 @@ def test_all_faults_are_printed_and_the_exit_code_is_1(gatelock: Gatelock, confi
     assert [
         (fault["file"], fault["line"], fault["cure"]) for fault in json.loads(result.output)["faults"]
     ] == [
-        ("gatelock.toml", 17, 'did you mean "took"?'),
-        ("gatelock.toml", 25, 'did you mean "Europe/Berlin"?'),
+        ("gatelock.toml", 18, 'did you mean "took"?'),
+        ("gatelock.toml", 26, 'did you mean "Europe/Berlin"?'),
     ]
 
 

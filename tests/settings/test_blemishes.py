@@ -20,6 +20,7 @@ SOURCE = """
     user   = "user"
     status = "status"
 """
+ADDRESS = '    address = "ip"\n'
 POLICY = '\n    [[policies]]\n    name = "p"\n    limit = 10\n'
 
 
@@ -71,10 +72,26 @@ def test_a_number_as_topic_is_one_fault(read: Read) -> None:
 
 
 def test_a_denial_that_is_known_by_its_status_is_remarked(read: Read) -> None:
-    by_status = SOURCE.replace('topic = "calls"', 'topic = "calls"\n    deny_if = { status = 429 }')
+    by_status = (SOURCE + ADDRESS).replace(
+        'topic = "calls"', 'topic = "calls"\n    deny_if = { status = 429 }'
+    )
     window = '    window = { per = "day" }\n'
     (first,) = remarks(read(by_status + POLICY + window))
     assert "deny_if takes every response with the status 429 for a denial of a gate" in first
     _, second = remarks(read(f"{by_status}{POLICY}{window}    status = 403\n"))
     assert second == "calls: deny_if has no 403: what p denies is counted as usage"
-    assert list(remarks(read(SOURCE + POLICY + window))) == []
+    assert list(remarks(read(SOURCE + ADDRESS + POLICY + window))) == []
+
+
+def test_a_source_whose_records_may_have_no_caller_is_remarked(read: Read) -> None:
+    optional = SOURCE + '    api_key = "key"\n'
+    (remark,) = remarks(read(optional))
+    assert remark.startswith(
+        "calls: a record without api_key and user is rejected, and 1,000 of them in a row "
+    )
+    assert 'address = "address" in [sources.fields]' in remark
+    assert list(remarks(read(optional + ADDRESS))) == []
+    (few,) = remarks(
+        read(optional.replace("[sources.fields]", "stop_after_rejected = 7\n    [sources.fields]"))
+    )
+    assert "7 of them in a row stop" in few

@@ -230,6 +230,13 @@ def remarks(settings: Settings) -> Iterator[str]:
                 "a client says, also of a login that failed: any client may use up the limit of another; "
                 'write caller = ["address"], unless the server refuses such requests before it logs them'
             )
+        if "address" not in source.fields.names:
+            missing, most = " and ".join(source.callers), source.stop_after_rejected
+            yield (
+                f"{source.name}: a record without {missing} is rejected, and {most:,} of them in a row stop "
+                "their partition; map the address of the client, under which such requests count: "
+                'address = "address" in [sources.fields]'
+            )
         wanted = source.deny_if.get("status")
         if wanted is None or len(source.deny_if) > 1:
             continue
