@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from analyzer.store.reports.grouping_differences import GroupingDifference
     from analyzer.store.transaction.gaps import RecordedGap
 
+NOT_SHOWN = (
+    "not compared with the log: a record that is missing among the holes, or that counts under the name of "
+    "another caller, may not show in the tables; no command reads the log again"
+)
 SKIPPED_MAX = 10  # skipped ranges printed below the table
 SUMS = ("buckets", "counted", "overflow", "days_read", "days_proved", "days_deleted", "equal")
 COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late", "skipped")
@@ -111,6 +115,8 @@ def _print(found: Audit) -> None:
         say(f"{renamed:,} of these count under another name of their request: its caller's name was unusable")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+    if found.partitions:
+        say(NOT_SHOWN)
 
 
 def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
