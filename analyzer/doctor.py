@@ -60,6 +60,7 @@ LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
 
+POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
 # The cure for each problem of a gate. That of "refused" depends on the reason.
 GATE_CURES = {
     "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
@@ -444,7 +445,11 @@ def _gates(installation: Installation) -> Iterator[Observation]:
 
 
 def _refused(installation: Installation) -> Iterator[Observation]:
-    unknown = unknown_clients(installation.refused, installation.gates)
+    unknown = [
+        client
+        for client in unknown_clients(installation.refused, installation.gates)
+        if client.requests >= POLLS_MIN
+    ]
     for client in unknown[:LISTED_MAX]:
         yield Observation("wrong", f"{client.client} {client.sentence}", client.cure)
     if len(unknown) > LISTED_MAX:

@@ -28,7 +28,7 @@ from analyzer.core.model import Gap, Partition, PartitionProgress
 from analyzer.doctor import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog, jobs, offsets, rejects
+from analyzer.store.database.schema import catalog, disbelieved, jobs, offsets, rejects
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -211,6 +211,26 @@ def test_stopped_partitions_and_rejected_records_are_found(gatelock: Gatelock, e
     found = first_wrong(gatelock)
     assert "access.jsonl[0] is stopped: a batch is damaged" in found["gaps"]["what"]
     assert "3 records could not be read in the last hour, mostly: bad-json" in found["rejects"]["what"]
+
+
+def test_denials_that_no_lock_supports_are_found_by_their_policy(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    minute_s = int(time.time()) // 60 * 60
+    place = {"cluster": "c", "topic_id": "t", "partition": 0, "begin": 0, "next": 9, "series": "[]"}
+    with engine.begin() as db:
+        for number, (policy, logged_s, requests) in enumerate(
+            [("daily", minute_s, 3), ("daily", minute_s - 60, 1_200), ("", minute_s, 7), ("old", 60, 9)]
+        ):
+            row = {"number": number, "policy": policy, "caller": "user:ann", "requests": requests}
+            db.execute(sa.insert(disbelieved).values(**place, **row, logged_s=logged_s, bucket_s=logged_s))
+    found = findings(gatelock, exit_code=1)["verdicts"]
+    assert [finding["what"] for finding in found] == [
+        "1,203 requests of the last hour were logged as denied by daily, and count, because no such lock was "
+        "in force",
+        "7 requests of the last hour were logged as denied, and count, because no such lock was in force",
+    ]
 
 
 def test_a_configuration_other_than_the_analyzers_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -79,6 +79,7 @@ class World:
                 lags={PART: Lag(7, 1.5), OTHER: Lag(0, 0.0)} if lags is None else lags,
                 changes=[Set(A_LOCK)],
                 seconds=seconds,
+                disbelieved={"calls": 3},
             )
         )
         self.health.locks_ended([Clear(A_LOCK.at)])
@@ -241,6 +242,7 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         ("gatelock_records_total", (("result", "counted"), ("source", "calls")), 12),
         ("gatelock_records_total", (("result", "late"), ("source", "calls")), 2),
         ("gatelock_rejected_records_total", (("reason", "bad-json"), ("source", "calls")), 4),
+        ("gatelock_disbelieved_verdicts_total", (("source", "calls"),), 6),
         ("gatelock_lock_changes_total", (("change", "set"), ("policy", "daily")), 2),
         ("gatelock_lock_changes_total", (("change", "clear"), ("policy", "daily")), 2),
         ("gatelock_failures_total", (("what", "database"),), 1),

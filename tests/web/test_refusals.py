@@ -66,10 +66,13 @@ def gatelock(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_client_without_a_token_is_named_by_gates_list_and_doctor(url: str, engine: sa.Engine) -> None:
+def test_clients_without_a_valid_token_are_named_by_gates_list_and_doctor(
+    url: str, engine: sa.Engine
+) -> None:
     create(engine, "shop", "read", None, "ann", "")
     wait_until(lambda: plain_http.get(f"{url}/v1/locks").status_code == 401)
-    assert plain_http.get(f"{url}/v1/locks", headers={"authorization": "Bearer gone"}).status_code == 401
+    for _ in range(3):
+        assert plain_http.get(f"{url}/v1/locks", headers={"authorization": "Bearer gone"}).status_code == 401
     wait_until(lambda: {client.reason for client in refused_clients(engine)} == {"no-token", "invalid-token"})
     code, shown = gatelock("gates", "list")
     assert code == 1
@@ -80,8 +83,8 @@ def test_a_client_without_a_token_is_named_by_gates_list_and_doctor(url: str, en
     assert {row["address"] for row in rows} == {"127.0.0.1"}
     findings = [json.loads(line) for line in gatelock("doctor", "--json")[1].splitlines()]
     whats = [finding["what"] for finding in findings if finding["check"] == "gates"]
-    assert any(what.startswith("127.0.0.1 asks without a token since 20") for what in whats)
     assert any("asks with a token that was revoked, has expired or never" in what for what in whats)
+    assert not any("asks without a token" in what for what in whats), "one request is no gate"
 
 
 def test_a_known_gate_whose_token_is_revoked_stays_listed_with_a_growing_age(
