@@ -59,8 +59,8 @@ FREE_BYTES_MIN = 1 << 30
 LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
-
 POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
+
 # The cure for each problem of a gate. That of "refused" depends on the reason.
 GATE_CURES = {
     "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
