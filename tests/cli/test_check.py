@@ -98,16 +98,16 @@ def test_each_policy_is_run_dry_by_the_rules_that_judge(gatelock: Gatelock, conf
     }
     shown = [line.removeprefix("dry run     ") for line in result.output.splitlines() if "dry run" in line]
     assert shown[0] in {
-        f"daily: at 100,000 requests now, each caller gets deny 429 until {tomorrow}"
+        f"daily: from 100,000 requests on, deny 429 for each caller until {tomorrow}"
         for tomorrow in tomorrows
     }
     assert re.fullmatch(
-        r"hourly: at 1m of busy now, each caller and resource gets deny 503 until \S+T\d\d:00:00\+00:00",
+        r"hourly: from 1m of busy on, deny 503 for each caller and resource until \S+T\d\d:00:00Z",
         shown[1],
     )
     assert [line.split(" until ")[0] for line in shown[2:]] == [
-        "slowed: at 600 requests now, each caller gets slow 10/1s",
-        "watched: at 9,000 requests now, each caller gets tag",
+        "slowed: from 600 requests on, slow 10/1s for each caller",
+        "watched: from 9,000 requests on, tag for each caller",
     ]
     assert json.loads(gatelock("check", "--json").output)["dry_run"] == shown
 

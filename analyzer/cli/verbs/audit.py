@@ -87,10 +87,11 @@ def _print(found: Audit) -> None:
 
     has_duplicates = any(ledger.duplicate for ledger in found.partitions)
     columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
-    rows = [
-        [*(getattr(ledger, name) for name in columns), _holes(ledger), "=" if ledger.equal else "differs"]
-        for ledger in found.partitions
-    ]
+    rows = []
+    for ledger in found.partitions:
+        holes = "" if (known := _holes(ledger)) is None else known
+        verdict = "=" if ledger.equal else "differs"
+        rows.append([*(getattr(ledger, name) for name in columns), holes, verdict])
     table([*columns, "holes", ""], rows, "nothing was read yet")
     for ledger in found.partitions:
         if ledger.holes < 0:

@@ -194,7 +194,7 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     >>> from analyzer.core.judging.policies import Quota
     >>> from analyzer.core.judging.windows import Calendar
     >>> list(dry_run(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 1_763_596_800))
-    ['daily: at 100,000 requests now, each caller gets deny 429 until 2025-11-21T00:00:00+01:00']
+    ['daily: from 100,000 requests on, deny 429 for each caller until 2025-11-21T00:00:00+01:00']
     """
     from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
@@ -215,8 +215,8 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
         phrase = grouping_of(policy.per).phrase
-        until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat()
-        yield f"{policy.name}: at {amount} now, {phrase} gets {describe_action(lock)} until {until}"
+        until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
+        yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} until {until}"
 
 
 def remarks(settings: Settings) -> Iterator[str]:
