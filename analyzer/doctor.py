@@ -48,6 +48,7 @@ from analyzer.store.reports.status import DatabaseStatus, database_status, insta
 from analyzer.store.reports.unmet_locks import unmet_locks
 from analyzer.store.transaction.analyzers import LIVING_MS, KnownAnalyzer, all_known, plan_in_force
 from analyzer.store.transaction.gaps import recorded_gaps
+from analyzer.store.transaction.verdicts.verdict_decisions import UNKNOWN_POLICY
 from gatekeeper.feed.feed_json import time_text
 
 State = Literal["fine", "wrong", "away"]
@@ -357,7 +358,7 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
 def _verdicts(installation: Installation) -> Iterator[Observation]:
     found = installation.database.disbelieved
     for policy, requests in sorted(found.items(), key=lambda item: -item[1])[:LISTED_MAX]:
-        of = f" by {policy}" if policy else ""
+        of = {"": "", UNKNOWN_POLICY: " by a policy that is not in force"}.get(policy, f" by {policy}")
         yield Observation(
             "wrong",
             f"{requests:,} requests of the last hour were logged as denied{of}, and count, because no such "

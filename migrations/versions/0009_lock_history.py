@@ -59,17 +59,19 @@ def upgrade() -> None:
         sa.Column("cluster", NAME, nullable=False),
         sa.Column("topic_id", NAME, nullable=False),
         sa.Column("partition", sa.BigInteger(), nullable=False),
-        sa.Column("begin", sa.BigInteger(), nullable=False),
-        sa.Column("number", sa.BigInteger(), nullable=False),
-        sa.Column("next", sa.BigInteger(), nullable=False),
-        sa.Column("policy", sa.Text(), nullable=False),
-        sa.Column("caller", sa.Text(), nullable=False),
         sa.Column("logged_s", sa.BigInteger(), nullable=False),
         sa.Column("bucket_s", sa.BigInteger(), nullable=False),
+        sa.Column("caller", NAME, nullable=False),
+        sa.Column("policy", NAME, nullable=False),
+        sa.Column("series_digest", NAME, nullable=False),
         sa.Column("series", sa.Text(), nullable=False),
+        sa.Column("begin", sa.BigInteger(), nullable=False),
+        sa.Column("next", sa.BigInteger(), nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
-            *("cluster", "topic_id", "partition", "begin", "number"), name=op.f("pk_disbelieved")
+            *("cluster", "topic_id", "partition", "logged_s", "bucket_s", "caller", "policy"),
+            "series_digest",
+            name=op.f("pk_disbelieved"),
         ),
     )
     op.create_index(op.f("ix_disbelieved_logged_s"), "disbelieved", ["logged_s"])

@@ -221,15 +221,23 @@ def test_denials_that_no_lock_supports_are_found_by_their_policy(
     place = {"cluster": "c", "topic_id": "t", "partition": 0, "begin": 0, "next": 9, "series": "[]"}
     with engine.begin() as db:
         for number, (policy, logged_s, requests) in enumerate(
-            [("daily", minute_s, 3), ("daily", minute_s - 60, 1_200), ("", minute_s, 7), ("old", 60, 9)]
+            [
+                ("daily", minute_s, 3),
+                ("daily", minute_s - 60, 1_200),
+                ("", minute_s, 7),
+                ("?", minute_s, 2),
+                ("old", 60, 9),
+            ]
         ):
-            row = {"number": number, "policy": policy, "caller": "user:ann", "requests": requests}
+            row = {"series_digest": f"{number}", "policy": policy, "caller": "user:ann", "requests": requests}
             db.execute(sa.insert(disbelieved).values(**place, **row, logged_s=logged_s, bucket_s=logged_s))
     found = findings(gatelock, exit_code=1)["verdicts"]
     assert [finding["what"] for finding in found] == [
         "1,203 requests of the last hour were logged as denied by daily, and count, because no such lock was "
         "in force",
         "7 requests of the last hour were logged as denied, and count, because no such lock was in force",
+        "2 requests of the last hour were logged as denied by a policy that is not in force, and count, "
+        "because no such lock was in force",
     ]
 
 

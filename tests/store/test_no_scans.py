@@ -129,7 +129,7 @@ def fill_history(db: sa.Connection, today_s: int) -> None:
     for day in range(1, 30):
         began_s = today_s - day * DAY_S
         decisions += [
-            decided | {"begin": began_s, "number": n, "logged_s": began_s, "bucket_s": began_s}
+            decided | {"begin": n, "series_digest": f"{n}", "logged_s": began_s, "bucket_s": began_s}
             for n in range(200)
         ]
         until_ms = (began_s + DAY_S) * 1000

@@ -279,22 +279,23 @@ Index(
     sqlite_where=lock_history.c.ended_ms.is_(None),
 )
 
-# Denied requests that count, because no lock of the policy that their records name was in force: a row per
-# verdict of a flush, which counted the offsets from `begin` to `next`. Kept as long as the history.
+# Denied requests that count, because no lock of the policy that their records name was in force. A row per
+# caller, policy and minute, as buckets are; its requests are the first ones of the offsets from `begin` to
+# `next`: a lock may begin within the minute. Kept as long as the history.
 disbelieved = Table(
     "disbelieved",
     metadata,
     key("cluster"),
     key("topic_id"),
     key("partition", BigInteger),
-    key("begin", BigInteger),
-    key("number", BigInteger),  # of the verdict, from 0
-    Column("next", BigInteger, nullable=False),
-    text("policy"),
-    text("caller"),
-    Column("logged_s", BigInteger, nullable=False),  # the minute of the records' Kafka time
-    Column("bucket_s", BigInteger, nullable=False),  # the minute of the requests
+    key("logged_s", BigInteger),  # the minute of the records' Kafka time
+    key("bucket_s", BigInteger),  # the minute of the requests
+    key("caller"),
+    key("policy"),
+    key("series_digest"),  # of `series`, which may be too long for a key
     text("series"),  # in which they count, as JSON: a list of grouping, key, resource
+    Column("begin", BigInteger, nullable=False),
+    Column("next", BigInteger, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Index(None, "logged_s"),
 )

@@ -183,7 +183,8 @@ class SqlFlush:
         if not refuted:
             return counted.tables
         requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
-        verdict_decisions.store(self._db, counted.verdicts, refuted, counted.parts, requests_at)
+        policies = [policy.name for policy in plan.policies]
+        verdict_decisions.store(self._db, counted.verdicts, refuted, counted.parts, policies, requests_at)
         for index in refuted:
             verdict = counted.verdicts[index]
             self.disbelieved[verdict.part.source] += verdict.values[requests_at]

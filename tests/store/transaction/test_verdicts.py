@@ -103,11 +103,12 @@ class Log:
 
     def decisions(self) -> list[tuple[Any, ...]]:
         columns = disbelieved.c
-        chosen = sa.select(
-            columns.begin, columns.number, columns.next, columns.policy, columns.caller, columns.requests
-        )
+        chosen = sa.select(columns.begin, columns.next, columns.policy, columns.caller, columns.requests)
         with self.engine.connect() as db:
-            return [tuple(row) for row in db.execute(chosen.order_by(columns.begin, columns.number))]
+            return [
+                tuple(row)
+                for row in db.execute(chosen.order_by(columns.begin, columns.caller, columns.policy))
+            ]
 
 
 def denied(policy: str = "daily", **fields: Any) -> Request:
@@ -130,10 +131,20 @@ def test_a_lock_in_force_excuses_the_requests_that_it_denied(log: Log) -> None:
 def test_a_request_without_a_lock_counts_although_its_record_calls_it_denied(log: Log) -> None:
     flush = log.count(denied(), denied(), denied("other"), denied(""), {"path": "/a"})
     assert log.counts() == (5, 0)
-    assert log.decisions() == [(0, 0, 5, "", ANN, 1), (0, 1, 5, "daily", ANN, 2), (0, 2, 5, "other", ANN, 1)]
+    assert log.decisions() == [(0, 5, "", ANN, 1), (0, 5, "?", ANN, 1), (0, 5, "daily", ANN, 2)]
     assert flush.disbelieved == {"log": 4}
     assert (ANN, "daily") in locked(log.engine)  # the limit is reached
-    assert database_status(log.engine, 3_600_000).disbelieved == {"daily": 2, "": 1, "other": 1}
+    assert database_status(log.engine, 3_600_000).disbelieved == {"daily": 2, "": 1, "?": 1}
+
+
+def test_flushes_of_a_minute_and_names_that_clients_invent_share_a_row(log: Log) -> None:
+    for number in range(3):
+        log.count(denied(), denied(f"invented-{number}"))
+    assert log.decisions() == [(0, 6, "?", ANN, 3), (0, 6, "daily", ANN, 3)]
+    log.lock()
+    log.count(denied())
+    assert log.counts() == (6, 1)
+    assert log.decisions()[1] == (0, 6, "daily", ANN, 3), "the first three of its minute"
 
 
 def test_the_lock_of_another_policy_or_caller_excuses_nothing(log: Log) -> None:
@@ -215,7 +226,7 @@ def test_a_caller_in_the_overflow_is_believed_by_its_own_name(engine: sa.Engine,
     log.lock()
     log.count({"user": "first", "path": "/a"}, denied(), denied(user="eve"))
     assert log.counts(key="overflow:") == (1, 1)
-    assert [row[4] for row in log.decisions()] == ["user:eve"]
+    assert [row[3] for row in log.decisions()] == ["overflow:"]
 
 
 def test_the_greatest_of_denied_and_the_greatest_of_admitted_requests_stay_apart(log: Log) -> None:
@@ -245,20 +256,20 @@ def test_decisions_of_a_retry_come_behind_those_of_the_flush_with_the_same_offse
     with log.store.transaction() as flush:
         now = flush.check_plan(PLAN, log.version)
         flush.apply(PLAN, log.version, counter.drain(), now)
-    assert log.decisions() == [(0, 0, 1, "daily", ANN, 1), (0, 1, 1, "daily", "user:bob", 1)]
+    assert log.decisions() == [(0, 1, "daily", ANN, 1), (0, 1, "daily", "user:bob", 1)]
 
 
 def test_decisions_are_kept_as_long_as_the_history(log: Log, upkeep: SqlUpkeep) -> None:
     kept_s = HISTORY_KEPT_MS // 1000
     row = {"cluster": "c", "topic_id": "t", "partition": 0, "begin": 0, "next": 9, "policy": "daily",
-           "caller": ANN, "bucket_s": 0, "series": "[]", "requests": 1}  # fmt: skip
+           "caller": ANN, "bucket_s": 0, "series": "[]", "series_digest": "", "requests": 1}  # fmt: skip
     with writing(log.engine) as db:
         for number, moved_s in enumerate((-3600, 3600)):
             db.execute(
-                sa.insert(disbelieved), row | {"number": number, "logged_s": log.now_s - kept_s + moved_s}
+                sa.insert(disbelieved), row | {"begin": number, "logged_s": log.now_s - kept_s + moved_s}
             )
     upkeep.prune()
-    assert [number for _, number, *_ in log.decisions()] == [1]
+    assert [begin for begin, *_ in log.decisions()] == [1]
     assert timedelta(seconds=kept_s) >= timedelta(days=40)
 
 

@@ -8,8 +8,11 @@ request, or at that of its record's Kafka time, give or take DELAY_MS.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,8 +20,10 @@ from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.model import Partition, PartitionProgress, Verdict
-from analyzer.store.database.partition_keys import is_of, key_row_of
+from analyzer.store.database.partition_keys import key_row_of
+from analyzer.store.database.row_parameters import upsert_columns
 from analyzer.store.database.schema import disbelieved as table
+from analyzer.store.transaction.sql_joins import SQL_JOINS
 from analyzer.store.transaction.verdicts import lock_history
 from analyzer.store.transaction.verdicts.lock_history import Span
 
@@ -26,7 +31,20 @@ from analyzer.store.transaction.verdicts.lock_history import Span
 # record reaches Kafka after the request, and the clocks of machines differ.
 DELAY_MS = 120_000
 
+UNKNOWN_POLICY = "?"  # stands for all names that are no policy of the plan
+
 Place = tuple[str, str, str]  # scope, key and resource of a lock
+
+
+class DecisionKey(NamedTuple):
+    """Requests that are decided about in one row, `series` as JSON."""
+
+    part: Partition
+    logged_s: int
+    bucket_s: int
+    caller: str
+    policy: str
+    series: str
 
 
 def disbelieved(db: sa.Connection, verdicts: Sequence[Verdict]) -> set[int]:
@@ -86,27 +104,48 @@ def store(
     verdicts: Sequence[Verdict],
     chosen: Collection[int],
     parts: Iterable[PartitionProgress],
+    policies: Collection[str],
     requests_at: int,
 ) -> None:
     """Stores that the chosen verdicts (at least one) are not believed.
 
-    `parts` has the offsets that were counted; `requests_at` is the index of the requests in the values.
+    `parts` has the offsets that were counted, `policies` the names in the plan; `requests_at` is the index of
+    the requests in the values. Names that a client can invent make no rows of their own: policies outside of
+    the plan are one, and so are callers in the overflow.
     """
     offsets = {progress.part: (progress.start, progress.next) for progress in parts}
-    by_part: dict[Partition, list[Verdict]] = defaultdict(list)
-    for index in sorted(chosen):
-        by_part[verdicts[index].part].append(verdicts[index])
-    rows = []
-    for part, found in sorted(by_part.items()):
+    requests = Counter[DecisionKey]()
+    for index in chosen:
+        one = verdicts[index]
+        caller = OVERFLOW if any(series.key == OVERFLOW for series in one.series) else one.caller
+        policy = one.policy if one.policy in ("", *policies) else UNKNOWN_POLICY
+        at = DecisionKey(one.part, one.logged_s, one.bucket_s, caller, policy, json.dumps(one.series))
+        requests[at] += one.values[requests_at]
+    for part, found in groupby(sorted(requests), key=lambda at: at.part):
         begin, next_ = offsets[part]
-        # A retry counts rejected records behind the begin of an earlier flush.
-        last = sa.select(sa.func.max(table.c.number)).where(is_of(table, part), table.c.begin == begin)
-        first = (-1 if (stored := db.execute(last).scalar()) is None else stored) + 1
-        rows += [
-            key_row_of(part)
-            | {"begin": begin, "number": number, "next": next_, "policy": one.policy, "caller": one.caller,
-               "logged_s": one.logged_s, "bucket_s": one.bucket_s, "series": json.dumps(one.series),
-               "requests": one.values[requests_at]}
-            for number, one in enumerate(found, first)
-        ]  # fmt: skip
-    db.execute(sa.insert(table), rows)
+        keys = list(found)
+        upsert_columns(
+            db,
+            table,
+            {
+                **key_row_of(part),
+                "logged_s": [at.logged_s for at in keys],
+                "bucket_s": [at.bucket_s for at in keys],
+                "caller": [at.caller for at in keys],
+                "policy": [at.policy for at in keys],
+                "series_digest": [sha256(at.series.encode()).hexdigest()[:32] for at in keys],
+                "series": [at.series for at in keys],
+                "begin": begin,
+                "next": next_,
+                "requests": [requests[at] for at in keys],
+            },
+            _add_requests,
+        )
+
+
+def _add_requests(dialect: str, stored: sa.Table, new: Any) -> dict[str, Any]:
+    # A retry counts records from before the last flush.
+    return {
+        "next": SQL_JOINS["max"].upsert(dialect, stored.c.next, new.next),
+        "requests": stored.c.requests + new.requests,
+    }
