@@ -31,7 +31,7 @@ from analyzer.store.transaction.verdicts.lock_history import Span
 # record reaches Kafka after the request, and the clocks of machines differ.
 DELAY_MS = 120_000
 
-UNKNOWN_POLICY = "?"  # stands for all names that are no policy of the plan
+UNKNOWN_POLICY = "?"  # stands for all names that the plan does not have
 
 Place = tuple[str, str, str]  # scope, key and resource of a lock
 
@@ -110,7 +110,7 @@ def store(
     """Stores that the chosen verdicts (at least one) are not believed.
 
     `parts` has the offsets that were counted, `policies` the names in the plan; `requests_at` is the index of
-    the requests in the values. Names that a client can invent make no rows of their own: policies outside of
+    the requests in the values. Names that a client can invent make no separate rows: policies outside of
     the plan are one, and so are callers in the overflow.
     """
     offsets = {progress.part: (progress.start, progress.next) for progress in parts}
