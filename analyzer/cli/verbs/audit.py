@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, open_database
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
     from analyzer.store.reports.audit import Audit, PartitionLedger
     from analyzer.store.reports.grouping_differences import GroupingDifference
     from analyzer.store.transaction.gaps import RecordedGap
 
 NOT_SHOWN = (
-    "not compared with the log: a record that is missing among the holes, or that counts under the name of "
-    "another caller, may not show in the tables; no command reads the log again"
+    "not compared with the log: a record that is missing among the holes shows in `gatelock audit --kafka` "
+    "only, which reads the topics again; one that counts under the name of another caller may not show"
 )
 SKIPPED_MAX = 10  # skipped ranges printed below the table
 SUMS = ("buckets", "counted", "overflow", "days_read", "days_proved", "days_deleted", "equal")
@@ -31,6 +33,9 @@ def audit(
     every_day: Annotated[
         bool, typer.Option("--all", help="Read the buckets of every day, also of those proved earlier.")
     ] = False,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Read the topics again, and count their records.")
+    ] = False,
 ) -> None:
     """Compare everything that was counted with itself.
 
@@ -43,8 +48,10 @@ def audit(
     other offsets without a record. Exit code 1 if anything differs.
 
     The tables alone do not show whether a record is missing where offsets have holes, as transactions and
-    compaction leave them, or whether a count has the right caller where nothing else counts it. That takes
-    the log itself, and no command reads it again yet.
+    compaction leave them, or whether a count has the right caller where nothing else counts it. With --kafka
+    the topics are read again, from where counting began up to the stored offset, without a consumer group:
+    the number of their records must be that of the records seen. Where retention has deleted the first ones
+    the numbers are shown and not compared. Exit code 3 if Kafka does not answer.
 
     Example: gatelock audit --json
     """
@@ -55,6 +62,7 @@ def audit(
         from analyzer.store.transaction.catalog import sum_name
 
         found = compare(engine, every_day=every_day)
+        logs = _in_kafka(found, load_settings(context, config)) if kafka else []
         if json:
             partitions = [
                 {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
@@ -75,29 +83,75 @@ def audit(
                 "locks": [one._asdict() for one in found.locks],
             }
             numbers = {"partitions": partitions, **counted, "differing": differing}
-            json_lines([{**numbers, **other, "gaps": skipped}])
+            of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
+            json_lines([{**numbers, **other, "gaps": skipped, **of_logs}])
         else:
-            _print(found)
-        if not found.equal:
+            _print(found, logs)
+        if not found.equal or any(log.equal is False for log in logs):
             raise typer.Exit(FOUND)
 
 
-def _print(found: Audit) -> None:
-    from analyzer.cli.output import format_second, plural, table
+class ReadLog(NamedTuple):
+    """The records of a partition in Kafka, beside those that analyzers have seen.
 
-    has_duplicates = any(ledger.duplicate for ledger in found.partitions)
-    columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
-    rows = []
+    Attributes:
+        first: The first offset that Kafka still has, or at which counting began.
+        next: The stored offset, up to which they were read.
+        records: How many Kafka has.
+        seen: How many analyzers have seen.
+        equal: Whether the numbers are equal; None where they cannot be compared, because of retention or of
+            a log that was cut off and written again.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    next: int
+    records: int
+    seen: int
+    equal: bool | None
+
+
+def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
+    """Reads the log of each partition of the configured topics. Exits with 3 if Kafka does not answer."""
+    from analyzer.core.model import Partition
+    from analyzer.kafka.probes.record_counts import LogUnreadable, count_records
+
+    topics = {source.topic for source in settings.sources if source.topic}
+    read = []
     for ledger in found.partitions:
-        holes = "" if (known := _holes(ledger)) is None else known
-        verdict = "=" if ledger.equal else "differs"
-        rows.append([*(getattr(ledger, name) for name in columns), holes, verdict])
-    table([*columns, "holes", ""], rows, "nothing was read yet")
-    for ledger in found.partitions:
-        if ledger.holes < 0:
-            where = f"{ledger.topic}[{ledger.partition}]"
-            more = plural(-ledger.holes, "record")
-            say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
+        if _holes(ledger) is None or ledger.topic not in topics:
+            continue
+        part = Partition(ledger.cluster, ledger.topic_id, ledger.partition, ledger.source, ledger.topic)
+        skipped = [
+            (gap.gap.start, gap.accepted_to)
+            for gap in found.skipped
+            if gap.part == part and gap.skipped and gap.accepted_to is not None
+        ]
+        begin = ledger.begin or 0
+        try:
+            first, records = count_records(part, begin, ledger.next, skipped, settings.kafka.client())
+        except LogUnreadable as error:
+            say(f"cannot read the log: {error}", err=True)
+            raise typer.Exit(UNREACHABLE) from error
+        is_whole = first == ledger.begin and not ledger.recounted
+        equal = records == ledger.seen if is_whole else None
+        read.append(ReadLog(part.topic, part.number, first, ledger.next, records, ledger.seen, equal))
+    return read
+
+
+def _print_log(log: ReadLog) -> None:
+    verdict = {True: "equal", False: "NOT EQUAL", None: "not comparable: the log has lost records since"}
+    say(
+        f"{log.topic}[{log.partition}]: {log.records:,} records in Kafka from offset {log.first:,} to "
+        f"{log.next:,}, {log.seen:,} seen: {verdict[log.equal]}"
+    )
+
+
+def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
+    from analyzer.cli.output import format_second, plural
+
+    _print_ledgers(found)
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
     say(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
     say(
@@ -116,8 +170,28 @@ def _print(found: Audit) -> None:
         say(f"{renamed:,} of these count under another name of their request: its caller's name was unusable")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
-    if found.partitions:
+    for log in logs:
+        _print_log(log)
+    if found.partitions and not logs:
         say(NOT_SHOWN)
+
+
+def _print_ledgers(found: Audit) -> None:
+    from analyzer.cli.output import plural, table
+
+    has_duplicates = any(ledger.duplicate for ledger in found.partitions)
+    columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
+    rows = []
+    for ledger in found.partitions:
+        holes = "" if (known := _holes(ledger)) is None else known
+        verdict = "=" if ledger.equal else "differs"
+        rows.append([*(getattr(ledger, name) for name in columns), holes, verdict])
+    table([*columns, "holes", ""], rows, "nothing was read yet")
+    for ledger in found.partitions:
+        if ledger.holes < 0:
+            where = f"{ledger.topic}[{ledger.partition}]"
+            more = plural(-ledger.holes, "record")
+            say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
 
 
 def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
