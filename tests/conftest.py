@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,12 +182,15 @@ def database_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
 def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database with all tables, copied from one that was migrated once."""
     if database == "sqlite":
-        copy = tmp_path / "gatelock.db"
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), copy)
-        yield f"sqlite:///{copy}"
+        from tests.support.fresh_databases import copy_sqlite
+
+        yield copy_sqlite(request.getfixturevalue("sqlite_template"), tmp_path / "gatelock.db")
         return
+    from tests.support.fresh_databases import begin_history
+
     postgres: Postgres = request.getfixturevalue("postgres")
     url = postgres.new_database(template=request.getfixturevalue("postgres_template"))
+    begin_history(url)
     yield url
     postgres.drop(url)
 

@@ -65,7 +65,9 @@ def test_a_record_that_was_passed_over_among_the_holes_is_found(here: Installati
     assert lines(here, 1)[0].endswith("25 records in Kafka from offset 0 to 32, 24 seen: NOT EQUAL")
 
 
-def test_what_retention_has_deleted_is_not_compared(here: Installation, real_kafka: RealKafka) -> None:
+def test_records_that_retention_has_deleted_are_not_compared(
+    here: Installation, real_kafka: RealKafka
+) -> None:
     admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
     try:
         admin.delete_records({TopicPartition(here.topic, 1): 12})

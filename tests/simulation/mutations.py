@@ -15,8 +15,8 @@ from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging import judge, kinds, quota
 from analyzer.core.judging import totals as judging_totals
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import NEVER, Sum
-from analyzer.core.model import FeedResult, Lag, Partition, PartitionProgress
+from analyzer.core.judging.totals import NEVER, Growth, Sum
+from analyzer.core.model import CountTable, FeedResult, Lag, Partition, PartitionProgress
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.partitions import AssignedPartitions
 from analyzer.pipeline import Pipeline
@@ -168,8 +168,15 @@ def filling_without_the_position(patch: Patch) -> None:
 
 def empty_resources_judged(patch: Patch) -> None:
     """Requests without a resource grow a total, whose lock is one on all resources."""
-    for module in (judge, judging_totals):
-        patch.setattr(module, "is_judged", lambda _grouping, key, _resource: key not in NOT_CALLERS)
+    growth, mark = judging_totals._growth, "\0"
+
+    def grow(sum_: Any, table: CountTable, filled_to: Any) -> Growth:
+        marked = table._replace(resources=[resource or mark for resource in table.resources])
+        grown = growth(sum_, marked, filled_to)
+        return grown._replace(resources=[resource.removeprefix(mark) for resource in grown.resources])
+
+    patch.setattr(judging_totals, "_growth", grow)
+    patch.setattr(judge, "is_judged", lambda _grouping, key, _resource: key not in NOT_CALLERS)
 
 
 def activation_without_clearing(patch: Patch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -15,6 +14,7 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.simulated_analyzers import empty_tables
+from tests.support.fresh_databases import copy_sqlite
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -33,9 +33,7 @@ def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
     of a second.
     """
     if database == "sqlite":
-        copy = tmp_path / "gatelock.db"
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), copy)
-        return f"sqlite:///{copy}"
+        return copy_sqlite(request.getfixturevalue("sqlite_template"), tmp_path / "gatelock.db")
     url: str = request.getfixturevalue("shared_postgres_url")
     engine = open_engine(url)
     empty_tables(engine)
