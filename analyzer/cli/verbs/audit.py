@@ -56,35 +56,14 @@ def audit(
     Example: gatelock audit --json
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.cli.nouns.gaps import fields_of
-        from analyzer.cli.output import format_second, json_lines
+        from analyzer.cli.output import json_lines
         from analyzer.store.reports.audit import audit as compare
-        from analyzer.store.transaction.catalog import sum_name
 
         found = compare(engine, every_day=every_day)
         logs = _in_kafka(found, load_settings(context, config)) if kafka else []
         if json:
-            partitions = [
-                {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
-                for ledger in found.partitions
-            ]
-            skipped = [fields_of(gap) for gap in found.skipped]
-            counted = {name: getattr(found, name) for name in SUMS}
-            differing = [
-                {"day": format_second(day.day_s), "counted": day.counted, "in_buckets": day.in_buckets}
-                for day in found.differing
-            ]
-            other = {
-                "groupings": list(map(_grouping_fields, found.groupings)),
-                "totals": [
-                    {"sum": sum_name(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
-                    for of, one in found.totals
-                ],
-                "locks": [one._asdict() for one in found.locks],
-            }
-            numbers = {"partitions": partitions, **counted, "differing": differing}
             of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
-            json_lines([{**numbers, **other, "gaps": skipped, **of_logs}])
+            json_lines([_fields(found) | of_logs])
         else:
             _print(found, logs)
         if not found.equal or any(log.equal is False for log in logs):
@@ -192,6 +171,32 @@ def _print_ledgers(found: Audit) -> None:
             where = f"{ledger.topic}[{ledger.partition}]"
             more = plural(-ledger.holes, "record")
             say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
+
+
+def _fields(found: Audit) -> dict[str, object]:
+    """Returns what --json prints."""
+    from analyzer.cli.nouns.gaps import fields_of
+    from analyzer.cli.output import format_second
+    from analyzer.store.transaction.catalog import sum_name
+
+    return {
+        "partitions": [
+            {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
+            for ledger in found.partitions
+        ],
+        **{name: getattr(found, name) for name in SUMS},
+        "differing": [
+            {"day": format_second(day.day_s), "counted": day.counted, "in_buckets": day.in_buckets}
+            for day in found.differing
+        ],
+        "groupings": list(map(_grouping_fields, found.groupings)),
+        "totals": [
+            {"sum": sum_name(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
+            for of, one in found.totals
+        ],
+        "locks": [one._asdict() for one in found.locks],
+        "gaps": [fields_of(gap) for gap in found.skipped],
+    }
 
 
 def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
