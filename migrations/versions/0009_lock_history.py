@@ -54,6 +54,10 @@ def upgrade() -> None:
         "SELECT scope, key, resource, policy, until_ms, began_ms, '' FROM locks "
         "WHERE action IN ('deny', 'slow')"
     )
+    _create_disbelieved()
+
+
+def _create_disbelieved() -> None:
     op.create_table(
         "disbelieved",
         sa.Column("cluster", NAME, nullable=False),

@@ -64,3 +64,4 @@ def test_two_rotations_while_the_database_is_away_lose_nothing(
         wait_until(lambda: counted(url) == 4 * LINES, 30, lambda: (counted(url), analyzer.log[-5:]))
     finally:
         analyzer.end()
+    assert counted(url) == 4 * LINES, "and nothing twice"

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -87,6 +88,18 @@ class World:
 
 def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
     return Authenticator(lambda: known, time.monotonic)
+
+
+@contextmanager
+def serving_to_a_token(world: World) -> Iterator[str]:
+    """Yields the URL of a server that has a token with the scope read, gatelock_shop."""
+    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    state = AppState(
+        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
+    )
+    with serving(create_app(state), ("127.0.0.1", 0)) as address:
+        assert address is not None
+        yield f"http://127.0.0.1:{address[1]}"
 
 
 @pytest.fixture
@@ -450,13 +463,8 @@ def test_without_a_token_problems_have_no_contents(world: World) -> None:
     world.health.dependency_failed("database", f"connection to db7:5432 as ann failed: {secret}")
     world.health.job_failed("prune", secret)
     world.source_problems = {part.topic: f"stopped: {secret}", "kafka-login": f"SASL: {secret}"}
-    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
-    state = AppState(
-        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
-    )
-    with serving(create_app(state), ("127.0.0.1", 0)) as address:
-        assert address is not None
-        url = f"http://127.0.0.1:{address[1]}/readyz"
+    with serving_to_a_token(world) as server:
+        url = f"{server}/readyz"
         answer = plain_http.get(url)
         assert answer.status_code == 503
         assert answer.json() == {
@@ -486,13 +494,8 @@ def test_without_a_token_metrics_have_no_paths(world: World) -> None:
         )
     )
     world.source_problems = {part.topic: "cannot be read", "/srv/old/access.log": "cannot be read"}
-    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
-    state = AppState(
-        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
-    )
-    with serving(create_app(state), ("127.0.0.1", 0)) as address:
-        assert address is not None
-        url = f"http://127.0.0.1:{address[1]}/metrics"
+    with serving_to_a_token(world) as server:
+        url = f"{server}/metrics"
         found = plain_http.get(url)
         assert "/var/log" not in found.text
         assert "/srv" not in found.text

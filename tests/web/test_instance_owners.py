@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.settings import Settings, load
+from analyzer.config.settings import Settings
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.store.database.engine import NowMs, open_engine, writing
@@ -29,20 +28,6 @@ from tests.support.gate_reports import gate_status
 from tests.support.waiting import wait_until
 
 WEB = "web:1:a"
-
-
-@pytest.fixture
-def settings(tmp_path: Path, migrated_url: str) -> Settings:
-    file = tmp_path / "gatelock.toml"
-    file.write_text(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n')
-    return load(file)
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from analyzer.cli import app
-from analyzer.config.settings import Settings, load
+from analyzer.config.settings import Settings
 from analyzer.core.fleet.refused_requests import REASONS
 from analyzer.errors import StoreAway
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.tokens import create, revoke
 from analyzer.store.reports.gate_reports import reporting_gates
 from analyzer.store.reports.refused_clients import RefusalCount, refused_clients
@@ -35,23 +34,11 @@ from tests.support.waiting import PATIENCE_S, wait_for, wait_until
 
 
 @pytest.fixture
-def settings(tmp_path: Path, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    file = tmp_path / "gatelock.toml"
-    file.write_text(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n')
+def url(
+    settings: Settings, engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A server whose waits are short, in the folder of its configuration."""
     monkeypatch.chdir(tmp_path)
-    return load(file)
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def url(settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server whose waits are short."""
     monkeypatch.setattr(module, "STORE_EVERY_S", 0.1)
     monkeypatch.setattr(module, "TOKENS_CACHED_S", 0.1)
     monkeypatch.setattr(gates_endpoint, "STORE_EVERY_S", 0.05)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.settings import Settings, load
+from analyzer.config.settings import Settings
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction import lock_feed
 from analyzer.web import feed_cache
 from analyzer.web.wiring import web_application
@@ -25,20 +22,6 @@ NOW = datetime.now(UTC)
 LOCK = Lock("caller", "api_key:acme", "daily", NOW, NOW + timedelta(hours=1))
 COMMIT_AFTER_S = 0.5
 SOON_S = 6.0  # half of the time to the next refresh that is not notified
-
-
-@pytest.fixture
-def settings(tmp_path: Path, migrated_url: str) -> Settings:
-    file = tmp_path / "gatelock.toml"
-    file.write_text(f'[database]\nurl = "{migrated_url}"\n[analyzer]\nhttp = "127.0.0.1:0"\n')
-    return load(file)
-
-
-@pytest.fixture
-def engine(migrated_url: str) -> Iterator[sa.Engine]:
-    engine = open_engine(migrated_url)
-    yield engine
-    engine.dispose()
 
 
 def publish(engine: sa.Engine, change: Change) -> None:
