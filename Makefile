@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-limits bench-gate audit constraints
+.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ spec: $(READY) $(SERVERS)  ## the formal model in docs/spec, every configuration
 
 bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 	@$(PY) -m tests.benchmarks $(ARGS)
+
+bench-judge: $(READY) $(SERVERS)  ## what policies cost a flush, and analyzers each other
+	@$(PY) -m tests.benchmarks.judge $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)

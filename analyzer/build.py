@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,11 @@ import sqlalchemy as sa
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
+from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.value_rules import SecretMissing
 from analyzer.daemon import Daemon, LoopObserver, log_notes
 from analyzer.errors import CannotCount
@@ -59,6 +61,8 @@ class Observer(LoopObserver, JobObserver, Protocol):
     """Receives the events of the loop and of the jobs."""
 
     def locks_ended(self, changes: Sequence[Change]) -> None: ...
+
+    def notices_raised(self, notices: Sequence[Notice]) -> None: ...
 
 
 @contextmanager
@@ -138,8 +142,12 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     """Returns the retry of rejected records, by the plan in force. Raises StoreAway, SchemaBehind."""
     file = settings.plan()
     plan = plan_in_force(engine) or file
-    differing = differing_sources(plan, file)
-    by = plan.with_sources(without_limits(dict(file.sources) | dict(plan.sources)))
+    added = {name: mapping for name, mapping in file.sources.items() if name not in plan.sources}
+    # Transactions have no place for counts with a weight before its source is in the plan.
+    weighted = {name for name, mapping in added.items() if mapping.has_weight}
+    known = {name: mapping for name, mapping in added.items() if name not in weighted}
+    by = plan.with_sources(without_limits(known | dict(plan.sources)))
+    differing = differing_sources(plan, file) | weighted
     return RejectRetry(
         SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by, digests_of(settings)), differing
     )
@@ -153,9 +161,28 @@ def wall_ms() -> int:
 def new_counter(plan: Plan, digests: Iterable[NameDigest] = ()) -> Counter:
     """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there."""
     try:
-        return PythonCounter(plan.sources, plan.groupings, plan.meters, digests=digests)
+        return PythonCounter(
+            plan.sources,
+            plan.groupings,
+            plan.meters,
+            slots=plan.slot_layouts,
+            digests=digests,
+            distinct=plan.distinct_layouts,
+        )
     except SecretMissing as missing:
         raise CannotCount(f"{missing}: give this analyzer the same digest_secret as the others") from missing
+
+
+def with_own_sources(plan: Plan, own: Mapping[str, SourceMapping]) -> Plan:
+    """Returns the plan with exactly the sources `own`.
+
+    What the plan lacks is counted by the configuration until it is added. Raises CannotCount for the first
+    source with a weight: flushes have no place for its counts before it is in the plan.
+    """
+    by = plan.with_sources({name: plan.sources.get(name, mapping) for name, mapping in own.items()})
+    if len(by.bucket_meters) > len(plan.bucket_meters):
+        raise CannotCount("the plan in force has no weights yet: upgrade analyzers of earlier versions first")
+    return by
 
 
 def digests_of(settings: Settings) -> list[NameDigest]:
@@ -195,11 +222,8 @@ def _daemon(
     own, digests = settings.plan().sources, digests_of(settings)
 
     def counter_for(plan: Plan) -> Counter:
-        # What the plan lacks is counted by the configuration until it is added. Sources of other machines may
-        # need secrets that are not here.
-        return new_counter(
-            plan.with_sources({name: plan.sources.get(name, own[name]) for name in own}), digests
-        )
+        # Sources of other machines may need secrets that are not here.
+        return new_counter(with_own_sources(plan, own), digests)
 
     pipeline = Pipeline(
         source=source,
@@ -217,7 +241,14 @@ def _daemon(
 def _warden(settings: Settings, health: Observer) -> JobRunner:
     engine = open_engine(settings.database.address)
     upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
-    return _runner("warden", settings, engine, upkeep, lock_jobs(upkeep, health.locks_ended), health)
+    return _runner(
+        "warden",
+        settings,
+        engine,
+        upkeep,
+        lock_jobs(upkeep, health.locks_ended, health.notices_raised),
+        health,
+    )
 
 
 def _upkeep(settings: Settings, health: Observer) -> JobRunner:

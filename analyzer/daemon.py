@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from analyzer.core.judging.earned_notices import LOG_LINE
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Gap, Partition
@@ -290,6 +291,8 @@ class Daemon:
                     "locked %s until %s: %s by %s: %s",
                     lock.key, lock.until, lock.action, lock.policy, lock.detail,
                 )  # fmt: skip
+        for notice in result.notices:
+            log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
         counted = result.counted
         overflow = sum(progress.overflow for progress in counted.parts)
         if overflow:

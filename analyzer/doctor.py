@@ -473,6 +473,17 @@ def _unmet_locks(installation: Installation) -> Iterator[Observation]:
         yield Observation("wrong", more, "see `gatelock gates locks`")
 
 
+def _waiting(installation: Installation) -> Iterator[Observation]:
+    number = installation_status(installation.engine, head()).waiting_judgements
+    if number:
+        lag_s = max((part.behind_s for part in installation.partitions), default=0.0)
+        yield Observation(
+            "wrong",
+            f"judgements wait: {number:,} totals, the analyzers are {lag_s:.0f} s behind",
+            "no surge or share is locked until the backlog is counted; add analyzers if it grows",
+        )
+
+
 def _sql_gates(installation: Installation) -> Iterator[Observation]:
     found = gate_connections(installation.engine)
     if found is not None and found.gates > SQL_GATES_MAX:
@@ -577,5 +588,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _refused),
     ("gates", _sql_gates),
     ("locks", _unmet_locks),
+    ("locks", _waiting),
     ("callers", _callers),
 )

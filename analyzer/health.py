@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.model import Gap, Lag, Partition
 from analyzer.metrics import Metrics
 from analyzer.pipeline import FlushResult
@@ -64,6 +65,7 @@ class Health:
         self.lags = result.lags
         self.flush_committed_s = self.uptime_s()
         self.metrics.record_flush(result.counted, result.changes, result.seconds, result.disbelieved)
+        self.metrics.record_notices(result.notices)
         if result.changes:
             self.on_feed_change()
 
@@ -92,6 +94,10 @@ class Health:
         self.metrics.record_lock_changes(changes)
         if changes:
             self.on_feed_change()
+
+    def notices_raised(self, notices: Sequence[Notice]) -> None:
+        """Records the notices of totals that the warden judged."""
+        self.metrics.record_notices(notices)
 
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""

@@ -18,6 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
 from gatekeeper.model import Change, Set
 
@@ -59,7 +60,7 @@ RENAMED = Metric(
     "gatelock_renamed_records_total",
     "counter",
     "Records counted under another name of their request, its address or `unnamed:`, because the name of "
-    "their caller was missing or unusable.",
+    "their caller was missing or unusable, or did not count by `count_if`.",
     PARTITION,
 )
 DISBELIEVED = Metric(
@@ -67,6 +68,12 @@ DISBELIEVED = Metric(
     "counter",
     "Requests that their records call denied and that count nevertheless, because no lock was in force.",
     ("source",),
+)
+NOTICES = Metric(
+    "gatelock_notices_total",
+    "counter",
+    "Notices of thresholds that this analyzer raised, by policy.",
+    ("policy",),
 )
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
@@ -123,6 +130,11 @@ ACTIVE_LOCKS = Metric(
 SUSPENDED = Metric(
     "gatelock_suspended", "gauge", "1 while `gatelock locks suspend` keeps every gate open, otherwise 0."
 )
+WAITING = Metric(
+    "gatelock_waiting_judgements",
+    "gauge",
+    "Series at their limit that are not judged before the analyzers have caught up with a backlog.",
+)
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))
 
@@ -139,6 +151,7 @@ class Measurements(NamedTuple):
     suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
     failing_jobs: Collection[str] = ()
+    waiting_judgements: int | None = None
     has_paths: bool = True  # of files; otherwise their names alone
 
 
@@ -153,6 +166,7 @@ class Metrics:
         self._overflow = self._counter(OVERFLOW)
         self._renamed = self._counter(RENAMED)
         self._disbelieved = self._counter(DISBELIEVED)
+        self._notices = self._counter(NOTICES)
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
         self._refused = self._counter(REFUSED)
@@ -184,6 +198,11 @@ class Metrics:
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
         self.record_lock_changes(changes)
+
+    def record_notices(self, notices: Sequence[Notice]) -> None:
+        """Counts notices that were raised."""
+        for notice in notices:
+            self._notices.labels(notice.at.policy).inc()
 
     def record_lock_changes(self, changes: Sequence[Change]) -> None:
         """Counts locks that were set, extended or cleared."""
@@ -243,6 +262,7 @@ class _Collector(Collector):
         yield _gauge(FAILING_JOBS, {(name,): 1 for name in now.failing_jobs})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
         yield _gauge(SUSPENDED, {(): now.suspended})
+        yield _gauge(WAITING, {(): now.waiting_judgements})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})
 

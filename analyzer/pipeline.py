@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
@@ -81,6 +82,10 @@ class FlushTransaction(Protocol):
         No lock supports their verdict.
         """
 
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """The notices that `apply` raised."""
+
 
 class Store(Protocol):
     """Keeps counts, offsets and locks together."""
@@ -111,6 +116,7 @@ class FlushResult(NamedTuple):
     seconds: float
     in_force: Agreement | None = None  # the proposal that came in force with this transaction
     disbelieved: Mapping[str, int] = {}  # see `FlushTransaction`
+    notices: Sequence[Notice] = ()
 
 
 class FlushExecutor(Protocol):
@@ -257,8 +263,9 @@ class Pipeline:
                     now = transaction.check_plan(agreement.in_force, version)
                 plan = agreement.in_force if in_force is None else in_force.plan
                 changes = transaction.apply(plan, version, counted, now)
-                disbelieved = transaction.disbelieved
-            return FlushResult(counted, lags, changes, self.uptime_s() - began_s, in_force, disbelieved)
+                disbelieved, notices = transaction.disbelieved, transaction.notices
+            seconds = self.uptime_s() - began_s
+            return FlushResult(counted, lags, changes, seconds, in_force, disbelieved, notices)
 
         self.in_flight = self.executor.submit(store)
 

@@ -15,7 +15,21 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
-from analyzer.cli.nouns import db, events, gaps, gates, locks, policies, rejects, sources, tokens
+from analyzer.cli.nouns import (
+    callers,
+    db,
+    events,
+    exempt,
+    gaps,
+    gates,
+    locks,
+    notices,
+    overrides,
+    policies,
+    rejects,
+    sources,
+    tokens,
+)
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
 from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, run, serve, usage
@@ -74,7 +88,11 @@ app.command("audit")(audit.audit)
 app.command("import")(import_.import_)
 app.command("demo")(demo.demo)
 app.add_typer(locks.app, name="locks")
+app.add_typer(notices.app, name="notices")
 app.add_typer(policies.app, name="policies")
+app.add_typer(callers.app, name="callers")
+app.add_typer(overrides.app, name="overrides")
+app.add_typer(exempt.app, name="exempt")
 app.add_typer(gates.app, name="gates")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")

@@ -11,19 +11,23 @@ from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.policies import SHARE_S, SURGE_S_MAX, LimitReadings, PolicyTable
+from analyzer.config.tables.shares import PART
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, closest, format_duration, quote, suggestion
-from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.groupings import BY_RESOURCE, NOT_BY_RESOURCE, grouping_of
 from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
-from analyzer.core.counting.meters import JOINS, REQUESTS
-from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, own_delay
+from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
+from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
 from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.windows import HOUR_S
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
+FLOORS: Mapping[Unit, str] = {"duration": "500ms/s", "decimal": "50.00/s", "bytes": "2 MiB/s"}
 
 
 class ParsedTables(NamedTuple):
@@ -34,11 +38,14 @@ class ParsedTables(NamedTuple):
     sources: Mapping[int, SourceTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]
+    overrides: Mapping[int, OverrideTable]
 
     @property
     def metered(self) -> frozenset[str]:
-        """Fields whose value some meter takes; they are numbers, even where they are not declared so."""
-        return frozenset(meter.field for meter in self.meters.values() if meter.field is not None)
+        """Fields whose sum or maximum some meter takes: numbers, even where they are not declared so."""
+        return frozenset(
+            meter.number_field for meter in self.meters.values() if meter.number_field is not None
+        )
 
 
 def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
@@ -46,12 +53,15 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _kafka(tables.kafka)
     yield from _analyzer(tables.analyzer)
     for index, source in tables.sources.items():
-        yield from _source(("sources", index), source, tables.metered)
-        yield from _digests(("sources", index, "fields"), source.fields, tables)
+        yield from _source(("sources", index), source, tables.metered | source.weights)
+        yield from _weight(("sources", index), source, tables.metered)
+        yield from _digests(("sources", index, "fields"), source, tables)
     for index, meter in tables.meters.items():
-        yield from _meter(("meters", index), meter, tables.sources)
+        yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
         yield from _policy(("policies", index), policy, tables)
+    for index, override in tables.overrides.items():
+        yield from _override(("overrides", index), override, tables)
     yield from _duplicate_sources(tables.sources)
     yield from _duplicates("meters", "name", {index: meter.name for index, meter in tables.meters.items()})
     yield from _duplicates(
@@ -145,6 +155,7 @@ def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterat
     yield from _parts_of_format(at, source)
     yield from _callers(at, source, metered)
     yield from _conditions((*at, "deny_if"), source.deny_if, {0: source})
+    yield from _count_if((*at, "count_if"), source)
     yield from _groupings(at, source)
     for name, entry in source.fields.plain.items():
         yield from _field((*at, "fields", name), name, entry, metered)
@@ -161,6 +172,13 @@ def _parts_of_format(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
                 f"a {source.format} line has no part {quote('.'.join(entry.path))}",
                 f"use {alternatives(parts)}",
             )
+
+
+def _count_if(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+    """Faults of conditions that cannot hold, and of those that have nothing to decide."""
+    yield from _conditions(at, {name: wanted.values for name, wanted in source.count_if.items()}, {0: source})
+    if source.count_if and set(source.callers) == {"address"}:
+        yield KeyFault(at, "has no effect: each caller is an address", "remove it")
 
 
 def _groupings(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
@@ -209,7 +227,7 @@ def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -
     if entry.kind == "text" and name in metered:
         yield KeyFault(
             (*at, "kind"),
-            'must not be "text": a meter takes the value as a number',
+            'must not be "text": its value is taken as a number',
             'write "whole", "decimal", "duration" or "bytes"',
         )
     if not entry.is_declared_number and name not in metered:
@@ -220,12 +238,13 @@ def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -
         yield KeyFault((*at, "default"), "a required number has no default", "remove default or required")
 
 
-def _digests(at: KeyPath, fields: FieldsTable, tables: ParsedTables) -> Iterator[KeyFault]:
+def _digests(at: KeyPath, source: SourceTable, tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults of fields that are counted by their digest."""
-    for name, entry in fields.plain.items():
+    metered = tables.metered | source.weights
+    for name, entry in source.fields.plain.items():
         if entry.digest is None:
             continue
-        if entry.is_declared_number or name in tables.metered:
+        if entry.is_declared_number or name in metered:
             yield KeyFault((*at, name, "digest"), "applies to text only", "remove it")
         elif tables.analyzer.digest is None:
             yield KeyFault(
@@ -233,6 +252,24 @@ def _digests(at: KeyPath, fields: FieldsTable, tables: ParsedTables) -> Iterator
                 "needs a secret",
                 'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET',
             )
+
+
+def _weight(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+    """Faults of the field with the number of requests of a record; `metered` has the fields of meters."""
+    if source.weight is None:
+        return
+    entry, name = source.fields.plain.get(source.weight), quote(source.weight)
+    if source.weight not in (*source.fields.names, "time"):
+        what = f"no field is named {name}"
+        yield KeyFault((*at, "weight"), what, _map_it(source.weight, source.fields.names))
+    elif entry is None or (entry.kind != "text" and entry.number_kind != "whole"):
+        yield KeyFault((*at, "weight"), f"{name} is not a whole number", "name a field that holds one")
+    elif "default" in entry.model_fields_set and source.weight not in metered:
+        yield KeyFault(
+            (*at, "fields", source.weight, "default"),
+            "has no effect: a record without a weight stands for one request",
+            "remove it",
+        )
 
 
 def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
@@ -248,18 +285,21 @@ def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
             )
 
 
-def _meter(at: KeyPath, meter: MeterTable, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+def _meter(at: KeyPath, meter: MeterTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    sources = tables.sources
     if meter.name == REQUESTS.name:
         yield KeyFault((*at, "name"), f"{quote(meter.name)} is built in", "write another name")
     if len(meter.given) != 1:
         yield KeyFault(
             (*at, meter.given[1] if meter.given else "count"),
-            "a meter takes exactly one of count, sum and max",
-            "write count = true, sum = FIELD or max = FIELD",
+            "a meter takes exactly one of count, sum, max and distinct",
+            "write count = true, sum = FIELD, max = FIELD or distinct = FIELD",
         )
     yield from _conditions((*at, "where"), meter.where, sources)
-    if meter.field is not None:
-        yield from _number((*at, meter.join), meter.field, sources)
+    if meter.number_field is not None:
+        yield from _number((*at, meter.join), meter.number_field, sources)
+    elif meter.distinct is not None:
+        yield from _text((*at, "distinct"), meter.distinct, tables)
 
 
 def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
@@ -276,6 +316,17 @@ def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
             f"{quote(name)} is of different kinds in different sources: {', '.join(sorted(kinds))}",
             "write the same kind in every source",
         )
+
+
+def _text(at: KeyPath, name: str, tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults of a field whose distinct values are counted."""
+    entries = [source.fields.plain.get(name) for source in tables.sources.values()]
+    is_number = any(entry is not None and entry.is_declared_number for entry in entries)
+    is_number |= any(name in source.weights for source in tables.sources.values())
+    if name == "time" or is_number or name in tables.metered:
+        yield KeyFault(at, f"{quote(name)} is not text", "name a text field, address or resource")
+    else:
+        yield from _mapped(at, name, tables.sources)
 
 
 def _conditions(
@@ -308,29 +359,13 @@ def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
 
 
 def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
-    meters = {meter.name: meter for meter in tables.meters.values()}
-    if policy.meter in meters and not JOINS[meters[policy.meter].join].adds_up:
-        join = JOINS[meters[policy.meter].join]
-        yield KeyFault(
-            (*at, "meter"),
-            f"{quote(policy.meter)} keeps the {join.phrase} values, which a policy cannot add up",
-            "name a meter that counts or sums",
-        )
-    elif policy.meter != REQUESTS.name and policy.meter not in meters:
-        cure = suggestion(
-            policy.meter, [REQUESTS.name, *meters], f"add [[meters]] with name = {quote(policy.meter)}"
-        )
-        yield KeyFault((*at, "meter"), f"no meter is named {quote(policy.meter)}", cure)
-    elif policy.meter == REQUESTS.name:
-        yield from _unit(at, policy, None)
-    else:
-        fields = [source.fields for source in tables.sources.values()]
-        meter = meters[policy.meter]
-        if meter.field is None or any(meter.field in mapped.plain for mapped in fields):
-            yield from _unit(at, policy, meter.unit(fields))
-    if "status" in policy.model_fields_set and (policy.action.status or policy.action.does == "tag"):
-        denies = policy.action.does != "tag"
-        what = "is set here and in the action" if denies else 'has no effect: "tag" does not deny requests'
+    yield from _meter_of_policy(at, policy, tables)
+    denies = policy.action.does not in ("tag", "notify") and not policy.soft
+    if "status" in policy.model_fields_set and (policy.action.status or not denies):
+        does = "soft" if policy.soft else quote(policy.action.does)
+        what = f"has no effect: {does} does not deny requests"
+        if denies:
+            what = "is set here and in the action"
         yield KeyFault((*at, "status"), what, "remove it")
     for dimension in grouping_of(policy.per).dimensions:
         lacking = [source for source in tables.sources.values() if dimension.field not in source.fields.names]
@@ -340,40 +375,204 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
                 f"{quote(policy.per)} needs the field {dimension.field} in {_listed(lacking)}",
                 _map_it(dimension.field),
             )
-    yield from _delay(at, policy, tables.analyzer)
+    yield from _kind(at, policy)
+    yield from _notices(at, policy)
+    shares = list(_share(at, policy, tables.sources)) if policy.kind == "share" else []
+    yield from shares
+    if not shares:
+        yield from _delay(at, policy, tables.analyzer)
 
 
-def _unit(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
-    """A fault if the limit is not written in the unit of its meter."""
-    if unit in policy.limit:
+def _meter_of_policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults of a meter that policies cannot judge, and of a limit without the unit of its meter."""
+    meters = {meter.name: meter for meter in tables.meters.values()}
+    if policy.meter in meters and meters[policy.meter].join == DISTINCT:
+        yield from _distinct_of_policy(at, policy, meters[policy.meter])
+    elif (
+        policy.meter in meters
+        and not JOINS[meters[policy.meter].join].adds_up
+        and policy.window.rolling is not None
+    ):
+        join = JOINS[meters[policy.meter].join]
+        yield KeyFault(
+            (*at, "meter"),
+            f"{quote(policy.meter)} keeps the {join.phrase} values, which a rolling window cannot add up",
+            'write a calendar period, window = { per = "day" }, or name a meter that counts or sums',
+        )
+    elif policy.meter != REQUESTS.name and policy.meter not in meters:
+        cure = suggestion(
+            policy.meter, [REQUESTS.name, *meters], f"add [[meters]] with name = {quote(policy.meter)}"
+        )
+        yield KeyFault((*at, "meter"), f"no meter is named {quote(policy.meter)}", cure)
+    elif policy.meter == REQUESTS.name:
+        yield from _unit_of(at, policy, None)
+    else:
+        fields = [source.fields for source in tables.sources.values()]
+        meter = meters[policy.meter]
+        if meter.field is None or any(meter.field in mapped.plain for mapped in fields):
+            yield from _unit_of(at, policy, meter.unit(fields))
+
+
+def _distinct_of_policy(at: KeyPath, policy: PolicyTable, meter: MeterTable) -> Iterator[KeyFault]:
+    """Faults of a policy on a meter of distinct values, which has no unit."""
+    if policy.kind == "share":
+        what = f"{quote(policy.meter)} counts distinct values, which cannot be divided"
+        yield KeyFault((*at, "meter"), what, "name a meter that counts or sums")
+        return
+    if policy.window.rolling is not None and policy.window.rolling > HOUR_S:
+        what = (
+            f"{quote(policy.meter)} counts distinct values, which are kept for rolling windows of at most 1h"
+        )
+        cure = 'write window = { rolling = "1h" } or less, or a calendar period: window = { per = "day" }'
+        yield KeyFault((*at, "window"), what, cure)
+    if policy.kind == "surge" and grouping_of(policy.per).scope == "range" and meter.distinct != "address":
+        # Of other values it is not known from how many addresses of the network they come.
+        what = f"{quote(policy.per)} would be locked for what one of its addresses does"
+        yield KeyFault((*at, "per"), what, 'write per = "address", or limit distinct = "address"')
+    yield from _unit_of(at, policy, None)
+
+
+def _override(at: KeyPath, override: OverrideTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    """A fault if there is no such policy, or the limit is not written in the unit of its meter."""
+    policies = {policy.name: policy for policy in tables.policies.values()}
+    policy = policies.get(override.policy)
+    if policy is None:
+        what = f"{quote(override.policy)} is not the name of a policy"
+        yield KeyFault(
+            (*at, "policy"), what, suggestion(override.policy, policies, "name a policy of this file")
+        )
+        return
+    meter = next((one for one in tables.meters.values() if one.name == policy.meter), None)
+    if policy.kind == "share":
+        what = f"{quote(policy.name)} is a share, which has no limits of single callers"
+        yield KeyFault((*at, "policy"), what, "name another policy, or write [[exempt]]")
+        return
+    fields = [source.fields for source in tables.sources.values()]
+    yield from _unit(at, policy.meter, [override.limit], None if meter is None else meter.unit(fields))
+
+
+def _unit(
+    at: KeyPath, meter: str, readings: Iterable[LimitReadings], unit: Unit | None
+) -> Iterator[KeyFault]:
+    """A fault if a limit is not written in the unit of its meter."""
+    written = next((one for one in readings if unit not in one), None)
+    if written is None:
         return
     if unit is None:
-        what = f"{quote(policy.meter)} has no unit"
+        what = f"{quote(meter)} has no unit"
         yield KeyFault((*at, "limit"), what, "write digits: 100_000; or give the meter's field a unit")
         return
-    what = f"{quote(policy.meter)} is measured in {NOUNS[unit]}"
+    what = f"{quote(meter)} is measured in {NOUNS[unit]}"
     cure = f"write the limit with its unit: limit = {quote(EXAMPLES[unit])}"
-    if None in policy.limit and unit != "bytes":
+    if None in written and unit != "bytes":
         # Earlier versions read such a number as what is stored.
-        stored = amount_text(policy.limit[None], unit).replace(",", "")
-        what += f", and {policy.limit[None]} has none"
+        stored = amount_text(written[None], unit).replace(",", "")
+        what += f", and {written[None]} has none"
         cure += f"; earlier versions took it for {quote(stored)}"
     yield KeyFault((*at, "limit"), what, cure)
+
+
+def _unit_of(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
+    if policy.kind == "share":
+        yield from _unit_of_floor(at, policy, unit)
+    else:
+        readings = [policy.limit.stated, *policy.limit.by_plan.values()]
+        yield from _unit(at, policy.meter, readings, unit)
+
+
+def _unit_of_floor(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
+    if policy.floor is not None and unit not in policy.floor.readings:
+        measured = "has no unit" if unit is None else f"is measured in {NOUNS[unit]}"
+        example = "30/s" if unit is None else FLOORS[unit]
+        cure = f"write floor = {quote(example)}, with your amount"
+        yield KeyFault((*at, "floor"), f"{quote(policy.meter)} {measured}", cure)
+
+
+def _share(at: KeyPath, policy: PolicyTable, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+    """Faults of the keys of a share."""
+    needed = ((policy.of, "of", 'write of = "resource"'), (policy.floor, "floor", 'write floor = "30/s"'))
+    for value, key, cure in needed:
+        if value is None:
+            yield KeyFault((*at, key), f"a share needs {key}", cure)
+    shortest_s, longest_s = SHARE_S
+    if policy.window.rolling is None or not shortest_s <= policy.window.rolling <= longest_s:
+        bounds = f"{format_duration(shortest_s)} to {format_duration(longest_s)}"
+        what = f"a share needs a rolling window of {bounds}"
+        yield KeyFault((*at, "window"), what, 'write window = { rolling = "5m" }')
+    if policy.per in NOT_BY_RESOURCE or policy.per.endswith(BY_RESOURCE):
+        what = f"{quote(policy.per)} has no share of the load of a resource"
+        yield KeyFault((*at, "per"), what, 'write per = "caller", "tenant" or "address"')
+    lacking = [source for source in sources.values() if "resource" not in source.fields.names]
+    if policy.of == "resource" and lacking:
+        what = f"{quote(policy.of)} needs the field resource in {_listed(lacking)}"
+        yield KeyFault((*at, "of"), what, _map_it("resource"))
+    if policy.release is not None and policy.release > policy.limit.stated[PART]:
+        what = "the lock of a share must end at or below its limit"
+        yield KeyFault((*at, "release"), what, "write a smaller release, for example 0.25")
 
 
 def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[KeyFault]:
     """A fault if gates close too late in the window to limit anything."""
     judged = policy.policy()
-    bound_s = kind_of(judged).shortest_window_s(judged) * DELAY_SHARE_MAX
+    # A surge has one lock for many windows: it must only come while the window is not over.
+    share = DELAY_SHARE_MAX if policy.kind == "quota" else DELAY_SHARE_MAX_OF_SURGE
+    bound_s = kind_of(judged).sum_of(judged).window.shortest_s * share
     delay_s = own_delay(analyzer.flush_every).total_s
     if delay_s > bound_s:
         flush_s = bound_s - own_delay(0.0).total_s
+        shorter = f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or ' if flush_s >= 1 else ""
         yield KeyFault(
             (*at, "window"),
-            f"a window of one {policy.window.per} is too short: with flush_every = "
+            f"a window {policy.window.phrase} is too short: with flush_every = "
             f'"{format_duration(analyzer.flush_every)}" a caller is denied up to {delay_s:.1f} s late',
-            f'write flush_every = "{int(flush_s)}s" or less in [analyzer], or choose a longer window',
+            f"{shorter}choose a longer window",
         )
+
+
+def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
+    """Faults of keys that the policy's kind does not have."""
+    for key in ("of", "floor", "hold", "release"):
+        if key in policy.model_fields_set and policy.kind != "share":
+            yield KeyFault((*at, key), "applies to shares", 'remove it, or write kind = "share"')
+    if policy.kind == "surge":
+        longest = format_duration(SURGE_S_MAX)
+        if policy.window.rolling is None or policy.window.rolling > SURGE_S_MAX:
+            yield KeyFault(
+                (*at, "window"),
+                f"a surge needs a rolling window of at most {longest}",
+                'write window = { rolling = "60s" }',
+            )
+        return
+    for key in ("lock_for", "forget_after"):
+        if key in policy.model_fields_set:
+            ends = "by its share" if policy.kind == "share" else "with its window"
+            what = f"applies to surges: the lock of a {policy.kind} ends {ends}"
+            yield KeyFault((*at, key), what, 'remove it, or write kind = "surge"')
+
+
+def _notices(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
+    """Faults of thresholds and graces, which quotas of calendar periods have."""
+    notifies = policy.soft or policy.action.does == "notify"
+    if policy.soft and "action" in policy.model_fields_set and policy.action.does != "notify":
+        yield KeyFault((*at, "soft"), "sets no lock, so the action has no effect", "remove one of the two")
+    if notifies and policy.grace is not None:
+        yield KeyFault((*at, "grace"), "has no effect: the policy sets no lock", "remove it")
+    if policy.kind == "surge" or policy.window.rolling is not None:
+        named: list[str] = [key for key in ("notify", "soft", "grace") if key in policy.model_fields_set]
+        if policy.action.does == "notify":
+            named.append("action")
+        for key in named:
+            what = "needs a calendar period: a notice is raised once in each, and a rolling window has none"
+            yield KeyFault((*at, key), what, 'write window = { per = "day" }, or remove it')
+        return
+    if policy.grace is None:
+        return
+    if policy.grace.time_s and policy.grace.time_s >= policy.window.windows.shortest_s:
+        what = f"the window {policy.window.phrase} may be over before the grace is"
+        yield KeyFault((*at, "grace"), what, "write a shorter one")
+    if policy.grace.amount and policy.limit.stated.keys() - {None, "bytes"}:
+        what = f"{policy.grace.amount} has no unit, and the limit has one"
+        yield KeyFault((*at, "grace"), what, 'write a percentage: grace = "10%"')
 
 
 def _listed(sources: Iterable[SourceTable]) -> str:

@@ -26,12 +26,14 @@ from analyzer.config.kafka_options.translation import translate
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.limit_overrides import ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import quote
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import StatedOverride
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
 
@@ -74,6 +76,8 @@ class Settings(BaseSettings):
     sources: tuple[SourceTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
     policies: tuple[PolicyTable, ...] = ()
+    overrides: tuple[OverrideTable, ...] = ()
+    exempt: tuple[ExemptTable, ...] = ()
 
     @classmethod
     def settings_customise_sources(
@@ -108,7 +112,7 @@ class Settings(BaseSettings):
 
     def mappings(self) -> dict[str, SourceMapping]:
         """The mapping of each source's records, by the source's name."""
-        metered = frozenset(meter.field for meter in self.meters if meter.field is not None)
+        metered = frozenset(meter.number_field for meter in self.meters if meter.number_field is not None)
         digest = self.analyzer.digest
         return {source.name: source.mapping(metered, digest) for source in self.sources}
 
@@ -120,7 +124,13 @@ class Settings(BaseSettings):
             [meter.meter() for meter in self.meters],
             [policy.policy(units.get(policy.meter)) for policy in self.policies],
             self.mappings(),
+            self._overrides(units),
         )
+
+    def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
+        meters = {policy.name: policy.meter for policy in self.policies}
+        limits = [one.stated(units.get(meters.get(one.policy, ""))) for one in self.overrides]
+        return [*limits, *(one.stated() for one in self.exempt)]
 
     def units(self) -> dict[str, Unit]:
         """The unit of each meter that does not hold whole numbers, by the meter's name."""
@@ -225,4 +235,5 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         sources=tables("sources", SourceTable),
         meters=tables("meters", MeterTable),
         policies=tables("policies", PolicyTable),
+        overrides=tables("overrides", OverrideTable),
     )

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, NoReturn, get_args
+from typing import Annotated, NamedTuple, NoReturn, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
 QUOTED_MAX = 60  # characters of a faulty value that a message repeats
@@ -22,6 +22,13 @@ HOUR_S, DAY_S = 3600, 86_400
 UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": HOUR_S, "d": DAY_S}
 UNBOUNDED = 1 << 31  # from here on, the upper bound of a number only protects its column
 RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+class NegatableValues(NamedTuple):
+    """Values that a field must have, or, with `is_not`, must not have."""
+
+    values: tuple[str, ...]
+    is_not: bool
 
 
 def raise_fault(what: str, cure: str) -> NoReturn:
@@ -82,32 +89,40 @@ def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
 
 def duration_between(least_s: float, most_s: float) -> BeforeValidator:
     """Accepts a duration, and gives it in seconds: 0.1, "0.1s", "250ms", "10m", "2h", "7d"."""
+    return BeforeValidator(lambda value: _seconds(value, least_s, most_s))
 
-    def validate(value: object) -> float:
-        match value:
-            case bool():
-                found = None
-            case int() | float():
-                found = float(value)
-            case str() if (parts := DURATION.fullmatch(value.strip())) is not None:
-                found = float(parts[1]) * UNITS_S[parts[2]]
-            case str() if re.fullmatch(r"\d+(\.\d+)?", value.strip()):  # from the environment
-                found = float(value)
-            case _:
-                found = None
-        if found is None or not math.isfinite(found):
-            raise_fault(
-                f"must be a duration, not {quote(value)}",
-                'write a number of seconds, or a number with its unit: "250ms", "10s", "5m", "2h", "7d"',
-            )
-        if not least_s <= found <= most_s:
-            raise_fault(
-                f"{quote(value)} is too {'short' if found < least_s else 'long'}",
-                f"choose between {format_duration(least_s)} and {format_duration(most_s)}",
-            )
-        return found
 
-    return BeforeValidator(validate)
+def whole_seconds(value: object, least_s: int, most_s: int) -> int:
+    """`value` as a duration in whole seconds; reports a fault for any other."""
+    found = _seconds(value, least_s, most_s)
+    if found != int(found):
+        raise_fault(f"{quote(value)} is not a whole number of seconds", 'write "10s", "5m", "2h" or "7d"')
+    return int(found)
+
+
+def _seconds(value: object, least_s: float, most_s: float) -> float:
+    match value:
+        case bool():
+            found = None
+        case int() | float():
+            found = float(value)
+        case str() if (parts := DURATION.fullmatch(value.strip())) is not None:
+            found = float(parts[1]) * UNITS_S[parts[2]]
+        case str() if re.fullmatch(r"\d+(\.\d+)?", value.strip()):  # from the environment
+            found = float(value)
+        case _:
+            found = None
+    if found is None or not math.isfinite(found):
+        raise_fault(
+            f"must be a duration, not {quote(value)}",
+            'write a number of seconds, or a number with its unit: "250ms", "10s", "5m", "2h", "7d"',
+        )
+    if not least_s <= found <= most_s:
+        raise_fault(
+            f"{quote(value)} is too {'short' if found < least_s else 'long'}",
+            f"choose between {format_duration(least_s)} and {format_duration(most_s)}",
+        )
+    return found
 
 
 def format_duration(length_s: float) -> str:
@@ -116,6 +131,8 @@ def format_duration(length_s: float) -> str:
     >>> format_duration(0.1), format_duration(900), format_duration(172800)
     ('100ms', '15m', '2d')
     """
+    if not length_s:
+        return "0s"
     for unit in ("d", "h", "m", "s"):
         if length_s >= UNITS_S[unit] and length_s % UNITS_S[unit] == 0:
             return f"{length_s / UNITS_S[unit]:g}{unit}"
@@ -125,10 +142,6 @@ def format_duration(length_s: float) -> str:
 def _integer(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d(_?\d)*", value.strip()):  # from the environment
         value = int(value)
-    if isinstance(value, dict):
-        raise_fault(
-            "limits by plan are not available in this version", "write one whole number: limit = 100_000"
-        )
     if isinstance(value, bool) or not isinstance(value, int):
         raise_fault(
             f"must be a whole number, not {quote(value)}", "write digits; _ may separate them: 100_000"
@@ -232,6 +245,16 @@ def _condition(value: object) -> tuple[str, ...]:
     )
 
 
+def _negatable(value: object) -> NegatableValues:
+    """The values of a condition, or those in { not = [...] }."""
+    if not isinstance(value, dict):
+        return NegatableValues(_condition(value), is_not=False)
+    if list(value) != ["not"]:
+        listed = ", ".join(str(key) for key in value) or "no key"
+        raise_fault(f"{{ {listed} }} is not a condition", 'write values, or { not = ["401", "403"] }')
+    return NegatableValues(_condition(value["not"]), is_not=True)
+
+
 def _zone(value: object) -> str:
     # Besides unknown zones: a name that leads out of the zones' folder, and a folder inside it.
     with suppress(KeyError, ValueError, OSError):
@@ -264,6 +287,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPathText = Annotated[tuple[str, ...], BeforeValidator(_path)]
 ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_condition)]
+NegatableCondition = Annotated[NegatableValues, PlainValidator(_negatable)]
 Zone = Annotated[str, BeforeValidator(_zone)]
 Amount = Annotated[Decimal, BeforeValidator(_amount)]
 Listen = Annotated[str, BeforeValidator(_listen)]

@@ -209,12 +209,44 @@ class Verdict(NamedTuple):
     caller: str  # as the gate was asked for it, also if it is counted in the overflow
     logged_s: int  # the minute of the records' Kafka time; of the requests' for records without one
     bucket_s: int  # the minute of the requests
+    slot_s: int  # the narrowest bucket that they are counted in; the minute, where there are no slots
     series: tuple[Series, ...]  # that the requests are counted in, one per grouping, by its name
     values: tuple[int, ...]  # in the order of the meters
 
 
+class SlotLayout(NamedTuple):
+    """Slots that a counter returns besides minutes, as rolling windows need them."""
+
+    grouping: str
+    width_s: int  # of a slot, [n * width, (n + 1) * width) since 1970 in UTC
+    meters: tuple[str, ...]
+
+
+class DistinctLayout(NamedTuple):
+    """A meter of distinct values that a counter returns by slots, for the series of a grouping."""
+
+    grouping: str
+    width_s: int  # of a slot
+    meter: str  # with the join "distinct"
+
+
+class DistinctTable(NamedTuple):
+    """Values of a field among the admitted requests, column by column: one entry per slot, series and value.
+
+    Each entry once; sorted by slot, key, resource and value.
+    """
+
+    grouping: str
+    meter: str
+    width_s: int
+    buckets_s: Sequence[int]  # starts of the slots
+    keys: Sequence[str]
+    resources: Sequence[str]
+    values: Sequence[int]  # 64-bit digests of the field's texts, signed
+
+
 class CountTable(NamedTuple):
-    """Increments of all meters of one grouping, column by column: one entry per bucket and series.
+    """Increments of meters of one grouping, column by column: one entry per bucket, or slot, and series.
 
     Sorted by bucket, key and resource, which is the order in which writers lock the stored rows.
     """
@@ -282,7 +314,7 @@ class PartitionProgress(NamedTuple):
     resume_token: str = ""
     overflow: int = 0  # of those counted: in the overflow series
     state: CounterState | None = None  # None: unchanged
-    renamed: int = 0  # of those counted: under another name, because theirs was unusable, or had none
+    renamed: int = 0  # of those counted: under another name, because theirs was unusable or not to count
 
 
 class DrainedCounts(NamedTuple):
@@ -292,10 +324,14 @@ class DrainedCounts(NamedTuple):
     tables: Sequence[CountTable]  # one per grouping, sorted by its name; none where nothing was counted
     rejected: Sequence[Rejected]
     verdicts: Sequence[Verdict] = ()  # of all denied requests
+    # One per `SlotLayout`, sorted by grouping and width; none where nothing was counted. They have the
+    # requests of `tables` once more, for judgements: they are not stored as counts.
+    slots: Sequence[CountTable] = ()
+    distinct: Sequence[DistinctTable] = ()  # one per `DistinctLayout`, sorted as these; none without an entry
 
     @property
     def rows(self) -> list[CountRow]:
-        """All increments one by one, sorted."""
+        """All increments of the minutes one by one, sorted."""
         return sorted(row for table in self.tables for row in table.rows())
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.earned_notices import LOG_LINE, Notice
 from analyzer.jobs.job_runner import Job
-from gatekeeper.model import Change
+from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,15 @@ class Upkeep(Protocol):
 
     def end_locks(self) -> Sequence[Change]:
         """Ends locks that are due and returns the changes, up to a bound."""
+
+    def judge_waiting(self) -> tuple[int, Sequence[Change], Sequence[Notice]]:
+        """Judges totals that had to wait; returns how many, the locks set and the notices raised."""
+
+    def change_overrides(self) -> tuple[int, Sequence[Change]]:
+        """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
+
+    def empty_slots(self) -> int:
+        """Empties the slots of the next generation; returns 1 if there were any, else 0."""
 
     def prune(self) -> int:
         """Deletes expired rows and returns how many, up to a bound."""
@@ -61,18 +71,41 @@ class Retention(NamedTuple):
     fold_requests: int = 5
 
 
-def lock_jobs(upkeep: Upkeep, report: Callable[[Sequence[Change]], None]) -> list[Job]:
-    """Returns the jobs whose delay is seen at gates; changes of locks that end are passed to `report`."""
+def lock_jobs(
+    upkeep: Upkeep,
+    report: Callable[[Sequence[Change]], None],
+    report_notices: Callable[[Sequence[Notice]], None] = lambda _: None,
+) -> list[Job]:
+    """Returns the jobs whose delay is seen at gates; changes of locks are passed to `report`."""
 
     def end_locks() -> int:
         changes = upkeep.end_locks()
         report(changes)
         for change in changes:
-            log.info("unlocked %s: its lock by %s has ended", change.at.key or "everyone", change.at.policy)
-        return len(changes)
+            who, policy = change.at.key or "everyone", change.at.policy
+            if isinstance(change, Set):
+                log.info("the lock of %s by %s lasts until %s", who, policy, change.lock.until)
+            else:
+                log.info("unlocked %s: its lock by %s has ended", who, policy)
+        return sum(not isinstance(change, Set) for change in changes)
+
+    def judge_waiting() -> int:
+        waited, changes, notices = upkeep.judge_waiting()
+        report(changes)
+        report_notices(notices)
+        for notice in notices:
+            log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
+        return waited
+
+    def change_overrides() -> int:
+        number, changes = upkeep.change_overrides()
+        report(changes)
+        return number
 
     return [
         Job("end-locks", end_locks, LOCKS_EVERY_S),
+        Job("judge-waiting", judge_waiting, LOCKS_EVERY_S),
+        Job("change-overrides", change_overrides, LOCKS_EVERY_S),
         Job("activation", upkeep.continue_activation, LOCKS_EVERY_S),
     ]
 
@@ -81,6 +114,7 @@ def upkeep_jobs(upkeep: Upkeep, kept: Retention) -> list[Job]:
     """Returns the jobs that keep the tables small."""
     return [
         Job("prune", upkeep.prune),
+        Job("empty-slots", upkeep.empty_slots),
         Job("repair-totals", upkeep.repair_totals),
         Job("move-old", upkeep.move_old),
         Job("roll-up", lambda: upkeep.roll_up(kept.minutes_s, kept.quarters_s)),

@@ -85,6 +85,7 @@ def create_app(state: AppState) -> FastAPI:
             problems=problems.keys(),
             active_locks=None if status is None else status.active_locks,
             feed_version=None if status is None else status.feed_version,
+            waiting_judgements=None if status is None else status.waiting_judgements,
             suspended=None if status is None else status.suspended_until is not None,
             has_paths=has_details,
         )

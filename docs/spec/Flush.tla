@@ -17,7 +17,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   BeginFlush   = analyzer.pipeline.Pipeline.begin_flush
 \*   MoveOffsets  = analyzer.store.transaction.flush.SqlFlush.move_offsets
 \*   CheckPlan    = analyzer.store.transaction.flush.SqlFlush.check_plan
-\*   AddTotals    = analyzer.store.transaction.totals.add_totals
+\*   AddTotals    = analyzer.store.transaction.judgement.totals.add_totals
 \*   AddCounts    = analyzer.store.transaction.buckets.add_counts
 \*   Judge        = analyzer.core.judging.judge.judge
 \*   Publish      = analyzer.store.transaction.lock_feed.publish

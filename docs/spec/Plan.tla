@@ -17,10 +17,10 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \*   StepsAfter         = analyzer.core.judging.activation_steps.steps_after
 \*   UnreadyPolicies    = analyzer.core.judging.activation_steps.unready_policies
 \*   ContinueActivation = analyzer.store.transaction.plans.continue_activation
-\*   Fill               = analyzer.store.transaction.activation.Activation._fill
-\*   JudgeTotals        = analyzer.store.transaction.activation.Activation._judge
-\*   ClearLocks         = analyzer.store.transaction.activation.Activation._clear
-\*   IsByThisPlan       = analyzer.store.transaction.activation.Activation._is_by_this_plan
+\*   Fill               = analyzer.store.transaction.judgement.activation.Activation._fill
+\*   JudgeTotals        = analyzer.store.transaction.judgement.activation.Activation._judge
+\*   ClearLocks         = analyzer.store.transaction.judgement.activation.Activation._clear
+\*   IsByThisPlan       = analyzer.store.transaction.judgement.activation.Activation._is_by_this_plan
 
 CONSTANTS
     Files,          \* by analyzer: the plans that its file may have when it starts, numbers of Bodies

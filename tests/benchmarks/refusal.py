@@ -1,4 +1,7 @@
-"""Seconds from the record that reaches a limit to the first refusal, at default settings."""
+"""Seconds from the record that reaches a limit to the first refusal, at default settings.
+
+Of a quota and a surge by caller, and of a surge by network, which no single address causes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Sequence
 from statistics import quantiles
 
 from confluent_kafka import Producer
@@ -26,18 +31,37 @@ topic = "{topic}"
 [sources.fields]
 time = {{ path = "ts", unit = "ms" }}
 api_key = "key"
+address = {{ path = "ip", prefix6 = 64 }}
 [[policies]]
-name = "daily"
+name = "limit"
 limit = {limit}
-window = {{ per = "day" }}
+{policy}
 """
+QUOTA = 'window = { per = "day" }'
+SURGE = 'kind = "surge"\nwindow = { rolling = "60s" }'
+POLICIES = {
+    "quota by caller": QUOTA,
+    "surge by caller": SURGE,
+    "surge by address/24": f'{SURGE}\nper = "address/24"',
+}
 
 
-def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
+def run(servers: Servers, names: Sequence[str] = tuple(POLICIES)) -> None:
+    for name in names:
+        _run(servers, name)
+
+
+def _run(servers: Servers, policy: str, locks: int = 200, every_s: float = 0.137) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=4)
     config = servers.folder / "refusal.toml"
     config.write_text(
-        CONFIGURATION.format(database=database, kafka=servers.kafka.bootstrap, topic=topic, limit=LIMIT)
+        CONFIGURATION.format(
+            database=database,
+            kafka=servers.kafka.bootstrap,
+            topic=topic,
+            limit=LIMIT,
+            policy=POLICIES[policy],
+        )
     )
     with (servers.folder / "refusal.log").open("wb") as log:
         child = subprocess.Popen(
@@ -50,7 +74,7 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
             child.terminate()
             child.wait(15)
     cuts = quantiles(waits_s, n=100)
-    print(f"limit reached to first refusal, s, {locks} locks, flush every 0.1 s, poll every 0.4 s")
+    print(f"limit reached to first refusal, s, {policy}, {locks} locks, flush every 0.1 s, poll every 0.4 s")
     print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {waits_s[-1]:.3f}")
 
 
@@ -58,7 +82,7 @@ def _warm_up(servers: Servers, topic: str, database: str) -> None:
     until_s = time.monotonic() + 30
     while time.monotonic() < until_s:
         try:
-            _measure(servers, topic, database, 1, 0.0, key="warm")
+            _measure(servers, topic, database, 1, 0.0, key=f"warm-{time.time_ns()}")
         except Exception:  # noqa: BLE001 - not up yet
             time.sleep(0.2)
         else:
@@ -70,7 +94,7 @@ def _measure(
     servers: Servers, topic: str, database: str, locks: int, every_s: float, key: str = "caller"
 ) -> list[float]:
     producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
-    reached_s: dict[str, float] = {}
+    reached_s: dict[int, float] = {}
     waits_s: list[float] = []
     with Gate(database) as gate:
         gate.ready(5)
@@ -79,16 +103,28 @@ def _measure(
         while len(waits_s) < locks:
             now_s = time.monotonic()
             assert now_s < until_s, f"{len(waits_s)} of {locks} locked"
-            if len(reached_s) + len(waits_s) < locks and now_s - began_s >= every_s * (
-                len(reached_s) + len(waits_s)
-            ):
-                name = f"{key}-{len(reached_s) + len(waits_s)}-{time.time_ns()}"
-                for _ in range(LIMIT):
-                    producer.produce(topic, json.dumps({"ts": int(time.time() * 1000), "key": name}))
+            number = len(reached_s) + len(waits_s)
+            if number < locks and now_s - began_s >= every_s * number:
+                for n in range(LIMIT):
+                    record = {
+                        "ts": int(time.time() * 1000),
+                        "key": f"{key}-{number}",
+                        "ip": _address(key, number, n),
+                    }
+                    producer.produce(topic, json.dumps(record))
                 producer.poll(0)
-                reached_s[f"api_key:{name}"] = time.monotonic()
-            refused = [caller for caller in reached_s if not gate.allow(caller)]
-            waits_s += [time.monotonic() - reached_s.pop(caller) for caller in refused]
+                reached_s[number] = time.monotonic()
+            refused = [
+                one
+                for one in reached_s
+                if not gate.check(f"api_key:{key}-{one}", address=_address(key, one, 250))
+            ]
+            waits_s += [time.monotonic() - reached_s.pop(one) for one in refused]
             time.sleep(0.002)
     producer.flush(5)
     return waits_s
+
+
+def _address(key: str, number: int, host: int) -> str:
+    """Returns an address of the network of a caller."""
+    return f"{10 + zlib.crc32(key.encode()) % 100}.{number // 256}.{number % 256}.{host}"

@@ -18,6 +18,7 @@ VALID = """
     url = "postgresql+psycopg://ada:s3cret@db/gatelock"
     [[sources]]
     topic = "access-log"
+    count_if = { status = { not = ["401", "403"] } }
     [sources.fields]
     user     = "user"
     address  = "ip"
@@ -71,7 +72,8 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "gatelock.toml: nothing is wrong",
         "",
         "database    postgresql+psycopg://ada:***@db/gatelock",
-        "source      access-log: topic access-log, json; the caller is user or address",
+        "source      access-log: topic access-log, json; the caller is user or address if status is not 401"
+        " or 403, else the address",
         "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
         "counted by  caller, caller+resource",
         "meter       busy: sum of took, measured in time; kept in buckets of 60 s",
@@ -149,8 +151,8 @@ def test_all_faults_are_printed_and_the_exit_code_is_1(gatelock: Gatelock, confi
     assert [
         (fault["file"], fault["line"], fault["cure"]) for fault in json.loads(result.output)["faults"]
     ] == [
-        ("gatelock.toml", 18, 'did you mean "took"?'),
-        ("gatelock.toml", 26, 'did you mean "Europe/Berlin"?'),
+        ("gatelock.toml", 19, 'did you mean "took"?'),
+        ("gatelock.toml", 27, 'did you mean "Europe/Berlin"?'),
     ]
 
 

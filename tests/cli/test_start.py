@@ -45,11 +45,19 @@ def commands_of(group: Any, *words: str) -> Iterator[str]:
 EVERY = sorted(commands_of(get_command(app)))
 COMMANDS = [name for name in EVERY if not any(other.startswith(f"{name} ") for other in EVERY)]
 REQUIRED = {  # arguments that a command requires
+    "callers grant": "api_key:acme +50 --policy daily",
+    "callers import": "callers.csv",
+    "callers set": "api_key:acme --plan pro",
+    "callers show": "api_key:acme",
+    "exempt add": "--caller api_key:acme --reason WHY",
+    "exempt end": "abc",
     "import": "access.log --source access.log",
     "gaps accept": "access-log[0] --to next --reason WHY",
     "gates forget": "shop",
     "locks suspend": "--for 1h --reason WHY",
     "locks resume": "--reason WHY",
+    "overrides add": "--caller api_key:acme --policy daily --limit 5 --reason WHY",
+    "overrides end": "abc",
     "rejects show": "access-log[0]@1",
     "rejects retry": "--why WHY",
     "sources retire": "shop --reason WHY",

@@ -14,6 +14,7 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.judge import judge
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Standing, TotalKey
@@ -22,7 +23,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, reading
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects
 from analyzer.store.transaction.lock_feed import KEY, lock_of
-from gatekeeper.model import Lock, LockKey, Set, SourceError
+from gatekeeper.model import Lock, LockKey, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
@@ -122,7 +123,7 @@ def lock_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     standings = [
         Standing(total, n) for total, n in used_in(fleet.plan, expected, int(now.timestamp())).items()
     ]
-    judged = [change for change in judge(fleet.plan, standings, {}, now) if isinstance(change, Set)]
+    judged = judge(fleet.plan, standings, {}, Circumstances(now)).changes
     wanted = {change.at: change.lock.until for change in judged}
     got = {lock.at: lock.until for lock in found}
     if got != wanted:

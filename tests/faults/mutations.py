@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey
 from analyzer.core.judging.windows import window_at
@@ -17,9 +18,10 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
 from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.transaction import flush, lock_feed, totals
+from analyzer.store.transaction import flush, lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.flush import SqlFlush
+from analyzer.store.transaction.judgement import sql_judge, totals
 from gatekeeper.model import Change
 
 
@@ -57,7 +59,12 @@ def judging_from_sums_of_buckets(patch: Patch) -> None:
     """Two flushes of a series are not serialised: each sees its part of the total, and neither the limit."""
 
     def add_up(
-        db: sa.Connection, _plan: Plan, version: int, growth: Mapping[Sum, Growth], _catalog: Catalog
+        db: sa.Connection,
+        _limits: Limits,
+        version: int,
+        growth: Mapping[Sum, Growth],
+        _catalog: Catalog,
+        _now_s: int,
     ) -> list[totals.StoredTotal]:
         return [
             totals.StoredTotal(Standing(total, value + db.execute(_counted(total)).scalar_one()), 0, version)
@@ -67,7 +74,7 @@ def judging_from_sums_of_buckets(patch: Patch) -> None:
         ]
 
     patch.setattr(totals, "add_totals", add_up)
-    patch.setattr(totals, "set_next", lambda *_: None)
+    patch.setattr(sql_judge, "set_next", lambda *_: None)
 
 
 def _counted(total: TotalKey) -> sa.Select[tuple[int]]:

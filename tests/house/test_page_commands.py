@@ -16,7 +16,10 @@ from typer.testing import CliRunner
 from analyzer.cli import app
 from tests.house.reading import ROOT
 
-PAGES = ("troubleshooting", "upgrading", "backup", "doctor", "reports", "faq", "operating", "security")
+PAGES = (
+    *("troubleshooting", "upgrading", "backup", "doctor", "reports", "faq"),
+    *("operating", "security", "policies"),
+)
 INLINE = re.compile(r"`(gatelock [^`\n]+)`")
 BLOCK = re.compile(r"^(?:    |\$ )*(gatelock .+?)(?: +#.*)?$", re.MULTILINE)
 # They run until a signal, need Kafka's partitions, or have their own test.

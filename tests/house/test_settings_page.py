@@ -27,6 +27,7 @@ from analyzer.config.tables.fields import (
     TimeEntry,
 )
 from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.limit_overrides import ExceptionTable, ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable, WindowTable
 from analyzer.config.tables.sources import SourceTable
@@ -48,6 +49,8 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[[meters]]`": MeterTable,
     "`[[policies]]`": PolicyTable,
     "`window`": WindowTable,
+    "`[[overrides]]`": OverrideTable,
+    "`[[exempt]]`": ExemptTable,
 }
 # Defaults that the model computes; the page describes them in these words.
 COMPUTED = {
@@ -176,7 +179,7 @@ def test_every_table_of_the_configuration_has_a_heading() -> None:
     def below(model: type[BaseModel]) -> set[type[BaseModel]]:
         return {model}.union(*(below(subclass) for subclass in model.__subclasses__()))
 
-    assert below(ConfigTable) - {ConfigTable, FieldEntry} == set(HEADINGS.values())
+    assert below(ConfigTable) - {ConfigTable, FieldEntry, ExceptionTable} == set(HEADINGS.values())
 
 
 ROWS = [(heading, row) for heading, rows in rows_by_heading(PAGE).items() for row in rows]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
@@ -11,7 +12,8 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.policies import Surge
+from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Set, Update
 from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
@@ -90,6 +92,8 @@ def check_totals(state: State, now_ms: int) -> None:
     (active,) = [row for row in state["plans"] if row["active"]]
     filling = filled_to(steps_of(active["pending"]), by_sum)
     for sum_, number in by_sum.items():
+        if isinstance(sum_.window, Rolling):  # its total is the growth since the plan is in force
+            continue
         for at_s in {NOW_S, now_ms // 1000}:
             window = window_at(sum_.window, at_s)
             expected = Counter[str]()
@@ -112,12 +116,19 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     """Checks that exactly those are locked whom the slow judgement of all flushes locks."""
     flushes = [Flush(one.now_ms // 1000, one.rows) for one in (*world.counted, *counted)]
     plan = plan_in_force(state)
+    surges = [policy for policy in plan.policies if isinstance(policy, Surge)]
+    calendars = replace(plan, policies=tuple(p for p in plan.policies if p not in surges))
     actions = {policy.name: policy.action for policy in plan.policies}
     scopes = {policy.name: grouping_of(policy.per).scope for policy in plan.policies}
     expected = {
         (found.policy, found.key, found.resource, found.until, scopes[found.policy], actions[found.policy])
-        for found in crossings(plan, flushes)
+        for found in crossings(calendars, flushes, own_limits(state))
         if found.until.timestamp() * 1000 > now_ms
+    }
+    expected |= {
+        (surge.name, key, "", until, "caller", surge.action)
+        for surge in surges
+        for key, until in floods(surge, counted)
     }
     found = {
         (row["policy"], row["key"], row["resource"], until_of(row), row["scope"], row["action"])
@@ -125,6 +136,26 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
         if row["policy"] != SUSPENSION.policy and row["until_ms"] > now_ms
     }
     assert found == expected, f"missing locks: {expected - found}; unearned locks: {found - expected}"
+
+
+def floods(surge: Surge, counted: Sequence[Counted]) -> Iterator[tuple[str, datetime]]:
+    """Yields the callers that a surge locks, and until when; all that is counted is in one window."""
+    totals = Counter[str]()
+    for one in counted:
+        for row in of_callers(one.rows):
+            is_reached = totals[row.key] >= surge.limit
+            totals[row.key] += row.value
+            if totals[row.key] >= surge.limit and not is_reached:
+                yield row.key, datetime.fromtimestamp(one.now_ms / 1000 + surge.lock_for_s[0], UTC)
+
+
+def own_limits(state: State) -> dict[tuple[str, str], int]:
+    """Returns the limits of callers with an override, by policy and caller."""
+    return {
+        (row["policy"], row["subject"]): row["amount"]
+        for row in state["overrides"]
+        if row["kind"] == "limit" and row["state"] == "in force"
+    }
 
 
 def until_of(lock: Row) -> datetime:

@@ -100,7 +100,7 @@ class Orders:
         invariants.check_counts(self._world, state, self._counted())
         invariants.check_totals(state, self._world.clock.now_ms)
         is_unchanged = self._world.plan == invariants.plan_in_force(state)
-        if is_unchanged and not invariants.has_pending_steps(state):
+        if is_unchanged and not state["overrides"] and not invariants.has_pending_steps(state):
             invariants.check_set_once(self._world, state)
 
     def _finish_activation(self) -> list[str]:

@@ -98,6 +98,16 @@ FURTHER = {
         "flush-one flush-one-other end-locks",
         "flush-one activate-strict",
         "flush-once flush-once-other activate-strict",
+        "override flush-one",
+        "override flush-one flush-one-other",
+        "override-first flush-first",
+        "override-higher flush-zed",
+        "override activate-strict",
+        "override end-locks",
+        "override override-first",
+        "override poll",
+        "set-plan flush-one",
+        "set-plan override",
     ),
     "shared": (
         "flush-shared flush-shared-other",
@@ -105,6 +115,10 @@ FURTHER = {
         "flush-shared activate",
         "flush-shared repair-totals",
         "flush-shared prune",
+    ),
+    "flooded": (
+        "flush-burst flush-burst-other",
+        "flush-burst flush-burst-other end-locks",
     ),
     "restored": (
         "flush-one flush-one-other",

@@ -12,9 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging import totals as judging_totals
+from analyzer.core.judging.caller_limits import Limits
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, feed_versions, lock_changes
-from analyzer.store.transaction import flush, lock_feed, plans, totals
+from analyzer.store.transaction import flush, lock_feed, plans
+from analyzer.store.transaction.judgement import totals
 from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
@@ -41,7 +43,7 @@ def test_without_the_compare_and_set_a_zombie_counts_again(
 def test_without_the_plans_row_lock_a_flush_misses_a_new_limit(
     transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
 ) -> None:
-    rewritten({" FOR SHARE": ""})
+    rewritten({" FOR SHARE OF plans": ""})
     assert "missing locks" in caught(transactions, world, "flush", "activate")
 
 
@@ -55,9 +57,8 @@ def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
     def apply_and_add(self: Any, plan: Any, version: int, counted: Any, now: Any, **rest: Any) -> Any:
         changes = apply(self, plan, version, counted, now, **rest)
         catalog = self._catalogs.of(self._db, self._plan_row)
-        add_totals(
-            self._db, plan, version, judging_totals.growth_of(plan.policies_of, counted.tables), catalog
-        )
+        growth = judging_totals.growth_of(plan.policies_of, counted.tables)
+        add_totals(self._db, Limits(plan), version, growth, catalog, int(now.timestamp()))
         return changes
 
     monkeypatch.setattr(flush.SqlFlush, "apply", apply_and_add)
@@ -139,6 +140,16 @@ def test_without_the_activations_table_lock_a_filled_total_misses_a_crossing(
     assert "missing locks: {('hourly', 'api_key:acme'" in message
 
 
+@pytest.mark.parametrize("world", ["one_sum"], indirect=True)
+def test_without_the_activations_table_lock_an_override_misses_a_first_total(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush inserts the total with the `next` of before; the override cannot see it yet."""
+    monkeypatch.setattr(plans, "block_flushes", lambda _db: None)
+    message = caught(transactions, world, "flush-first", "override-first")
+    assert "missing locks: {('daily', 'api_key:bob'" in message
+
+
 @pytest.mark.parametrize("world", ["filling"], indirect=True)
 def test_a_flush_that_ignores_how_far_a_sum_is_filled_counts_twice(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
@@ -171,3 +182,13 @@ def test_a_pruning_that_sets_the_feeds_bound_back_promises_deleted_changes(
 ) -> None:
     rewritten({" WHERE feed.pruned_to < %(pruned_to_1)s::BIGINT": ""})
     assert "changes are missing" in caught(transactions, world, "prune", "prune", "hours")
+
+
+@pytest.mark.parametrize("world", ["flooded"], indirect=True)
+def test_without_the_row_of_its_total_a_rolling_sum_is_crossed_unseen(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging_from_sums_of_buckets(monkeypatch)
+    message = caught(transactions, world, "flush-burst", "flush-burst-other")
+    assert "missing locks: {('flood', 'api_key:max'" in message
+    assert "unearned locks: set()" in message

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CountRow, Partition
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.database.clock import EPOCH
 from analyzer.store.database.engine import writing
 from analyzer.store.operations import suspension
+from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -27,8 +29,10 @@ from tests.interleavings.worlds import (
     CURSOR,
     DAILY_PLAN,
     DAYS_KEPT_S,
+    FLOOD_PLAN,
     FOLDED_DAY_S,
     GAP,
+    MAX,
     MINUTES_DAY_S,
     MINUTES_KEPT_S,
     NEW_PLAN,
@@ -41,6 +45,7 @@ from tests.interleavings.worlds import (
     START,
     STRICT_PLAN,
     TO_MIDNIGHT_MS,
+    ZED,
     Counted,
     count,
     for_everyone,
@@ -71,6 +76,18 @@ def counting(
         store = SqlStore(actor.engine, actor.name, actor.mark)
         at = START[part] if start is None else start
         return count(store, part, rows, at, known=by, again=again)
+
+    return flush
+
+
+def bursting(part: Partition, number: int, slot_s: int) -> TransactionFunction:
+    """A flush of requests of a caller without a history, all in the slot that begins at `slot_s`."""
+    row = requests(MAX, number, slot_s)
+    slots = [row._replace(width_s=5, bucket_s=slot_s)]
+
+    def flush(actor: Actor) -> Counted:
+        store = SqlStore(actor.engine, actor.name, actor.mark)
+        return count(store, part, [row], START[part], known=(3, FLOOD_PLAN), slots=slots)
 
     return flush
 
@@ -121,6 +138,16 @@ def resume(actor: Actor) -> bool:
     return suspension.resume(actor.engine, "operator", "corrected", actor.mark)
 
 
+def overriding(key: str, limit: int) -> TransactionFunction:
+    """An operator gives a caller another daily limit."""
+    asked = OverrideRequest("limit", Subject("caller", key), "daily", limit)
+    return lambda actor: add_override(actor.engine, asked, "operator", "", actor.mark)
+
+
+def set_plan(actor: Actor) -> object:
+    return set_callers(actor.engine, {ANN: Profile("free")}, "operator", "", actor.mark)
+
+
 def accept_gap(actor: Actor) -> None:
     """An operator's decision on the gap of the third partition; the operator has listed it before."""
     accept(actor.engine, RECORDED, 10, "operator", "lost")
@@ -162,6 +189,9 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
         by=(3, SHARED_PLAN),
         start=597,
     ),
+    # On either side of a slot's edge; they reach the limit of the surge only together.
+    "flush-burst": bursting(PARTS[0], 60, NOW_S - 5),
+    "flush-burst-other": bursting(PARTS[1], 60, NOW_S),
     "flush-evening": counting(PARTS[0], requests(ACME, 80), by=(3, DAILY_PLAN)),
     "flush-tomorrow": counting(PARTS[1], requests(ACME, 150, TOMORROW_S), by=(3, DAILY_PLAN)),
     "flush-proposing": proposing(PARTS[0], NEW_PLAN, requests(ACME, 60), requests(ANN, 60)),
@@ -180,6 +210,12 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "repair-totals": lambda actor: upkeep_of(actor).repair_totals(),
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),
     "audit": lambda actor: audit(actor.engine),
+    "override": overriding(ACME, 50),
+    "override-higher": overriding(ZED, 500),
+    "override-first": overriding(BOB, 50),
+    "flush-first": counting(PARTS[1], requests(BOB, 60), by=(3, DAILY_PLAN)),
+    "flush-zed": counting(PARTS[0], requests(ZED, 60), by=(3, DAILY_PLAN)),
+    "set-plan": set_plan,
     "suspend": suspend,
     "resume": resume,
     "accept-gap": accept_gap,

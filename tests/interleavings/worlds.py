@@ -15,8 +15,10 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
-from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.proposals import Agreement
+from analyzer.core.judging.windows import Rolling
 from analyzer.core.model import CountRow, DrainedCounts, Gap, Partition, PartitionProgress, Rejected
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import open_engine, writing
@@ -37,7 +39,7 @@ from tests.support.stored_counts import tables_of
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(3))
 ACME, ANN, BOB, ZED = "api_key:acme", "api_key:ann", "api_key:bob", "api_key:zed"
-YVE = "api_key:yve"
+YVE, MAX = "api_key:yve", "api_key:max"
 RARE = ("api_key:rare1", "api_key:rare2")
 
 NOW_S = 1_793_622_600  # 2026-11-02 12:30 UTC; no total of October is pruned yet
@@ -52,6 +54,7 @@ GAP = Gap("retention", 0, 10, "gone")  # in the third partition
 START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
 DAILY_PLAN = plan(DAILY)
+FLOOD_PLAN = plan_of([], [], [Surge("flood", 100, Rolling(60))])
 STRICT_PLAN = plan(quota(60, "day"))
 SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
@@ -93,6 +96,7 @@ def count(
     *,
     again: bool = True,
     proposed: Plan | None = None,
+    slots: Sequence[CountRow] = (),
 ) -> Counted:
     """Flushes `rows` of one partition that is at `start`. Raises PartitionLost, PlanChanged.
 
@@ -111,7 +115,7 @@ def count(
                     now = flush.check_plan(plan_in_force, version)
                 else:
                     version, now = flush.put_in_force(Agreement(version, plan_in_force, proposed))
-                drained = DrainedCounts([progress], tables_of(sorted(rows)), rejected)
+                drained = DrainedCounts([progress], tables_of(sorted(rows)), rejected, slots=tables_of(slots))
                 flush.apply(proposed or plan_in_force, version, drained, now)
         except PlanChanged:
             if not again:
@@ -210,6 +214,11 @@ def shared(history: History) -> None:
     history.count(PARTS[1], *for_everyone(requests(ZED, 150)))
 
 
+def flooded(history: History) -> None:
+    """Puts a plan with a rolling sum in force."""
+    history.store.activate(FLOOD_PLAN)
+
+
 def restored(history: History) -> None:
     """Puts another plan in force under the number of DAILY_PLAN, as after a dump was restored."""
     history.store.activate(STRICT_PLAN)
@@ -236,6 +245,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "filling_begun": filling_begun,
     "one_sum": one_sum,
     "shared": shared,
+    "flooded": flooded,
     "restored": restored,
     "moving": moving,
 }

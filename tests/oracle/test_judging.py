@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from analyzer.core.counting.meters import JOINS, Meter
+from analyzer.core.judging.circumstances import Circumstances
+from analyzer.core.judging.earned_notices import NoticeKey
 from analyzer.core.judging.judge import judge, lapsed, lock_keys
+from analyzer.core.judging.kinds.quota import explain
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.quota import explain
 from analyzer.core.judging.totals import Standing, TotalKey, growth_of
 from analyzer.core.judging.windows import Calendar, window_at
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
-from tests.oracle.slow_judging import Crossing, Flush, crossings
+from tests.oracle.slow_judging import Crossing, Flush, Reached, crossings, reached
 from tests.support.stored_counts import tables_of
 
 ACME, ANN = "api_key:acme", "user:ann"
 PLAN = plan_of(
     [],
-    [],
+    [Meter("largest", "bytes", "max")],
     [
         Quota("burst", 4, Calendar("minute")),
-        Quota("daily", 9, Calendar("day", "Europe/Berlin")),
+        Quota("daily", 9, Calendar("day", "Europe/Berlin"), notify=(250, 500, 1_000)),
         Quota("double", 18, Calendar("day", "Europe/Berlin")),  # judged by the total of `daily`
         Quota("export", 3, Calendar("hour", "Asia/Kathmandu"), per="caller+resource"),
+        Quota("size", 4, Calendar("hour"), meter="largest", notify=(750,)),
     ],
 )
 BEGIN_S = int(datetime(2026, 11, 21, 22, 57, 30, tzinfo=UTC).timestamp())  # Berlin's day ends at 23:00
@@ -41,19 +45,25 @@ class Database:
         self.next: dict[TotalKey, int] = {}
         self.locks: dict[LockKey, Lock] = {}
         self.log: list[Crossing] = []
+        self.notices: dict[NoticeKey, Reached] = {}
 
     def flush(self, number: int, rows: Sequence[CountRow], now: datetime) -> None:
         standings = []
         for sum_, grown in growth_of(PLAN.policies_of, tables_of(rows)).items():
             for window_s, key, resource, more in zip(*grown, strict=True):
                 total = TotalKey(sum_, key, resource, window_at(sum_.window, window_s))
-                self.totals[total] = self.totals.get(total, 0) + more
+                self.totals[total] = JOINS[sum_.join].merge(self.totals.get(total, 0), more)
                 if self.totals[total] >= self.next.setdefault(total, PLAN.thresholds_of[sum_][0]):
                     standings.append(Standing(total, self.totals[total]))
         locks = {key: self.locks[key] for key in lock_keys(PLAN, standings) if key in self.locks}
         for standing in standings:
             self.next[standing.total] = PLAN.next_judgement(standing, now.timestamp())
-        for change in judge(PLAN, standings, locks, now):
+        judged = judge(PLAN, standings, locks, Circumstances(now))
+        for notice in judged.notices:
+            policy, _, key, resource, window_s, threshold = notice.at
+            first = Reached(number, policy, key, resource, window_s, threshold, notice.used)
+            self.notices.setdefault(notice.at, first)
+        for change in judged.changes:
             assert isinstance(change, Set)
             lock = self.locks[change.at] = change.lock
             assert lock.began == now < lock.until
@@ -73,10 +83,21 @@ class Database:
             del self.locks[change.at]
 
 
-def a_row(now_s: int, off_min: int, key: str, resource: str, value: int, denied: int) -> CountRow:
+def a_row(
+    now_s: int, off_min: int, key: str, resource: str, value: int, denied: int, meter: str = "requests"
+) -> CountRow:
     bucket_s = (now_s + 60 * off_min) // 60 * 60
     grouping = "caller+resource" if resource else "caller"
-    return CountRow(grouping, key, resource, "requests", 60, bucket_s, value, denied)
+    return CountRow(grouping, key, resource, meter, 60, bucket_s, value, denied)
+
+
+def without_smaller_maxima(rows: Iterable[CountRow]) -> list[CountRow]:
+    """Returns each row once, and of each bucket of `largest` one, as a counter does."""
+    rows, largest = sorted(set(rows)), {}
+    for row in rows:
+        if row.meter == "largest":
+            largest[row[:6]] = row  # sorted by value
+    return [row for row in rows if row.meter != "largest" or largest[row[:6]] == row]
 
 
 # The first number: minutes from now; late ones, and up to five of a clock that runs ahead.
@@ -86,6 +107,7 @@ amounts = st.tuples(
     st.sampled_from(["", "", "/a", "/b"]),
     st.integers(0, 4),
     st.integers(0, 9),
+    st.sampled_from(["requests", "requests", "largest"]),
 )
 row_amounts = st.lists(amounts, max_size=5)
 # Seconds until the flush, its rows, and whether the warden runs after it.
@@ -95,26 +117,32 @@ steps = st.lists(st.tuples(st.integers(0, 45), row_amounts, st.booleans()), min_
 @settings(max_examples=300)
 @given(steps)
 @example(
-    [(0, [(1, ACME, "", 9, 0)], False), (40, [(0, ACME, "", 0, 5)], False), (1, [(0, ACME, "", 1, 0)], True)]
+    [
+        (0, [(1, ACME, "", 9, 0, "requests")], False),
+        (40, [(0, ACME, "", 0, 5, "requests")], False),
+        (1, [(0, ACME, "", 1, 0, "requests")], True),
+    ]
 )
+@example([(0, [(0, ACME, "", 3, 0, "largest")], False), (1, [(0, ACME, "", 2, 0, "largest")], False)])
 @example(
     [
-        (0, [(0, ACME, "", 4, 0)], False),
-        (30, [(-1, ACME, "", 4, 0)], False),
-        (0, [(0, ACME, "", 4, 0)], False),
+        (0, [(0, ACME, "", 4, 0, "requests")], False),
+        (30, [(-1, ACME, "", 4, 0, "requests")], False),
+        (0, [(0, ACME, "", 4, 0, "requests")], False),
     ]
 )
 def test_each_limit_sets_its_lock_once_in_the_flush_that_reaches_it(steps: list[tuple]) -> None:
     database, flushes, now_s = Database(), [], BEGIN_S
     for number, (later_s, amounts, warden_runs) in enumerate(steps):
         now_s += later_s
-        rows = sorted(dict.fromkeys(a_row(now_s, *amount) for amount in amounts))
+        rows = without_smaller_maxima(a_row(now_s, *amount) for amount in amounts)
         flushes.append(Flush(now_s, rows))
         now = datetime.fromtimestamp(now_s, UTC)
         database.flush(number, rows, now)
         if warden_runs:
             database.end_locks(now)
     assert sorted(database.log) == crossings(PLAN, flushes)
+    assert sorted(database.notices.values()) == reached(PLAN, flushes)
     event(f"{min(len(database.log), 5)} locks set")
 
 

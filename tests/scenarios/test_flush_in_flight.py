@@ -70,6 +70,10 @@ class MemoryStore:
     def disbelieved(self) -> Mapping[str, int]:
         return {}
 
+    @property
+    def notices(self) -> Sequence[Any]:
+        return ()
+
     def check_plan(self, _plan: Plan, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -58,6 +58,10 @@ class NullStore:
     def disbelieved(self) -> Mapping[str, int]:
         return {}
 
+    @property
+    def notices(self) -> Sequence[Any]:
+        return ()
+
     def check_plan(self, _plan: Any, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,6 +18,7 @@ ACTION = TypeAdapter(Action)
         ("deny", LockAction("deny")),
         ({"deny": 503}, LockAction("deny", 503)),
         ("tag", LockAction("tag")),
+        ("notify", LockAction("notify")),
         ({"slow": "10/s"}, LockAction("slow", slow=Rate(10, 1.0))),
         ({"slow": "1_000 / 1m"}, LockAction("slow", slow=Rate(1000, 60.0))),
         ({"slow": "5/30s"}, LockAction("slow", slow=Rate(5, 30.0))),
@@ -31,7 +32,6 @@ def test_an_action_is_parsed(value: object, action: LockAction) -> None:
     ("value", "fault"),
     [
         ("slow", "needs a rate"),
-        ("notify", "not available"),
         ("denny", "is not an action"),
         ({"slow": "10"}, "is not a rate"),
         ({"slow": "0/s"}, "is not a rate"),

@@ -16,6 +16,7 @@ Read = Callable[[str], Settings]
 SOURCE = """
     [[sources]]
     topic = "calls"
+    authenticated = true
     [sources.fields]
     user   = "user"
     status = "status"

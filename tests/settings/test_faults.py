@@ -70,11 +70,9 @@ def test_a_wrong_format_is_one_fault(tmp_path: Path) -> None:
     ]
 
 
-def test_a_misspelled_kind_hides_no_other_fault_and_a_planned_one_all(tmp_path: Path) -> None:
+def test_a_misspelled_kind_hides_no_other_fault(tmp_path: Path) -> None:
     misspelled = faults_of(tmp_path, POLICY.replace("quota", "quote"))
     assert [fault.partition(", ")[2].partition(":")[0] for fault in misspelled] == ["kind", "limit"]
-    planned = faults_of(tmp_path, POLICY.replace("quota", "surge"))
-    assert planned == ['[[policies]] "daily", kind: "surge" is not available in this version']
 
 
 def test_an_unknown_key_of_a_meter_is_one_fault(tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ def test_meters_policies_and_groupings_become_the_plan(read: Read) -> None:
         Meter("slowest", "took", "max"),
     )
     assert plan.policies == (
-        Quota("daily", 1000, Calendar("month", "Europe/Berlin"), "errors", status=503, on_stale="allow"),
+        Quota(
+            "daily", 1000, Calendar("month", "Europe/Berlin"), meter="errors", status=503, on_stale="allow"
+        ),
     )
 
 

@@ -14,9 +14,17 @@ from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from analyzer.core.counting.meters import DAY_S, Meter
+from analyzer.core.judging.caller_limits import Subject
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
+from analyzer.store.operations.caller_changes import (
+    OverrideRequest,
+    UnknownPolicy,
+    add_override,
+    end_override,
+    stored_overrides,
+)
 from analyzer.store.operations.suspension import resume, suspend
 from tests.simulation.analyzers import RESOURCES
 from tests.simulation.applications import AnswerFault
@@ -29,15 +37,19 @@ if TYPE_CHECKING:
 CALLERS = ("acme", "ann", "bob", "eve")
 BERLIN = "Europe/Berlin"
 BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
-DAILY, MINUTELY = Quota("daily", 25, Calendar("day", BERLIN)), Quota("minutely", 9, Calendar("minute"))
+DAILY, MINUTELY = (
+    Quota("daily", 25, Calendar("day", BERLIN), notify=(400, 1_000)),
+    Quota("minutely", 9, Calendar("minute")),
+)
 EVERYONE = Quota("everyone", 45, Calendar("hour"), per="everyone")
+SIZE = Quota("size", 950, Calendar("hour"), meter="largest")
 # Configuration files. Limits, meters, groupings and policies come and go between them.
 PLANS = (
     plan_of([], [], [DAILY, MINUTELY]),
     plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
     plan_of([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
-    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY]),
-    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag"), MINUTELY]),
+    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY, SIZE]),
+    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag", notify=(400,)), MINUTELY]),
 )
 APPLICATIONS = 2
 BAD_VALUES = (b"{", None, b'{"ts": "x"}')
@@ -522,7 +534,45 @@ class Sleep(Act):
         return True
 
 
+@dataclass(frozen=True)
+class Override(Act):
+    """An operator gives a caller another daily limit."""
+
+    caller: str
+    limit: int
+
+    weight: ClassVar[int] = 4
+
+    @classmethod
+    def drawn(cls, random: Random, _size: Size) -> Override:
+        return cls(random.choice(CALLERS), random.choice((3, 8, 16, 60)))
+
+    def do(self, world: World) -> bool:
+        asked = OverrideRequest("limit", Subject("caller", f"api_key:{self.caller}"), "daily", self.limit)
+        try:
+            add_override(world.database.engine, asked, "ann", "test", world.new_mark)
+        except UnknownPolicy:  # another plan is in force
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class EndOverrides(Act):
+    """An operator ends all overrides."""
+
+    weight: ClassVar[int] = 2
+    cause: ClassVar[type[Act] | None] = Override
+
+    def do(self, world: World) -> bool:
+        engine = world.database.engine
+        found = list(stored_overrides(engine, ("limit",)))
+        for one in found:
+            end_override(engine, one.id, ("limit",), "ann", "test", world.new_mark)
+        return bool(found)
+
+
 KINDS: tuple[type[Act], ...] = (
     Requests, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage, AnswerFaults,
     NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend, Resume, Sleep,
+    Override, EndOverrides,
 )  # fmt: skip

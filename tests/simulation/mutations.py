@@ -12,20 +12,25 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging import judge, kinds, quota
+from analyzer.core.judging import judge, kinds
 from analyzer.core.judging import totals as judging_totals
+from analyzer.core.judging.circumstances import Circumstances
+from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.kinds import quota
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import NEVER, Growth, Sum
 from analyzer.core.model import CountTable, FeedResult, Lag, Partition, PartitionProgress
 from analyzer.errors import AnalyzerError
 from analyzer.kafka.partitions import AssignedPartitions
 from analyzer.pipeline import Pipeline
-from analyzer.store.database.schema import buckets
+from analyzer.store.database.schema import buckets, notices
 from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.operations import roll_up, upkeep
+from analyzer.store.operations import changed_limits, roll_up, upkeep
 from analyzer.store.transaction import flush, lock_feed, plans
-from analyzer.store.transaction.activation import Activation
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
+from analyzer.store.transaction.judgement import stored_notices, totals
+from analyzer.store.transaction.judgement.activation import Activation
+from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryCache
 from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.feed import poller
 from gatekeeper.model import Change, Update
@@ -143,15 +148,15 @@ def positions_of_the_group(patch: Patch) -> None:
 
 def windows_not_compared_with_the_time(patch: Patch) -> None:
     """Late records lock callers for windows that are over or have not begun."""
-    wanted = quota.wanted_lock
+    judged = quota.judge_calendar
 
-    def at_any_time(policy: Any, standing: Any, now: datetime) -> Any:
+    def at_any_time(policy: Any, standing: Any, present: Any, at: Circumstances) -> Any:
         window = standing.total.window
-        inside = min(max(now.timestamp(), window.start_s), window.until_s - 1)
-        return wanted(policy, standing, datetime.fromtimestamp(inside, now.tzinfo))
+        inside = min(max(at.now.timestamp(), window.start_s), window.until_s - 1)
+        return judged(policy, standing, present, Circumstances(datetime.fromtimestamp(inside, at.now.tzinfo)))
 
     def kind_at_any_time(policy: Any) -> kinds.Kind:
-        return kinds.kind_of(policy)._replace(wanted_lock=at_any_time)
+        return kinds.kind_of(policy)._replace(judge=at_any_time)
 
     patch.setattr(judge, "kind_of", kind_at_any_time)
 
@@ -276,12 +281,45 @@ def verdicts_believed(patch: Patch) -> None:
     patch.setattr(verdict_decisions, "disbelieved", lambda _db, _verdicts: set())
 
 
+def thresholds_fired_twice(patch: Patch) -> None:
+    """Each judgement raises the notices of all thresholds that are reached, once more."""
+    store = stored_notices.store
+
+    def store_again(db: sa.Connection, reached: Collection[Notice], now_ms: int) -> list[Notice]:
+        for notice in reached:
+            db.execute(sa.delete(notices).where(sa.tuple_(*stored_notices.KEY) == sa.tuple_(*notice.at)))
+        return store(db, reached, now_ms)
+
+    patch.setattr(stored_notices, "store", store_again)
+
+
+def totals_of_maxima_added_up(patch: Patch) -> None:
+    """Flushes add the values of a meter that keeps the largest."""
+    patch.setattr(totals, "JOINED_USED", dict.fromkeys(totals.JOINED_USED, totals.JOINED_USED["sum"]))
+
+
 def verdicts_of_any_policy(patch: Patch) -> None:
     """A verdict is believed by the lock of another policy than the one that it names."""
     supports = verdict_decisions._supports
     patch.setattr(
         verdict_decisions, "_supports", lambda span, verdict: supports(span, verdict._replace(policy=""))
     )
+
+
+def overrides_not_judged(patch: Patch) -> None:
+    """A command that changes the limit of a caller leaves its totals and locks as they are."""
+    patch.setattr(changed_limits, "_judge_callers", lambda *_: [])
+
+
+def directory_read_once(patch: Patch) -> None:
+    """A flush keeps the limits of the first directory that it has read."""
+    refresh = DirectoryCache._refresh
+
+    def refresh_once(self: DirectoryCache, db: sa.Connection, version: Any) -> None:
+        if self._version == NO_DIRECTORY:
+            refresh(self, db, version)
+
+    patch.setattr(DirectoryCache, "_refresh", refresh_once)
 
 
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
@@ -314,5 +352,9 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         leaps_not_noticed,
         verdicts_believed,
         verdicts_of_any_policy,
+        overrides_not_judged,
+        directory_read_once,
+        thresholds_fired_twice,
+        totals_of_maxima_added_up,
     )
 }

@@ -59,6 +59,10 @@ FAILURES = {
     "leaps_not_noticed": NO_LOCK,
     "verdicts_believed": f"{COUNTS}|{TOTAL}",
     "verdicts_of_any_policy": f"{COUNTS}|{TOTAL}",
+    "overrides_not_judged": f"{NO_LOCK}|{NOT_EARNED}",
+    "directory_read_once": f"{NO_LOCK}|{NOT_EARNED}",
+    "thresholds_fired_twice": "Wrong: a notice is gone, or was raised again",
+    "totals_of_maxima_added_up": TOTAL,
 }
 # A seed that shows the mutation, so that the test is fast. The next ones are tried if stories have changed.
 SHOWN_BY = {

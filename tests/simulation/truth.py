@@ -20,7 +20,10 @@ from analyzer.core.counting.caller_budget import FOLDED
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, REQUESTS
 from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
+from analyzer.core.judging.earned_notices import NoticeKey, sum_text
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan, plan_from
+from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Window, window_at
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
@@ -36,6 +39,8 @@ LOCK_TIMES = (
     "select scope, key, resource, policy, until_ms, began_ms from locks where action in ('deny', 'slow')"
 )
 LOCK_ROW = "select scope, key, resource, policy, until_ms, action from locks"
+
+NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
 
 Series = tuple[str, str]  # key, resource
 Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
@@ -55,6 +60,14 @@ class LockTime(NamedTuple):
     at: LockKey
     until_ms: int
     began_ms: int
+
+
+class NoticeRow(NamedTuple):
+    """A stored notice without its key."""
+
+    used: int
+    limit: int
+    at_ms: int
 
 
 class Wrong(AssertionError):
@@ -87,6 +100,7 @@ class Stored:
     rejects: dict[tuple[int, int], tuple[int, Logged]] = field(default_factory=dict)
     # When locks were cleared, or infinity.
     lock_times: dict[LockTime, float] = field(default_factory=dict)
+    notices: dict[NoticeKey, NoticeRow] = field(default_factory=dict)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -138,6 +152,7 @@ class Truth:
             self._check_version(version)
             self._read_lock_times()  # behind the counts: a flush believes by the locks before it
         self._check_locks(plan, unready)
+        self._check_notices(plan, unready)
 
     def check_rest(self) -> None:
         """Compares all counts and rejected records when nothing happens any more. Raises Wrong."""
@@ -177,7 +192,7 @@ class Truth:
                 is_of_sum = (grouping, meter) == (sum_.grouping, sum_.meter)
                 if is_of_sum and minute_s >= start_s and value and has_all_parts(grouping, (key, resource)):
                     at = window_at(sum_.window, minute_s).start_s, key, resource
-                    found[at] = found.get(at, 0) + value
+                    found[at] = joined(sum_, found.get(at, 0), value)
         for policy in plan.policies:
             if before.policy(policy.name) != policy:
                 stored.judged_s[policy.name] = at_s
@@ -295,9 +310,9 @@ class Truth:
                 if not has_all_parts(sum_.grouping, series):
                     continue
                 window_s = window_at(sum_.window, request.at_s).start_s
-                amount = request.size if sum_.meter == "bytes" else 1
+                amount = request.size if sum_.meter in ("bytes", "largest") else 1
                 at = window_s, *series
-                totals[at] = totals.get(at, 0) + amount
+                totals[at] = joined(sum_, totals.get(at, 0), amount)
                 stored.grown_s[sum_, *at] = self._true_s
 
     def _check_counts(self, plan: Plan) -> None:
@@ -367,13 +382,15 @@ class Truth:
     def _check_locks(self, plan: Plan, unready: set[str]) -> None:
         now_s = self._now_s
         present = {lock.at: lock for lock in self._read_locks()}
+        own = self._own_limits()
         for policy in plan.policies:
             if policy.name in unready:
                 continue
-            sum_ = Sum(policy.per, policy.meter, policy.window)
+            sum_ = sum_of(policy)
             window = window_at(policy.window, int(now_s))
             for (window_s, key, resource), used in self.stored.totals[sum_].items():
-                if window_s != window.start_s or used < policy.limit:
+                limit = own.get((policy.name, key), policy.limit)
+                if window_s != window.start_s or used < limit:
                     continue
                 at = LockKey(grouping_of(sum_.grouping).scope, key, resource, policy.name)
                 # A window that began after its total last grew has not been judged since.
@@ -384,24 +401,71 @@ class Truth:
                 lock = present.get(at)
                 is_held = lock is not None and lock.until_ms >= window.until_s * 1000
                 if not is_held and judged_s >= window.start_s:
-                    raise Wrong(f"{at}: {used} of {policy.limit} used, and the lock is {lock}")
+                    raise Wrong(f"{at}: {used} of {limit} used, and the lock is {lock}")
         self._check_no_other(plan, unready, present.values(), now_s)
+
+    def _own_limits(self) -> dict[tuple[str, str], int]:
+        """Returns the limits of callers with overrides, by policy and caller: the latest holds."""
+        rows = self._database.read(
+            "select policy, subject, amount from overrides where state = 'in force' order by from_ms, id"
+        )
+        return {(policy, subject): amount for policy, subject, amount in rows}
 
     def _check_no_other(
         self, plan: Plan, unready: set[str], present: Iterable[StoredLock], now_s: float
     ) -> None:
+        own = self._own_limits()
         for lock in present:
             if lock.at == SUSPENSION or lock.until_ms <= now_s * 1000 or lock.at.policy in unready:
                 continue
             policy = plan.policy(lock.at.policy)
             if policy is None:
                 raise Wrong(f"a lock of a policy that is not in force: {lock}")
-            sum_ = Sum(policy.per, policy.meter, policy.window)
+            sum_ = sum_of(policy)
             window: Window = window_at(policy.window, int(now_s))
             used = self.stored.totals[sum_].get((window.start_s, lock.at.key, lock.at.resource), 0)
-            is_earned = used >= policy.limit and lock.until_ms == window.until_s * 1000
+            limit = own.get((lock.at.policy, lock.at.key), policy.limit)
+            is_earned = used >= limit and lock.until_ms == window.until_s * 1000
             if not is_earned or lock.action != policy.action:
-                raise Wrong(f"{lock}: not earned by {used} of {policy.limit}, window {window}")
+                raise Wrong(f"{lock}: not earned by {used} of {limit}, window {window}")
+
+    # -- notices ---------------------------------------------------------------------------------
+
+    def _check_notices(self, plan: Plan, unready: set[str]) -> None:
+        """Each threshold was raised once, in the transaction in which its total reached it."""
+        before = self.stored.notices
+        found = {NoticeKey(*row[:6]): NoticeRow(*row[6:]) for row in self._database.read(NOTICE_ROW)}
+        if wrong := [at for at, row in before.items() if found.get(at) != row]:
+            raise Wrong(f"a notice is gone, or was raised again: {wrong}")
+        own = self._own_limits()
+        sums = {sum_text(sum_): sum_ for sum_ in plan.policies_of}
+        for at in found.keys() - before.keys():
+            policy, row = plan.policy(at.policy), found[at]
+            used = self.stored.totals.get(sums[at.sum], {}).get((at.window_s, at.key, at.resource), 0)
+            assert isinstance(policy, Quota)
+            limit = own.get((at.policy, at.key), policy.limit)
+            is_reached = row.used == used and used * 1_000 >= limit * at.threshold
+            if not is_reached or at.threshold not in policy.thresholds or row.limit != limit:
+                raise Wrong(f"a notice that is not earned: {at}, {row}; {used} of {limit} used")
+        self.stored.notices = found
+        now_s = self._now_s
+        for policy in plan.policies:
+            assert isinstance(policy, Quota)
+            sum_, window = sum_of(policy), window_at(policy.window, int(now_s))
+            if policy.name in unready or not policy.thresholds:
+                continue
+            for (window_s, key, resource), used in self.stored.totals[sum_].items():
+                judged_s = max(
+                    self.stored.grown_s.get((sum_, window_s, key, resource), 0.0),
+                    self.stored.judged_s[policy.name],
+                )
+                if window_s != window.start_s or judged_s < window_s:
+                    continue
+                limit = own.get((policy.name, key), policy.limit)
+                for threshold in policy.thresholds:
+                    at = NoticeKey(policy.name, sum_text(sum_), key, resource, window_s, threshold)
+                    if used * 1_000 >= limit * threshold and at not in found:
+                        raise Wrong(f"no notice of {at}: {used} of {limit} used")
 
     # -- the feed --------------------------------------------------------------------------------
 
@@ -430,6 +494,14 @@ class Truth:
         self.locks_at[version] = now
 
 
+def sum_of(policy: Policy) -> Sum:
+    return kind_of(policy).sum_of(policy)
+
+
+def joined(sum_: Sum, one: int, other: int) -> int:
+    return max(one, other) if sum_.meter == "largest" else one + other
+
+
 def series_of(grouping: str, request: Expected) -> Series:
     """Returns key and resource under which the request counts."""
     match grouping:
@@ -456,5 +528,6 @@ def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:
             at = grouping, "", "", meter, day_s
         else:
             at = grouping, key, resource, meter, day_s
-        found[at] = [sum(pair) for pair in zip(found[at], amounts, strict=True)]
+        join = max if meter == "largest" else sum
+        found[at] = [join(pair) for pair in zip(found[at], amounts, strict=True)]
     return found

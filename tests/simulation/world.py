@@ -27,8 +27,9 @@ from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.operations import upkeep
 from analyzer.store.operations.rejects import RejectFilter, SqlRejects
 from analyzer.store.reports.audit import audit
-from analyzer.store.transaction import activation, lock_feed, plans
+from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
+from analyzer.store.transaction.judgement import activation
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor
 from tests.simulation.acts import CALLERS, PLANS, Act

@@ -7,7 +7,7 @@ the product executes on a database with many rows, and asks the database for its
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,24 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
+from analyzer.core.judging.caller_limits import Profile, Subject
+from analyzer.core.judging.kinds.share import sum_of
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.policies import Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
 from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.schema import disbelieved, lock_history
+from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.gate_reports import known_among
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
+from analyzer.store.transaction.catalog import load as load_catalog
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, now_s, publish
@@ -39,10 +43,25 @@ from tests.support.stored_counts import put_counts, tables_of
 CALLERS, MINUTES = 100, 150  # of each day
 KEY = key_row_of(PART)
 LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
+# `overrides`, of at most 100,000 rows, is read whole where ranges are looked up, and where one is added.
+OF_JUDGEMENTS = ("slots_0", "slots_1", "slots_2", "postponed", "holds", "notices", "callers")
+ROWS = 20_000  # of each of these tables
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
 BY_RESOURCE = Quota("export", 10**6, Calendar("day"), per="caller+resource")
 PLAN = plan_of([], METERS, [DAILY, BY_RESOURCE])
+NEIGHBOUR = LoadShare("neighbour", 400_000, 50, Rolling(60), 0, 200_000, per="caller+resource")
+JUDGING_PLAN = plan_of(
+    [],
+    [],
+    [
+        DAILY,
+        NEIGHBOUR,
+        Surge("flood", 50, Rolling(60), (600, 3600)),
+        RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
+        Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),
+    ],
+)
 CONFIGURATION = """
 [database]
 url = "URL"
@@ -71,10 +90,10 @@ class Statements:
         if re.match(r"\s*(with|select|insert|update|delete)\b", text, re.IGNORECASE):
             self.seen.setdefault(text, (parameters[0] if many else parameters, db.info.get("settings", [])))
 
-    def about_large_tables(self) -> Iterator[tuple[str, Any, list[str]]]:
+    def about(self, tables: Sequence[str]) -> Iterator[tuple[str, Any, list[str]]]:
         """Yields text, parameters, and the settings of the transaction."""
         for text, (parameters, settings) in self.seen.items():
-            if re.search(rf"\b({'|'.join(LARGE)})\b", text):
+            if re.search(rf"\b({'|'.join(tables)})\b", text):
                 yield text, parameters, settings
 
 
@@ -147,7 +166,7 @@ def verdicts_at(at_s: int) -> list[Verdict]:
     """Returns verdicts of many callers, without a lock."""
     names = [f"user:{n:03}" for n in range(1, 100, 2)]
     return [
-        Verdict(PART, "daily", name, at_s, at_s - 60 * (int(name[5:]) % 3),
+        Verdict(PART, "daily", name, at_s, *[at_s - 60 * (int(name[5:]) % 3)] * 2,
                 (Series("caller", name, ""), Series("caller+resource", name, "/a")), (1, 0))
         for name in names
     ]  # fmt: skip
@@ -224,8 +243,6 @@ def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:
     return "\n".join(str(row[3]) for row in db.exec_driver_sql(f"explain query plan {text}", parameters))
 
 
-SCAN = re.compile(rf"(Seq Scan on|SCAN) ({'|'.join(LARGE)})\b(?! USING)")
-
 # The first column of each key. Without a condition on it, PostgreSQL reads an index from end to end.
 LEADING = {"buckets": '"grouping" =', "totals": "sum ="}
 INDEX_SCAN = re.compile(
@@ -239,10 +256,11 @@ def reads_a_whole_index(planned: str) -> bool:
     return any(LEADING[match[1]] not in (match[2] or "") for match in found)
 
 
-def scans(engine: sa.Engine, statements: Statements) -> list[str]:
+def scans(engine: sa.Engine, statements: Statements, tables: Sequence[str] = LARGE) -> list[str]:
     """Returns the statements that would read a whole table, with the database's plan."""
     found = []
-    for text, parameters, settings in statements.about_large_tables():
+    scan = re.compile(rf"(Seq Scan on|SCAN) ({'|'.join(tables)})\b(?! USING)")
+    for text, parameters, settings in statements.about(tables):
         with engine.connect() as db:
             for setting in settings:
                 db.exec_driver_sql(setting)
@@ -250,7 +268,7 @@ def scans(engine: sa.Engine, statements: Statements) -> list[str]:
             db.rollback()
         whole_index = reads_a_whole_index(planned)
         # day_counts has a row per partition and day; the reports read all days.
-        if whole_index or any(match[2] != "day_counts" for match in SCAN.finditer(planned)):
+        if whole_index or any(match[2] != "day_counts" for match in scan.finditer(planned)):
             found.append(f"{text}\n{planned}")
     return found
 
@@ -260,7 +278,7 @@ def test_no_statement_scans_buckets_or_totals(
 ) -> None:
     fill(engine)
     do_everything(watched, tmp_path)
-    about = [text for text, *_ in statements.about_large_tables()]
+    about = [text for text, *_ in statements.about(LARGE)]
     assert len(about) > 20, "the statements were not recorded"
     assert scans(engine, statements) == []
 
@@ -279,6 +297,87 @@ def test_the_doctor_reads_neither(
     list(examine(load(path)))
     assert statements.seen
     assert scans(engine, statements) == []
+
+
+def fill_tables_of_judgements(engine: sa.Engine) -> None:
+    """Adds many rows of other callers to the tables that judgements read, none of them due."""
+    now = now_s(engine)
+    later_ms, daily = (now + DAY_S) * 1000, "'caller requests day UTC'"
+    with engine.begin() as db:
+        number = load_catalog(db).sum_number(sum_of(NEIGHBOUR))
+        insert = {
+            **dict.fromkeys(
+                OF_JUDGEMENTS[:3],
+                "(sum, key, resource, slot_s, value) "
+                f"select {number}, k, '/a', {now} - i + i / 60 * 60, 1",
+            ),
+            "totals": "(sum, window_s, key, resource, used, next, plan, touched_s) "
+            f"select {number}, 0, k, '/a', 1, 50, 1, {now} - i",
+            "postponed": "(sum, window_s, key, resource, due_ms, is_behind) "
+            f"select {number}, 0, k, '/a', {later_ms} + i, 0",
+            "holds": "(scope, key, resource, policy, since_ms, seen_ms) "
+            f"select 'caller', k, '/a', 'neighbour', {now}000 - i, {now}000 - i",
+            "notices": "(policy, sum, key, resource, window_s, threshold, scope, used, \"limit\", until_s, "
+            f"detail, at_ms) select 'daily', {daily}, k, '', 0, 500, 'caller', 1, 1, 1, '', {now}000 - i",
+            "lock_history": "(scope, key, until_ms, began_ms, resource, policy, ended_ms, cause) "
+            f"select 'caller', k, {now}000 - i, 0, '', 'flood', {now}000 - i, 'lapsed'",
+            "callers": "(caller, plan, tenant, version) select k, 'free', '', 0",
+        }  # fmt: skip
+        numbers = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {ROWS})"
+        named = "(select i, 'user:x' || i as k from n) named"
+        for table, rows in insert.items():
+            columns, select = rows.split(" select ", 1)
+            db.exec_driver_sql(f"insert into {table} {columns} {numbers} select {select} from {named}")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.exec_driver_sql("analyze")
+
+
+def judge_everything(engine: sa.Engine) -> None:
+    """Executes judgements of every kind: by flushes, by the warden, and by changes of limits."""
+    store, upkeep = SqlStore(engine, "here"), SqlUpkeep(engine, "here", str)
+    version, plan = store.active_plan()
+    at_s = now_s(engine)
+    counted = [("caller", ""), ("caller+resource", "/a")]
+    rows, slots = (
+        [
+            CountRow(grouping, key, resource, "requests", width_s, at_s - at_s % width_s, value, 0)
+            for grouping, key, resource, value in (
+                *((grouping, f"user:{n}", resource, 100) for n in range(3) for grouping, resource in counted),
+                *extra,
+            )
+        ]
+        for width_s, extra in ((MINUTE_S, []), (5, [("resource", "/a", "", 150)]))
+    )
+    for _ in range(2):
+        with store.transaction() as tx:
+            now = tx.check_plan(plan, version)
+            tx.apply(plan, version, DrainedCounts([], tables_of(rows), [], slots=tables_of(slots)), now)
+    assert upkeep.judge_waiting().waited == 3, "the shares are not compared"
+    set_callers(engine, {"user:1": Profile("pro")}, "operator", "", str)
+    asked = OverrideRequest("limit", Subject("caller", "user:2"), "daily", 50)
+    add_override(engine, asked, "operator", "", str)
+    upkeep.end_locks()
+    upkeep.change_overrides()
+    profile_of(engine, "user:1")
+    while upkeep.prune():
+        pass
+
+
+def test_no_judgement_scans_what_it_reads(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements
+) -> None:
+    fill(engine)
+    SqlStore(engine, "here").activate(JUDGING_PLAN)
+    upkeep = SqlUpkeep(engine, "here", str)
+    while upkeep.continue_activation():
+        pass
+    fill_tables_of_judgements(engine)
+    judge_everything(watched)
+    tables = ("totals", "buckets", "lock_history", *OF_JUDGEMENTS)
+    about = " ".join(text for text, *_ in statements.about(tables))
+    used = {table.rstrip("_012") for table in tables}  # one of the tables of slots suffices
+    assert [table for table in sorted(used) if table not in about] == [], "these tables were not used"
+    assert scans(engine, statements, tables) == []
 
 
 def test_a_statement_that_scans_is_found(
@@ -303,7 +402,7 @@ def test_sqlite_looks_up_the_rows_of_one_caller(
     today_s = now_s(engine) // DAY_S * DAY_S
     query = UsageQuery("caller", 3600, today_s - 30 * DAY_S, today_s + DAY_S, key="user:001")
     assert list(usage_rows(watched, query))
-    ((text, parameters, _),) = [seen for seen in statements.about_large_tables() if "UNION ALL" in seen[0]]
+    ((text, parameters, _),) = [seen for seen in statements.about(LARGE) if "UNION ALL" in seen[0]]
     with engine.connect() as db:
         planned = plan_of_execution(db, text, parameters)
     searches = [line for line in planned.splitlines() if "SEARCH buckets" in line]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.model import Counter
 
-# Takes mappings by source, names of groupings, meters, and bounds by keyword: `PythonCounter` describes them.
+# Takes mappings by source, names of groupings, meters, and slots and bounds by keyword: `PythonCounter`
+# describes them.
 CounterClass = Callable[..., Counter]
 
 COUNTERS: Mapping[str, CounterClass] = {"python": PythonCounter}

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.model import DrainedCounts, Partition, Record, Records
+from analyzer.core.model import DistinctLayout, DrainedCounts, Partition, Record, Records, SlotLayout
 from analyzer.core.records.mapping import Field, SourceMapping, TextField, TimeField
 from gatekeeper.identity import NameDigest
 from tests.support.counters import CounterClass, reference_counter
@@ -50,9 +50,13 @@ def counted(
     kafka_ms: int | None = NOW_MS,
     counter_class: CounterClass = reference_counter,
     digests: Sequence[NameDigest] = (),
+    slots: Sequence[SlotLayout] = (),
+    distinct: Sequence[DistinctLayout] = (),
 ) -> DrainedCounts:
     """Returns what a new counter drains after these records."""
-    counter = counter_class({PART.source: mapping}, groupings, meters, digests=digests)
+    counter = counter_class(
+        {PART.source: mapping}, groupings, meters, digests=digests, slots=slots, distinct=distinct
+    )
     items = [Record(offset, kafka_ms, value) for offset, value in enumerate(values)]
     counter.feed(Records.of(PART, 0, len(items), items))
     return counter.drain()

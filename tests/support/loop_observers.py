@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.model import Gap, Partition
 from analyzer.pipeline import FlushResult
 from gatekeeper.model import Change
@@ -19,3 +20,5 @@ class SilentObserver:
     def dependency_recovered(self, dependency: str) -> None: ...
     def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
     def locks_ended(self, changes: Sequence[Change]) -> None: ...
+
+    def notices_raised(self, notices: Sequence[Notice]) -> None: ...

@@ -37,7 +37,9 @@ def tables_of(rows: Iterable[CountRow]) -> list[CountTable]:
 
 def comparable(counts: DrainedCounts) -> tuple[object, ...]:
     """Returns everything that two counters must agree on, with their columns in any order."""
-    return counts.parts, counts.rows, counts.rejected, sorted(counts.verdicts)
+    slots = [sorted(table.rows()) for table in counts.slots]
+    verdicts = sorted(counts.verdicts)
+    return counts.parts, counts.rows, counts.rejected, verdicts, [*filter(None, slots)], counts.distinct
 
 
 def put_counts(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,40 +26,53 @@ from tests.support.counters import reference_counter
 from tests.support.job_runners import runner_of
 from tests.support.loop_observers import SilentObserver
 
+# 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
+START = datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC)
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
+STEP_S = 0.1
+TAKEN_MAX = 200  # records in a step: an analyzer that was away has a backlog for a while
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Log:
     """A log of one partition in memory, and the source that reads it."""
 
-    def __init__(self, store: SqlStore, clock: ManualClock) -> None:
+    def __init__(self, store: SqlStore, clock: ManualClock, source: str) -> None:
+        self.part = PART._replace(source=source)
         self.records: list[Record] = []
+        self.taken_max = TAKEN_MAX
         self._store = store
         self._clock = clock
-        self._next = store.begin(PART, 0).next
+        self._next = store.begin(self.part, 0).next
 
     def write(self, **fields: str | int) -> None:
         """Appends a request of now, with its time as `ts`."""
         now_ms = self._clock.wall_ns() // 1_000_000
-        value = json.dumps({"ts": now_ms} | fields).encode()
-        self.records.append(Record(len(self.records), now_ms, value))
+        self.append(json.dumps({"ts": now_ms} | fields).encode(), now_ms)
+
+    def append(self, value: bytes, kafka_ms: int) -> None:
+        """Appends a record as it is."""
+        self.records.append(Record(len(self.records), kafka_ms, value))
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
-        start, self._next = self._next, len(self.records)
+        start, self._next = self._next, min(len(self.records), self._next + self.taken_max)
         if self._next > start:
-            yield Records.of(PART, start, self._next, self.records[start:])
+            yield Records.of(self.part, start, self._next, self.records[start : self._next])
 
     def lags(self) -> Mapping[Partition, Lag]:
-        return {PART: Lag(len(self.records) - self._next, 0.0)}
+        left = self.records[self._next :]
+        oldest_ms = next((record.kafka_ms for record in left if record.kafka_ms is not None), None)
+        behind_s = 0.0 if oldest_ms is None else self._clock.wall_ns() / 1e9 - oldest_ms / 1000
+        return {self.part: Lag(len(left), behind_s)}
 
     def positions(self) -> Mapping[Partition, int]:
-        return {PART: self._next}
+        return {self.part: self._next}
 
     def problems(self) -> Mapping[str, str]:
         return {}
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
-        self._next = self._store.positions([PART])[PART].next
+        self._next = self._store.positions([self.part])[self.part].next
 
     def stop(self, part: Partition, gap: Gap) -> None:
         raise AssertionError(gap)
@@ -80,29 +94,60 @@ class FailOnOutage(SilentObserver):
         raise AssertionError(error)
 
 
-class World:
-    """An analyzer, a database and a gate on one manual clock."""
+class DatabaseClock:
+    """Has all databases of this process read a manual clock: SQLite by a function, PostgreSQL by the text."""
 
-    def __init__(self, url: str, flushes: FlushExecutor, plan: Plan) -> None:
-        self.plan = plan  # has one source, "log"
-        # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
-        self.clock = ManualClock(datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC))
-        sa.event.listen(
-            sa.Engine, "connect", self._use_manual_clock
-        )  # the analyzer's database and the gate's
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def install(self) -> None:
+        sa.event.listen(sa.Engine, "connect", self._set_julianday)
+        sa.event.listen(sa.Engine, "before_cursor_execute", self._set_timestamp, retval=True)
+
+    def remove(self) -> None:
+        sa.event.remove(sa.Engine, "connect", self._set_julianday)
+        sa.event.remove(sa.Engine, "before_cursor_execute", self._set_timestamp)
+
+    def _set_julianday(self, connection: Any, _record: object) -> None:
+        if hasattr(connection, "create_function"):
+            days = lambda *_: self._clock.wall_ns() / 86_400e9 + 2_440_587.5  # noqa: E731 - a function for SQL
+            connection.create_function("julianday", -1, days)
+
+    def _set_timestamp(
+        self, _db: object, _cursor: object, statement: str, parameters: Any, *_: object
+    ) -> tuple[str, Any]:
+        if "clock_timestamp()" in statement:
+            now = EPOCH + timedelta(milliseconds=self._clock.wall_ns() // 1_000_000)
+            literal = f"timestamptz '{now:%Y-%m-%d %H:%M:%S.%f+00}'"
+            statement = statement.replace("clock_timestamp()", literal)
+        return statement, parameters
+
+
+class World:
+    """An analyzer, a database and a gate on one manual clock.
+
+    Args:
+        url: Of a migrated database.
+        flushes: Where flushes run.
+        plan: Has one source.
+        start: When the story begins.
+    """
+
+    def __init__(self, url: str, flushes: FlushExecutor, plan: Plan, start: datetime = START) -> None:
+        self.plan = plan
+        self.clock = ManualClock(start)
+        self._database_clock = DatabaseClock(self.clock)
+        self._database_clock.install()  # of the analyzer's connections and of the gate's
         self.engine = open_engine(url)
         self.flushes = flushes
         self.store = SqlStore(
             self.engine, "analyzer", random_mark=lambda: f"{self.random.getrandbits(32):08x}"
         )
         self.random = Random(7)
-        self.log = Log(self.store, self.clock)
+        [source] = plan.sources
+        self.log = Log(self.store, self.clock, source)
         self.gate = Gate(url, clock=self.clock)
         self.daemon = self._daemon()
-
-    def _use_manual_clock(self, connection: object, _record: object) -> None:
-        days = lambda *_: self.clock.wall_ns() / 86_400e9 + 2_440_587.5  # noqa: E731 - a function for SQL
-        connection.create_function("julianday", -1, days)
 
     def _daemon(self) -> Daemon:
         pipeline = Pipeline(
@@ -124,7 +169,13 @@ class World:
         return Daemon(pipeline, agree, self._counter, FailOnOutage(), self.random, gaps, [runner])
 
     def _counter(self, plan: Plan) -> Counter:
-        return reference_counter(plan.sources, plan.groupings, plan.meters)
+        return reference_counter(
+            plan.sources,
+            plan.groupings,
+            plan.meters,
+            slots=plan.slot_layouts,
+            distinct=plan.distinct_layouts,
+        )
 
     def restart_analyzer(self) -> None:
         """Continues with a new analyzer that has nothing but what the old one stored, as after SIGKILL."""
@@ -132,10 +183,15 @@ class World:
         self.daemon = self._daemon()
 
     def pass_s(self, seconds: float) -> None:
-        for _ in range(round(seconds * 10)):
+        for _ in range(round(seconds / STEP_S)):
+            self.step()
+
+    def step(self, *, is_running: bool = True) -> None:
+        """Lets the analyzer take, count and flush once, if it is running; a tenth of a second passes."""
+        if is_running:
             self.daemon.run_once()
             self.daemon.run_jobs_once()
-            self.clock.advance(0.1)
+        self.clock.advance(STEP_S)
 
     def request(self, key: str) -> bool:
         """Sends a request: the gate decides, and the answer is written to the log."""
@@ -146,4 +202,4 @@ class World:
     def close(self) -> None:
         self.gate.close()
         self.engine.dispose()
-        sa.event.remove(sa.Engine, "connect", self._use_manual_clock)
+        self._database_clock.remove()

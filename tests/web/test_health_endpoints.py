@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer import metrics as metrics_module
+from analyzer.core.judging.earned_notices import Notice, NoticeKey
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
 from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
@@ -282,6 +283,8 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     world.health.dependency_failed("database", "away")
     world.health.job_failed("roll-up", "away")
     world.health.metrics.record_refusal("no-token")
+    half = NoticeKey("daily", "caller requests day UTC", "user:ann", "", 0, 500)
+    world.health.metrics.record_notices([Notice(half, "caller", 50, 100, 86_400, "half of it")])
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {

@@ -146,7 +146,7 @@ def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
     if len(found.skipped) > SKIPPED_MAX:
         say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
     if renamed := sum(ledger.renamed for ledger in found.partitions):
-        say(f"{renamed:,} of these count under another name of their request: its caller's name was unusable")
+        say(f"{renamed:,} of these count under another name of their request: its name could not be used")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
     for log in logs:

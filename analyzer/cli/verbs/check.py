@@ -137,7 +137,7 @@ def _print(
 
 
 def _summary_fields(settings: Settings) -> dict[str, object]:
-    from analyzer.core.counting.meters import BUCKET_S
+    from analyzer.core.counting.meters import BUCKET_S, DISTINCT
     from analyzer.core.judging.delay_bound import own_delay
     from analyzer.core.judging.kinds import kind_of
 
@@ -149,7 +149,12 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
         ],
         "groupings": list(plan.groupings),
         "meters": [
-            {"name": meter.name, "width_s": BUCKET_S, "unit": units.get(meter.name)} for meter in plan.meters
+            {
+                "name": meter.name,
+                "width_s": None if meter.join == DISTINCT else BUCKET_S,
+                "unit": units.get(meter.name),
+            }
+            for meter in plan.meters
         ],
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
         "dry_run": [sentence for policy in plan.policies for sentence in dry_run(policy, time.time())],
@@ -172,7 +177,11 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
     for source in settings.sources:
         place = f"topic {source.topic}" if source.topic else f"file {source.file}"
         callers = " or ".join(source.callers)
-        yield f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
+        weight = f"; a record stands for {source.weight} requests" if source.weight else ""
+        yield (
+            f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
+            f"{_counted_if(source)}{weight}"
+        )
     yield f"counted by  {', '.join(plan.groupings)}"
     for meter in plan.meters:
         yield f"meter       {describe_meter(meter, units.get(meter.name))}"
@@ -200,23 +209,34 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     from zoneinfo import ZoneInfo
 
     from analyzer.cli.nouns.locks import describe_action
+    from analyzer.config.values import format_duration
     from analyzer.core.counting.groupings import grouping_of
     from analyzer.core.counting.meter_units import with_noun
+    from analyzer.core.judging.circumstances import Circumstances
     from analyzer.core.judging.kinds import kind_of
+    from analyzer.core.judging.rolling import Slot
     from analyzer.core.judging.totals import Standing, TotalKey
-    from analyzer.core.judging.windows import window_at
+    from analyzer.core.judging.windows import Calendar, window_at
+    from gatekeeper.model import Lock
 
     kind = kind_of(policy)
     judged = kind.sum_of(policy)
+    if kind.whole_of is not None:
+        return  # no amount alone earns a lock: `describe` says when
     total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
+    at = Circumstances(datetime.fromtimestamp(now_s, UTC))
     for threshold in kind.thresholds(policy):
-        lock = kind.wanted_lock(policy, Standing(total, threshold), datetime.fromtimestamp(now_s, UTC))
-        if lock is None:
+        lock = kind.judge(policy, Standing(total, threshold, [Slot(int(now_s), threshold)]), None, at)
+        if not isinstance(lock, Lock):
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
         phrase = grouping_of(policy.per).phrase
-        until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
-        yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} until {until}"
+        if isinstance(judged.window, Calendar):
+            until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
+            ends = f"until {until}"
+        else:
+            ends = f"for {format_duration((lock.until - at.now).total_seconds())}"
+        yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} {ends}"
 
 
 def remarks(settings: Settings) -> Iterator[str]:
@@ -224,11 +244,18 @@ def remarks(settings: Settings) -> Iterator[str]:
     from analyzer.core.records.formats import COMBINED, FORMATS
 
     for source in settings.sources:
-        if FORMATS[source.format] is COMBINED and _are_users(source):
+        is_unsure = not source.count_if and not source.authenticated
+        if is_unsure and FORMATS[source.format] is COMBINED and _are_users(source):
             yield (
                 f"{source.name}: the caller is the user of a {source.format} line, where servers write what "
                 "a client says, also of a login that failed: any client may use up the limit of another; "
                 'write caller = ["address"], unless the server refuses such requests before it logs them'
+            )
+        elif is_unsure and "status" in source.fields.names and set(source.callers) != {"address"}:
+            yield (
+                f"{source.name}: any client may use up the limit of another: a request with a wrong secret "
+                'counts under the name that it gives; write count_if = { status = { not = ["401", "403"] } '
+                "}, or authenticated = true if the log has only names that were checked"
             )
         if "address" not in source.fields.names:
             missing, most = " and ".join(source.callers), source.stop_after_rejected
@@ -247,15 +274,18 @@ def remarks(settings: Settings) -> Iterator[str]:
         )
         for policy in settings.policies:
             status = str(policy.action.status or policy.status)
-            if policy.action.does != "tag" and status not in wanted:
+            if policy.action.does in ("deny", "slow") and not policy.soft and status not in wanted:
                 yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
 
 
 def describe_meter(meter: Meter, unit: Unit | None) -> str:
     """Describes a meter in one line: its value, its conditions, the width of its buckets."""
     from analyzer.core.counting.meter_units import NOUNS
-    from analyzer.core.counting.meters import BUCKET_S, JOINS
+    from analyzer.core.counting.meters import BUCKET_S, DISTINCT, JOINS
 
+    if meter.join == DISTINCT:
+        kept = "kept for policies only, in no report"
+        return f"{meter.name}: distinct values of {meter.field}{_conditions(meter.where)}; {kept}"
     value = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
     measured = f", measured in {NOUNS[unit]}" if unit else ""
     return f"{meter.name}: {value}{measured}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
@@ -264,6 +294,14 @@ def describe_meter(meter: Meter, unit: Unit | None) -> str:
 def _conditions(where: tuple[Condition, ...]) -> str:
     conditions = [f"{name} is {' or '.join(values)}" for name, values in where]
     return f" where {' and '.join(conditions)}" if conditions else ""
+
+
+def _counted_if(source: SourceTable) -> str:
+    conditions = [
+        f"{name} is {'not ' if wanted.is_not else ''}{' or '.join(wanted.values)}"
+        for name, wanted in source.count_if.items()
+    ]
+    return f" if {' and '.join(conditions)}, else the address" if conditions else ""
 
 
 def describe_delay(flush_s: float) -> str:

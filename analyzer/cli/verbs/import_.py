@@ -20,6 +20,7 @@ from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
+    from analyzer.core.judging.earned_notices import Notice
     from analyzer.core.model import Gap, Partition, Rejected
     from analyzer.core.records.mapping import SourceMapping
     from analyzer.daemon import Daemon
@@ -80,6 +81,9 @@ class ImportProgress:
     def rejected_share(self) -> float:
         """The share of the records that were rejected, from 0 to 1."""
         return self.rejected.total() / self.stored["seen"] if self.stored["seen"] else 0.0
+
+    def notices_raised(self, _notices: Sequence[Notice]) -> None:
+        """Ignored: the log names them."""
 
     def locks_ended(self, _changes: Sequence[Change]) -> None:
         """Ignored: locks that end are not a result of the import."""
@@ -235,9 +239,10 @@ def _doubts(progress: ImportProgress) -> Iterator[str]:
         yield f"all {counted:,} records have one caller, {caller!a}: {question}"
     if progress.renamed:
         yield (
-            f"{progress.renamed:,} of them had no usable name, and count under their address or unnamed:. A "
-            "name has at most 256 bytes and no hidden characters, and an address is an IP address; to count "
-            'host names write caller = ["host"], and host = "address" in [sources.fields]'
+            f"{progress.renamed:,} of them had no usable name, or lost it by count_if, and count under their "
+            "address or unnamed:. A name has at most 256 bytes and no hidden characters, and an address is "
+            'an IP address; to count host names write caller = ["host"], and host = "address" in '
+            "[sources.fields]"
         )
 
 

@@ -41,6 +41,8 @@ def valid_part(model: type[Model], raw: object) -> Model | None:
 def _repair(table: dict[str, Any], at: tuple[str | int, ...]) -> None:
     """Removes the invalid value at this path, or puts a placeholder there."""
     path = tuple(str(part) for part in at)
+    if not path:  # a fault of the whole table
+        return
     if path[:1] == ("fields",) and len(path) > 1:
         path, placeholder = path[:2], {"path": "-", "unit": "s"} if path[1] == "time" else "-"
         table["fields"] = table["fields"] | {path[1]: placeholder}

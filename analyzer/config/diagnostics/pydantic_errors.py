@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.diagnostics.unavailable_keys import CALENDAR_ONLY, UNAVAILABLE, UnavailableKey
+from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, WINDOW, UnavailableKey
 from analyzer.config.kafka_options.names import SPELLINGS
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
@@ -38,6 +38,8 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
 # What to write where a key is missing or has a value of another type.
 EXAMPLES = {
     "count": "count = true",
+    "authenticated": "authenticated = true",
+    "count_if": 'count_if = { status = { not = ["401", "403"] } }',
     "deny_if": 'deny_if = { gate = "denied" }',
     "fields": 'api_key = "http.api_key" and other fields below [sources.fields]',
     "groupings": 'groupings = ["caller+resource"]',
@@ -100,12 +102,12 @@ def _dependent_keys(at: KeyPath) -> Iterator[KeyPath]:
     """Yields the keys whose checks mean nothing while the key at `at` is faulty."""
     match at:
         case ("sources", int(), "format"):
-            for key in ("fields", "caller", "deny_if", "groupings"):
+            for key in ("fields", "caller", "deny_if", "count_if", "groupings"):
                 yield (*at[:2], key)
         case ("kafka", "sasl_plain_password"):
             yield ("kafka", "sasl_plain_password_file")
         case ("meters", int(), _):
-            yield (*at[:2], "count")  # of count, sum and max it may have meant one
+            yield (*at[:2], "count")  # of count, sum, max and distinct it may have meant one
 
 
 def _known_key(error: ErrorDetails) -> KeyFault:
@@ -138,7 +140,7 @@ def _wrong_section(at: KeyPath, what: str) -> KeyFault:
 
 def _wrong_type(at: KeyPath, what: str) -> KeyFault:
     if at[-1] == "window":
-        return KeyFault(at, what, f"{CALENDAR_ONLY}; a window that begins with each request is not available")
+        return KeyFault(at, what, f"{WINDOW}; a window that begins with each request is not available")
     otherwise = {TABLE: "{ key = value }", "must be text": "it in quotation marks"}.get(what, "true or false")
     return KeyFault(at, what, f"write {EXAMPLES.get(str(at[-1]), otherwise)}")
 

@@ -1,32 +1,33 @@
-"""The `action` of a policy: `"deny"`, `{ deny = 503 }`, `{ slow = "10/s" }`, `"tag"`."""
+"""The `action` of a policy: `"deny"`, `{ deny = 503 }`, `{ slow = "10/s" }`, `"tag"`, `"notify"`."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import PlainValidator
 
 from analyzer.config.values import UNITS_S, quote, raise_fault, suggestion
+from analyzer.core.judging.policies import ActionName
 from gatekeeper.model import Rate
 
-ACTIONS = ("deny", "slow", "tag")
-CURE = 'write "deny", { deny = 503 }, { slow = "10/s" } or "tag"'
+ACTIONS = ("deny", "slow", "tag", "notify")
+CURE = 'write "deny", { deny = 503 }, { slow = "10/s" }, "tag" or "notify"'
 RATE = re.compile(r"(\d[\d_]*) */ *(\d+)? *(s|m|h|d)")
 RATE_MAX = 1_000_000_000
 
 
 class LockAction(NamedTuple):
-    """Effect of a policy's locks. A status of None stands for the policy's `status`."""
+    """Effect of a policy's locks. A status of None stands for the policy's `status`; "notify" sets none."""
 
-    does: Literal["deny", "slow", "tag"] = "deny"
+    does: ActionName = "deny"
     status: int | None = None
     slow: Rate | None = None
 
 
 def _action(value: object) -> LockAction:
     match value:
-        case "deny" | "tag":
+        case "deny" | "tag" | "notify":
             return LockAction(value)
         case {"slow": rate, **others} if not others:
             return LockAction("slow", slow=parse_rate(rate))
@@ -34,8 +35,6 @@ def _action(value: object) -> LockAction:
             return LockAction(status=_status(status))
         case "slow":
             what, cure = '"slow" needs a rate', 'write action = { slow = "10/s" }'
-        case "notify":
-            what, cure = '"notify" is not available in this version', CURE
         case _:
             what, cure = f"{quote(value)} is not an action", suggestion(value, ACTIONS, CURE)
     return raise_fault(what, cure)

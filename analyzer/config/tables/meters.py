@@ -18,14 +18,15 @@ from analyzer.config.values import (
     raise_fault,
     suggestion,
 )
-from analyzer.core.counting.groupings import BY_RESOURCE, SHOWN, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_RESOURCE, SHOWN, grouping_of
 from analyzer.core.counting.meter_units import Unit
-from analyzer.core.counting.meters import Meter
+from analyzer.core.counting.meters import DISTINCT, Meter
 
 
 def _grouping(value: object) -> str:
     try:
-        return grouping_of(str(value)).name
+        # The addresses of networks are counted for judgements alone.
+        return grouping_of("" if str(value).endswith(BY_ADDRESS) else str(value)).name
     except ValueError:
         otherwise = f'use {alternatives(SHOWN)}, perhaps followed by "{BY_RESOURCE}"'
         known = [name for name in SHOWN if "/" not in name]
@@ -44,28 +45,38 @@ class MeterTable(ConfigTable):
     count: bool = False
     sum_of: Text | None = Field(None, alias="sum")
     max_of: Text | None = Field(None, alias="max")
+    distinct: Text | None = None
     where: dict[str, ConditionValues] = Field(default_factory=dict)
     renamed_from: Name | None = None  # earlier counts under this name become counts of this meter
 
     @property
     def field(self) -> str | None:
         """The field whose value it takes; None when it counts requests."""
+        return self.number_field or self.distinct
+
+    @property
+    def number_field(self) -> str | None:
+        """The field that it takes as a number."""
         return self.sum_of or self.max_of
 
     @property
     def join(self) -> str:
         """The name of the join of its values."""
+        if self.number_field is None and self.distinct:
+            return DISTINCT
         return "sum" if self.sum_of or not self.max_of else "max"
 
     @property
     def given(self) -> list[str]:
-        """The keys count, sum and max that are set, of which it must have exactly one."""
-        values = (("count", self.count), ("sum", self.sum_of), ("max", self.max_of))
+        """The keys count, sum, max and distinct that are set, of which it must have exactly one."""
+        values = (
+            ("count", self.count), ("sum", self.sum_of), ("max", self.max_of), ("distinct", self.distinct)
+        )  # fmt: skip
         return [key for key, value in values if value]
 
     def unit(self, mappings: Iterable[FieldsTable]) -> Unit | None:
         """The unit of its values, as one of the mappings declares its field; None: whole numbers."""
-        entries = (fields.plain.get(self.field or "") for fields in mappings)
+        entries = (fields.plain.get(self.number_field or "") for fields in mappings)
         kinds = (entry.number_kind for entry in entries if entry is not None)
         return next((kind for kind in kinds if kind != "whole"), None)
 

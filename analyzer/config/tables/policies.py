@@ -2,32 +2,101 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainValidator, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.meters import GroupingName
-from analyzer.config.values import Name, Zone, integer_between, one_of, quote, raise_fault, whole_number
+from analyzer.config.tables.shares import PART, LoadRate, WholeName, judged_grouping, load_rate, part_of_whole
+from analyzer.config.values import (
+    NAME,
+    Name,
+    Zone,
+    duration_between,
+    format_duration,
+    integer_between,
+    one_of,
+    quote,
+    raise_fault,
+    whole_number,
+    whole_seconds,
+)
 from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.policies import NO_UNIT, Policy, Quota
-from analyzer.core.judging.windows import Calendar, CalendarPeriod
+from analyzer.core.judging.policies import (
+    NO_PLAN_LIMITS,
+    NO_UNIT,
+    Grace,
+    LoadShare,
+    Policy,
+    Quota,
+    RollingQuota,
+    Surge,
+)
+from analyzer.core.judging.windows import DAY_S, HOUR_S, Calendar, CalendarPeriod, Rolling, Windows
 
+DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
-if TYPE_CHECKING:
-    PolicyKind = str
-else:
-    PolicyKind = Literal[tuple(KINDS)]
+ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
+SURGE_S_MAX = HOUR_S  # longest window of a surge
+SHARE_S = (10, HOUR_S)  # shortest and longest window of a share
+LOCK_S_MAX = 31 * DAY_S
+HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
+NOTIFY_MAX = 10
+NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
+PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
+PolicyKind = Literal["quota", "surge", "share"]
 OnStale = Literal["keep", "allow"]
 
 
 LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of its meter; None: whole numbers
 
 
-def _limit(value: object) -> LimitReadings:
+class PolicyLimit(NamedTuple):
+    """The limit of callers, and those of callers by their plan."""
+
+    stated: LimitReadings
+    by_plan: Mapping[str, LimitReadings] = MappingProxyType({})
+
+
+def _policy_limit(value: object) -> PolicyLimit:
+    """One limit, or a table of limits by the callers' plan: { free = 100, default = 1_000 }."""
+    if not isinstance(value, Mapping):
+        return PolicyLimit(limit_readings(value))
+    if DEFAULT not in value:
+        raise_fault(
+            "has no limit for callers without a plan",
+            "write { free = 10_000, pro = 1_000_000, default = 1_000 }",
+        )
+    for name in value:
+        if not NAME.fullmatch(str(name)):
+            raise_fault(
+                f"{quote(name)} is not the name of a plan",
+                "use letters, digits, points, hyphens, underscores",
+            )
+    by_plan = {str(name): limit_readings(one) for name, one in value.items() if name != DEFAULT}
+    return PolicyLimit(limit_readings(value[DEFAULT]), by_plan)
+
+
+def in_unit(found: LimitReadings, unit: Unit | None) -> int:
+    """Returns what a limit means for a meter of this unit."""
+    return found[unit] if unit in found else next(iter(found.values()))
+
+
+def readings_of(value: object) -> LimitReadings:
+    """Returns what a limit means, outside of a configuration. Raises ValueError with the fault."""
+    try:
+        return limit_readings(value)
+    except PydanticCustomError as fault:
+        raise ValueError(fault.message()) from fault
+
+
+def limit_readings(value: object) -> LimitReadings:
     """A whole number, or text with a unit: "1h", "50.00", "2 GiB"."""
     if not isinstance(value, str):
         if isinstance(value, float):
@@ -47,6 +116,15 @@ def _limit(value: object) -> LimitReadings:
     return {unit: int(amount) for unit, amount in found.items()}
 
 
+def _limit_of_kind(value: object, info: ValidationInfo) -> PolicyLimit:
+    """A share of the whole for the kind "share", an amount for the others."""
+    return (
+        PolicyLimit({PART: part_of_whole(value)})
+        if (info.data or {}).get("kind") == "share"
+        else _policy_limit(value)
+    )
+
+
 def _period(value: object) -> object:
     """A calendar period; for a shorter one, the cure is a limiter."""
     if value in ("second", "seconds"):
@@ -57,38 +135,141 @@ def _period(value: object) -> object:
     return value
 
 
+def _durations(value: object) -> tuple[int, ...]:
+    """One duration or several, in whole seconds."""
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not items:
+        raise_fault("must not be empty", 'write one duration or several: lock_for = ["10m", "1h", "24h"]')
+    return tuple(whole_seconds(item, 1, LOCK_S_MAX) for item in items)
+
+
+def _thresholds(value: object) -> tuple[int, ...]:
+    """Fractions of the limit, in thousandths, ascending."""
+    if not isinstance(value, (list, tuple)) or not value:
+        raise_fault(f"must be a list of fractions of the limit, not {quote(value)}", NOTIFY_CURE)
+    found = []
+    for item in value:
+        is_number = isinstance(item, (int, float)) and not isinstance(item, bool)
+        if not is_number or not 0.001 <= item <= NOTIFY_MAX or round(item * 1_000, 6) % 1:
+            what = f"{quote(item)} is not a fraction of the limit from 0.001 to {NOTIFY_MAX}"
+            raise_fault(f"{what}, with three digits at most", NOTIFY_CURE)
+        found.append(round(item * 1_000))
+    if len(set(found)) < len(found):
+        raise_fault("has a fraction twice", "remove one of them")
+    return tuple(sorted(found))
+
+
+def _grace(value: object) -> Grace:
+    """A percentage of the limit, an amount, or a time after the limit was reached."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Grace(amount=whole_number(value, 1, LIMIT_MAX))
+    if isinstance(value, str) and (found := PERCENT.fullmatch(value)):
+        if thousandths := round(float(found[1]) * 10):
+            return Grace(thousandths=thousandths)
+        raise_fault(f"{quote(value)} is nothing", 'write grace = "10%", or remove it')
+    if isinstance(value, str) and value[:1].isdigit():
+        return Grace(time_s=whole_seconds(value, 1, 31 * DAY_S))
+    return raise_fault(
+        f"must be a percentage, a whole number or a duration, not {quote(value)}",
+        'write grace = "10%", grace = 500 or grace = "15m"',
+    )
+
+
 class WindowTable(ConfigTable):
-    per: Annotated[CalendarPeriod, one_of(CalendarPeriod), BeforeValidator(_period)]
+    """A calendar period, or a rolling window."""
+
+    per: Annotated[CalendarPeriod, one_of(CalendarPeriod), BeforeValidator(_period)] | None = None
     zone: Zone = "UTC"
+    rolling: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, *ROLLING_S))] | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.per is None) == (self.rolling is None):
+            raise_fault("needs either per or rolling", 'write { per = "day" } or { rolling = "10m" }')
+        if self.rolling is not None and "zone" in self.model_fields_set:
+            raise_fault(
+                "a rolling window has no zone", f'write {{ rolling = "{format_duration(self.rolling)}" }}'
+            )
+        if self.rolling is not None and self.rolling > HOUR_S and self.rolling % 60:
+            raise_fault("a rolling window of more than an hour must be whole minutes", "round it to minutes")
+        return self
+
+    @property
+    def windows(self) -> Windows:
+        if self.rolling is not None:
+            return Rolling(self.rolling)
+        assert self.per is not None  # noqa: S101 - one of the two is there
+        return Calendar(self.per, self.zone)
+
+    @property
+    def phrase(self) -> str:
+        """The window in a sentence."""
+        return f"of one {self.per}" if self.rolling is None else f"of {format_duration(self.rolling)}"
 
 
 class PolicyTable(ConfigTable):
-    """A quota: at most `limit` of a meter for each series of `per` in each window."""
+    """At most `limit` of a meter for each series of `per` in each window."""
 
     name: Name
-    kind: Annotated[PolicyKind, one_of(PolicyKind, planned=("share", "surge"))] = "quota"
+    kind: Annotated[PolicyKind, one_of(PolicyKind)] = "quota"
     meter: Name = "requests"
     per: GroupingName = "caller"
-    limit: Annotated[LimitReadings, BeforeValidator(_limit)]
+    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)]
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
     on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
+    notify: Annotated[tuple[int, ...], BeforeValidator(_thresholds)] | None = None
+    soft: bool = False
+    grace: Annotated[Grace, PlainValidator(_grace)] | None = None
+    lock_for: Annotated[tuple[int, ...], BeforeValidator(_durations)] = (600,)
+    forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
+    of: Annotated[WholeName, one_of(WholeName)] | None = None
+    floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
+    hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
+    release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
+
+    def _plan_limits(self, unit: Unit | None) -> Any:
+        if not self.limit.by_plan:
+            return NO_PLAN_LIMITS
+        return tuple((name, in_unit(found, unit)) for name, found in sorted(self.limit.by_plan.items()))
 
     def policy(self, unit: Unit | None = None) -> Policy:
-        """Returns the policy that is stored and judged; for now every kind is a quota.
+        """Returns the policy that is stored and judged; `unit` is that of its meter."""
+        windows = self.window.windows
+        limited: dict[str, Any] = {
+            "name": self.name,
+            "limit": in_unit(self.limit.stated, unit),
+            "plan_limits": self._plan_limits(unit),
+            "window": windows,
+            "meter": self.meter,
+            "per": self.per,
+            "action": "notify" if self.soft else self.action.does,
+            "status": self.action.status or self.status,
+            "on_stale": self.on_stale,
+            "slow": self.action.slow,
+            "unit": NO_UNIT if unit is None else unit,
+        }
+        if self.kind == Surge.kind:
+            return Surge(**limited, lock_for_s=self.lock_for, forget_after_s=int(self.forget_after))
+        if self.kind == LoadShare.kind:
+            return self._share(limited, unit)
+        if isinstance(windows, Rolling):
+            return RollingQuota(**limited)
+        if self.notify:
+            limited["notify"] = self.notify
+        if self.grace is not None:
+            limited["grace"] = self.grace
+        return Quota(**limited)
 
-        `unit` is that of its meter.
-        """
-        return Quota(
-            name=self.name,
-            limit=self.limit[unit] if unit in self.limit else next(iter(self.limit.values())),
-            window=Calendar(self.window.per, self.window.zone),
-            meter=self.meter,
-            per=self.per,
-            action=self.action.does,
-            status=self.action.status or self.status,
-            on_stale=self.on_stale,
-            slow=self.action.slow,
-            unit=NO_UNIT if unit is None else unit,
+    def _share(self, limited: Mapping[str, Any], unit: Unit | None) -> LoadShare:
+        """Returns the share policy; `of`, `floor` and a rolling window are there."""
+        assert self.of is not None and self.floor is not None  # noqa: S101, PT018 - checks.py has checked it
+        assert self.window.rolling is not None  # noqa: S101 - as above
+        limit = limited["limit"]
+        return LoadShare(
+            **{**limited, "per": judged_grouping(self.per, self.of)},
+            floor=self.floor.within(unit, self.window.rolling),
+            hold_s=self.hold,
+            release=limit * 3 // 4 if self.release is None else self.release,
         )

@@ -10,10 +10,17 @@ from pydantic import Field, model_validator
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import GroupingName
-from analyzer.config.values import ConditionValues, Names, Text, integer_between, one_of
+from analyzer.config.values import (
+    ConditionValues,
+    Names,
+    NegatableCondition,
+    Text,
+    integer_between,
+    one_of,
+)
 from analyzer.core.records.formats import FORMATS
+from analyzer.core.records.mapping import COUNT_ALL, NO_WEIGHT, CountCondition, SourceMapping
 from analyzer.core.records.mapping import Field as MappedField
-from analyzer.core.records.mapping import SourceMapping
 from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
@@ -32,7 +39,12 @@ class SourceTable(ConfigTable):
     format: Annotated[FormatName, one_of(FormatName)] = "json"
     caller: Names | None = None
     deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
+    # Conditions under which a request counts under its caller's name; and whether each record's caller is the
+    # authenticated one, a statement for `gatelock check` that changes no count.
+    count_if: dict[str, NegatableCondition] = Field(default_factory=dict)
+    authenticated: bool = False
     start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
+    weight: Text | None = None  # the field with the number of requests that a record stands for
     host: Text | None = None  # of the file, where several machines share a database
     groupings: tuple[GroupingName, ...] = ()
     # Both are for each partition: rejected records in a row, and callers that are counted by name.
@@ -63,8 +75,14 @@ class SourceTable(ConfigTable):
         """
         return self.caller or tuple(name for name in FORMATS[self.format].caller if name in self.fields.names)
 
+    @property
+    def weights(self) -> frozenset[str]:
+        """The field of the weight, if it has one: a number, also where it is not declared so."""
+        return frozenset() if self.weight is None else frozenset({self.weight})
+
     def mapping(self, metered: frozenset[str], digest: NameDigest | None) -> SourceMapping:
         """The mapping that the counter reads this source by; the fields in `metered` are numbers."""
+        metered |= self.weights
         fields: dict[str, MappedField] = {
             name: entry.field(is_metered=name in metered, digest=digest)
             for name, entry in self.fields.plain.items()
@@ -80,6 +98,9 @@ class SourceTable(ConfigTable):
             caller=self.callers,
             fields=fields,
             deny_if=tuple(self.deny_if.items()),
+            count_if=tuple(CountCondition(name, *wanted) for name, wanted in self.count_if.items())
+            or COUNT_ALL,
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
+            weight=NO_WEIGHT if self.weight is None else self.weight,
         )

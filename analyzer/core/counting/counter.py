@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
-from analyzer.core.counting.aggregate import Aggregate, CountLayout, tables_of
+from analyzer.core.counting.aggregate import Aggregate, CountLayout
+from analyzer.core.counting.count_tables import tables_of
+from analyzer.core.counting.distinct_values import DistinctValues, distinct_tables_of
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
@@ -15,12 +17,14 @@ from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batch
 from analyzer.core.kafka_format.record_decoder import concatenate
 from analyzer.core.model import (
     CounterState,
+    DistinctLayout,
     DrainedCounts,
     FeedResult,
     Partition,
     RecordColumns,
     Records,
     RecordSet,
+    SlotLayout,
 )
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader
@@ -39,12 +43,15 @@ class PythonCounter:
         mappings: How records are read, by source.
         groupings: Names of the groupings that are counted.
         meters: The meters; `requests` always is among them.
+        slots: What is counted by slots, besides minutes.
+        distinct: Meters of distinct values, and the series whose values are returned.
         rows_max: Values in memory, then `full()`.
         rejected_max: Rejected records in memory, then `full()`.
         digests: The digests that fields may be counted by.
 
     Raises:
-        ValueError: A mapping has no caller field, or a grouping is unknown.
+        ValueError: A mapping has no caller field, or a weight that is not a whole number; or a grouping is
+            unknown; or slots or distinct values are of what is not counted.
         SecretMissing: A field is counted by another digest.
     """
 
@@ -54,12 +61,20 @@ class PythonCounter:
         groupings: Iterable[str],
         meters: Sequence[Meter] = (REQUESTS,),
         *,
+        slots: Sequence[SlotLayout] = (),
+        distinct: Sequence[DistinctLayout] = (),
         rows_max: int = ROWS_MAX,
         rejected_max: int = REJECTED_MAX,
         digests: Iterable[NameDigest] = (),
     ) -> None:
         self._mappings = mappings
-        self._layout = CountLayout([grouping_of(name) for name in groupings], meters)
+        self._layout = CountLayout(
+            [grouping_of(name) for name in groupings],
+            meters,
+            slots,
+            distinct,
+            has_weights=any(mapping.has_weight for mapping in mappings.values()),
+        )
         projection = self._layout.projection
         by_fingerprint = {digest.fingerprint: digest for digest in digests}
         self._readers = {
@@ -103,8 +118,7 @@ class PythonCounter:
     def full(self) -> bool:
         partitions = self._partitions.values()
         return (
-            sum(len(partition.aggregate) + len(partition.verdicts) for partition in partitions)
-            >= self._rows_max
+            sum(partition.values_in_memory for partition in partitions) >= self._rows_max
             or sum(len(partition.rejected) for partition in partitions) >= self._rejected_max
         )
 
@@ -117,11 +131,14 @@ class PythonCounter:
             partition for _, partition in sorted(self._partitions.items()) if partition.has_progress
         ]
         self._partitions = {}
+        tables = tables_of(self._layout, [partition.aggregate for partition in progressed])
         return DrainedCounts(
             [partition.drain() for partition in progressed],
-            tables_of(self._layout, [partition.aggregate for partition in progressed]),
+            tables.minutes,
             [rejected for partition in progressed for rejected in partition.rejected],
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
+            tables.slots,
+            distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:
@@ -139,6 +156,7 @@ class PythonCounter:
                 memory=self._memories[part],
                 aggregate=Aggregate(self._layout),
                 verdicts=VerdictCounts(self._layout),
+                distinct=DistinctValues(self._layout),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

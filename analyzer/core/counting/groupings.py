@@ -18,6 +18,7 @@ from analyzer.core.records.columns import Dimension, Network
 from analyzer.core.records.reader import CALLER
 
 BY_RESOURCE = "+resource"
+BY_ADDRESS = "+address"  # the addresses of a network: counted by slots alone, for judgements
 RESOURCE = Dimension("resource")
 NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
 PREFIX_MAX = {4: 32, 6: 128}
@@ -71,6 +72,10 @@ def grouping_of(name: str) -> Grouping:
 
     Raises ValueError for any other name, with the names there are.
     """
+    if name.endswith(BY_ADDRESS):
+        network = _base_of(name.removesuffix(BY_ADDRESS))
+        if network is not None and network.scope == "range":
+            return network._replace(name=name, resource=Dimension("address"))
     base = _base_of(name.removesuffix(BY_RESOURCE))
     if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
         raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")

@@ -25,7 +25,7 @@ class Join(NamedTuple):
     Attributes:
         phrase: In front of the field's name, for display.
         merge: Joins two values.
-        add_column: Joins numbers into the values at the given slots, one by one; the counter's inner loop.
+        add_column: Joins numbers into the values at the given cells, one by one; the counter's inner loop.
         adds_up: Whether the values of two buckets add up to the value of both, as policies need it.
     """
 
@@ -35,15 +35,15 @@ class Join(NamedTuple):
     adds_up: bool
 
 
-def _add_sums(values: list[int], slots: Iterable[int], numbers: Iterable[int]) -> None:
-    for slot, number in zip(slots, numbers, strict=True):
-        values[slot] += number
+def _add_sums(values: list[int], cells: Iterable[int], numbers: Iterable[int]) -> None:
+    for cell, number in zip(cells, numbers, strict=True):
+        values[cell] += number
 
 
-def _add_maxima(values: list[int], slots: Iterable[int], numbers: Iterable[int]) -> None:
-    for slot, number in zip(slots, numbers, strict=True):
-        if number > values[slot]:
-            values[slot] = number
+def _add_maxima(values: list[int], cells: Iterable[int], numbers: Iterable[int]) -> None:
+    for cell, number in zip(cells, numbers, strict=True):
+        if number > values[cell]:
+            values[cell] = number
 
 
 # A new join is an entry here, its SQL in analyzer.store.transaction.sql_joins, a key in
@@ -54,22 +54,43 @@ JOINS: Mapping[str, Join] = {
 }
 
 
+DISTINCT = "distinct"  # join of the meters that count the distinct values of a field
+JOIN_NAMES = (*JOINS, DISTINCT)
+
+
 class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A number kept per series and bucket. Without a field it counts requests."""
+    """A number kept per series and bucket. Without a field it counts requests.
+
+    A meter of distinct values is kept in no bucket, because its value cannot be joined from those of two
+    buckets. Policies see it by the values themselves (`analyzer.core.counting.distinct_values`).
+    """
 
     name: str
     field: str | None = None
-    join: str = "sum"  # a name in JOINS
+    join: str = "sum"  # one of JOIN_NAMES
     where: tuple[Condition, ...] = ()  # all must hold, or the record does not count here
     renamed_from: str = ""  # its name before: what was counted under that name is shown under this one
 
 
 REQUESTS = Meter("requests")
+# Requests beyond one for each record, counted where records have a weight. Requests less these are the
+# records, of which ledgers speak; that holds in any bucket, whether plans with a weight counted in it or
+# without. No configured meter can have a name with a blank.
+UNRECORDED = Meter("unrecorded requests")
 
 
 def with_requests(meters: Iterable[Meter]) -> list[Meter]:
     """Returns the meters with `requests` among them, each name once: a later one replaces an earlier one."""
     return list(({REQUESTS.name: REQUESTS} | {meter.name: meter for meter in meters}).values())
+
+
+def in_buckets(meters: Iterable[Meter], *, has_weights: bool = False) -> list[Meter]:
+    """Returns the meters whose values are kept in buckets: all but those of distinct values.
+
+    `has_weights` says whether a source has a weight; then UNRECORDED is among them.
+    """
+    built_in = [UNRECORDED] if has_weights else []
+    return [*(meter for meter in meters if meter.join != DISTINCT), *built_in]
 
 
 def bucket_start_s(event_s: int, width_s: int) -> int:
@@ -82,5 +103,5 @@ def bucket_start_s(event_s: int, width_s: int) -> int:
 
 
 def joins_of(meters: Sequence[Meter]) -> dict[str, str]:
-    """Returns the name of the join by the meter's name."""
-    return {meter.name: meter.join for meter in meters}
+    """Returns the name of the join by the meter's name, of the meters in buckets."""
+    return {meter.name: meter.join for meter in in_buckets(meters)}

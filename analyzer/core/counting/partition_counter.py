@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
+from analyzer.core.counting.distinct_values import DistinctValues
 from analyzer.core.counting.reject_runs import RejectRun
 from analyzer.core.counting.verdict_counts import VerdictCounts, minutes_s
 from analyzer.core.kafka_format.record_decoder import chunked
@@ -72,6 +73,7 @@ class PartitionCounter:
     memory: PartitionMemory
     aggregate: Aggregate
     verdicts: VerdictCounts
+    distinct: DistinctValues
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -138,6 +140,7 @@ class PartitionCounter:
             if column is not None:
                 requests = self._within_budget(requests, column, span_ms, chunk)
             self.aggregate.add(requests, span_ms)
+            self.distinct.add(requests)
             if True in requests.denied:
                 self._note_verdicts(requests, callers, chunk)
             self.seen += len(requests.times_ms)
@@ -196,6 +199,10 @@ class PartitionCounter:
             )
             for index, reason in sorted(chunk.reasons.items())
         ]
+
+    @property
+    def values_in_memory(self) -> int:
+        return len(self.aggregate) + len(self.verdicts) + len(self.distinct)
 
     @property
     def counted(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from analyzer.core.counting.aggregate import Aggregate, CountLayout
 from analyzer.core.counting.meters import BUCKET_S, JOINS, MINUTE_S
-from analyzer.core.model import CountTable, Partition, Verdict
+from analyzer.core.model import CountTable, DrainedCounts, Partition, Verdict
 from analyzer.core.records.reader import RequestColumns
 
 MINUTE_MS = MINUTE_S * 1000
@@ -41,16 +41,18 @@ class VerdictCounts:
 
     def of(self, part: Partition) -> Iterator[Verdict]:
         """Yields what was added, sorted."""
-        for number, slots in sorted(self._aggregate.buckets.items()):
-            for (*dimensions, policy, caller, minute), slot in sorted(slots.items()):
+        for number, cells in sorted(self._aggregate.buckets.items()):
+            for (*dimensions, policy, caller, minute), cell in sorted(cells.items()):
+                slot_s = number * self._layout.bucket_s
                 yield Verdict(
                     part,
                     policy,
                     caller,
                     int(minute),
-                    number * BUCKET_S,
+                    slot_s - slot_s % BUCKET_S,
+                    slot_s,
                     tuple(compiled.series_of(dimensions) for compiled in self._layout.groupings),
-                    tuple(meter.denied[slot] for meter in self._aggregate.meters),
+                    tuple(meter.denied[cell] for meter in self._aggregate.meters),
                 )
 
 
@@ -65,25 +67,36 @@ def minutes_s(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> list[i
 
 
 def with_admitted(
-    tables: Sequence[CountTable],
-    verdicts: Sequence[Verdict],
-    disbelieved: Collection[int],
-    joins: Mapping[str, str],
-) -> list[CountTable]:
-    """Returns the tables with the requests of disbelieved verdicts as admitted ones.
+    counted: DrainedCounts, disbelieved: Collection[int], joins: Mapping[str, str]
+) -> DrainedCounts:
+    """Returns the counts with the requests of disbelieved verdicts as admitted ones, in minutes and slots.
 
-    `disbelieved` has the indexes of these among `verdicts`, `joins` the join of each meter. Costs what these
-    requests touch, and a copy of the columns.
+    `disbelieved` has the indexes of these among the verdicts, `joins` the join of each meter. Costs what
+    these requests touch, and a copy of the columns.
     """
     if not disbelieved:
-        return list(tables)
-    return [_moved(table, verdicts, disbelieved, joins) for table in tables]
+        return counted
+    # The values of a verdict are those of the minutes' columns.
+    index_of = {meter: index for index, meter in enumerate(counted.tables[0].meters)}
+
+    def moved(tables: Sequence[CountTable]) -> list[CountTable]:
+        return [
+            _moved(table, counted.verdicts, disbelieved, [index_of[meter] for meter in table.meters], joins)
+            for table in tables
+        ]
+
+    return counted._replace(tables=moved(counted.tables), slots=moved(counted.slots))
 
 
 def _moved(
-    table: CountTable, verdicts: Sequence[Verdict], disbelieved: Collection[int], joins: Mapping[str, str]
+    table: CountTable,
+    verdicts: Sequence[Verdict],
+    disbelieved: Collection[int],
+    columns_of: Sequence[int],
+    joins: Mapping[str, str],
 ) -> CountTable:
-    rows = [_row_of(verdict, table.grouping) for verdict in verdicts]
+    """Returns a table with these requests as admitted ones; `columns_of` has its meters among the values."""
+    rows = [_row_of(verdict, table) for verdict in verdicts]
     places = {row: _place_of(row, table) for row in {rows[index] for index in disbelieved}}
     admitted, denied = ([list(column) for column in columns] for columns in (table.admitted, table.denied))
     for column in denied:
@@ -95,14 +108,15 @@ def _moved(
         if row in places:
             place = places[row]
             columns = admitted if index in disbelieved else denied
-            for column, merge, value in zip(columns, merges, verdict.values, strict=True):
-                column[place] = merge(column[place], value)
+            # Without columns of denied requests there is nothing to add: they are 0 in these meters.
+            for column, merge, at in zip(columns, merges, columns_of, strict=False):
+                column[place] = merge(column[place], verdict.values[at])
     return table._replace(admitted=admitted, denied=denied if any(map(any, denied)) else ())
 
 
-def _row_of(verdict: Verdict, grouping: str) -> Row:
-    [series] = [series for series in verdict.series if series.grouping == grouping]
-    return verdict.bucket_s, series.key, series.resource
+def _row_of(verdict: Verdict, table: CountTable) -> Row:
+    [series] = [series for series in verdict.series if series.grouping == table.grouping]
+    return verdict.slot_s - verdict.slot_s % table.width_s, series.key, series.resource
 
 
 def _place_of(row: Row, table: CountTable) -> int:

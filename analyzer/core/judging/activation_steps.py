@@ -4,15 +4,16 @@ A new plan is in force at once, but a new policy has no totals, and a changed on
 raise today. On a large history either takes longer than flushes may wait, so the rest of the work is stored
 with the plan and done step by step, each in a transaction of bounded length that keeps flushes out:
 
-    fill    adds a stretch of buckets to the totals of a new sum. The stored position says up to where; a
-            flush adds to these totals only what it counts before that position, the rest will be found in
-            the buckets. No policy judges a sum that is not filled.
+    fill    adds a stretch of buckets to the totals of a new sum; those of rolling windows and of
+            distinct values begin empty. The stored position says up to where; a flush adds to these
+            totals only what it counts before that position, the rest will be found in the buckets. No policy
+            judges a sum that is not filled.
     judge   raises the locks that totals have earned, for policies that are new or changed
     clear   removes the locks that changed policies would not raise, and all of policies that are gone
             (and writes an earned one again that still has the settings of the old plan, because the total
             reached its limit between the steps)
 
-Pure: `analyzer.store.transaction.activation` does the steps.
+Pure: `analyzer.store.transaction.judgement.activation` does the steps.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from analyzer.core.counting.meters import DISTINCT
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.windows import Calendar, window_at
 
 
 class FillStep(msgspec.Struct, tag="fill", frozen=True):
@@ -83,11 +85,17 @@ def steps_after(
     """
     changed = {policy.name for policy in plan.policies if policy != before.policy(policy.name)}
     changed |= {policy.name for policy in before.policies if plan.policy(policy.name) is None}
+    changed |= _with_other_overrides(before, plan)
     changed |= {name for step in unfinished if not isinstance(step, FillStep) for name in step.policies}
     fills = {step.sum: step for step in unfinished if isinstance(step, FillStep)}
     new = plan.policies_of.keys() - kept
     changed |= {policy.name for sum_ in new for policy in plan.policies_of[sum_]}
-    filled = {sum_: number for sum_, number in numbers.items() if sum_ in new or number in fills}
+    # Neither slots nor distinct values are in the buckets, and what is read from these needs no total.
+    filled = {
+        sum_: number
+        for sum_, number in numbers.items()
+        if (sum_ in new and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT) or number in fills
+    }
     steps: list[Step] = []
     for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):
         steps += [
@@ -96,13 +104,21 @@ def steps_after(
             if sums is filled
         ]
         of = {sum_: [p.name for p in plan.policies_of[sum_] if p.name in changed] for sum_ in sums}
-        steps += [JudgeStep(sums[sum_], tuple(names)) for sum_, names in of.items() if names]
+        # What is compared with a whole is judged by the warden.
+        judged = ((sum_, tuple(names)) for sum_, names in of.items() if names and sum_ not in plan.whole_of)
+        steps += [JudgeStep(sums[sum_], names) for sum_, names in judged]
         names = {name for names in of.values() for name in names}
         if sums is not filled:
             names |= {name for name in changed if plan.policy(name) is None}
         existed = sorted(name for name in names if before.policy(name) or unfinished)
         steps += [ClearStep(tuple(existed))] if existed else []
     return steps
+
+
+def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
+    """Returns the policies whose limits differ for some callers, by the overrides of the two plans."""
+    named = {one.policy for one in {*before.overrides} ^ {*plan.overrides}}
+    return {policy.name for policy in plan.policies if policy.name in named or "" in named}
 
 
 def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[Step]:
@@ -114,7 +130,7 @@ def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mappin
     again: list[Step] = [
         JudgeStep(number, tuple(policy.name for policy in plan.policies_of[sum_]))
         for sum_, number in numbers.items()
-        if sum_ not in filling
+        if sum_ not in filling and sum_ not in plan.whole_of
     ]
     names = tuple(sorted(p.name for sum_ in numbers if sum_ not in filling for p in plan.policies_of[sum_]))
     if names:

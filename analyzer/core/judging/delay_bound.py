@@ -35,6 +35,7 @@ FETCH_S, COMMIT_S, POLL_S = 0.1, 0.25, 0.44
 
 # The greatest delay as a share of a window, so that the overshoot stays small compared with the limit.
 DELAY_SHARE_MAX = 1 / 12
+DELAY_SHARE_MAX_OF_SURGE = 1 / 3  # whose lock lasts much longer than its window
 
 
 def own_delay(flush_s: float) -> LockDelay:

@@ -5,31 +5,65 @@ Pure: what a judgement needs comes in as arguments, what must change comes out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.judging.circumstances import Circumstances, Hold, OwnPolicies, Wait
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Policy
-from analyzer.core.judging.totals import Standing, is_judged
+from analyzer.core.judging.policies import LoadShare, Policy, Surge
+from analyzer.core.judging.totals import Standing, TotalKey, is_judged
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 
+class Judgement(NamedTuple):
+    """The changes after which locks agree with totals, and what follows besides."""
+
+    changes: Sequence[Change]
+    waiting: Mapping[TotalKey, Wait] = {}  # totals that must be judged again, and when at the latest
+    notices: Sequence[Notice] = ()  # of all thresholds that are reached, those raised before among them
+    holds: Mapping[LockKey, Hold] = {}  # of series that are over a mark, and not locked yet
+
+
 def judge(
-    plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], now: datetime
-) -> list[Set]:
-    """Returns the changes that make `locks` agree with how the totals stand.
+    plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], at: Circumstances
+) -> Judgement:
+    """Returns the locks that totals have earned and do not have, and the totals that have to wait.
 
     `locks` holds the present locks at `lock_keys(plan, standings)`. A total that earns no lock clears none: a
-    lock ends by its time, or by `lapsed`.
+    lock ends by its time, or by `lapsed`. Only a share that has fallen clears its lock.
     """
-    return [
-        Set(wanted)
-        for policy, standing in _judgements(plan, standings)
-        if (wanted := kind_of(policy).wanted_lock(policy, standing, now)) is not None
-        and not _holds(locks.get(wanted.at), wanted)
-    ]
+    changes: list[Change] = []
+    waiting: dict[TotalKey, Wait] = {}
+    notices: list[Notice] = []
+    holds: dict[LockKey, Hold] = {}
+    for policy, standing in _pairs(plan, standings, at.limits):
+        kind, key = kind_of(policy), lock_key(policy, standing.total)
+        present = locks.get(key)
+        notices += kind.notices(policy, standing, at)
+        answer = kind.judge(policy, standing, present, at)
+        wanted = answer.lock if isinstance(answer, Wait) else answer
+        if wanted is not None and (present is None or present.until < wanted.until):
+            changes.append(Set(wanted))
+        if isinstance(answer, Wait):
+            waiting[standing.total] = _first(answer, waiting.get(standing.total, answer))
+            if answer.clears and present is not None:
+                changes.append(Clear(key))
+            if answer.over_since_s is not None:
+                holds[key] = Hold(answer.over_since_s, at.now.timestamp())
+            elif answer.is_behind and key in at.holds:
+                holds[key] = at.holds[key]  # nothing was seen
+    return Judgement(changes, waiting, notices, holds)
+
+
+def _first(one: Wait, other: Wait) -> Wait:
+    """Returns when a total must be judged again that two policies wait for."""
+    return Wait(min(one.until_s, other.until_s), one.is_behind or other.is_behind)
 
 
 def judge_policies(
@@ -37,7 +71,7 @@ def judge_policies(
     policies: Collection[str],
     standings: Iterable[Standing],
     locks: Mapping[LockKey, Lock],
-    now: datetime,
+    at: Circumstances,
 ) -> list[Change]:
     """Returns the changes that make all locks of `policies` agree with a plan that changed these policies.
 
@@ -46,13 +80,65 @@ def judge_policies(
     """
     wanted = [
         lock
-        for policy, standing in _judgements(plan, standings)
+        for policy, standing in _pairs(plan, standings, at.limits)
         if policy.name in policies
-        and (lock := kind_of(policy).wanted_lock(policy, standing, now)) is not None
+        and isinstance(lock := kind_of(policy).judge(policy, standing, None, at), Lock)
     ]
     keep = {lock.at for lock in wanted}
     cleared: list[Change] = [Clear(key) for key in locks if key not in keep]
     return cleared + [Set(lock) for lock in wanted]
+
+
+class ChangedJudgement(NamedTuple):
+    """Changes that make locks agree with limits that have changed."""
+
+    changes: Sequence[Change]
+    waiting: Mapping[TotalKey, Wait]  # totals that must be judged again, and when at the latest
+    notices: Sequence[Notice] = ()  # those raised before among them
+
+
+def judge_changed(
+    plan: Plan,
+    changed: Collection[tuple[str, str]],
+    standings: Sequence[Standing],
+    locks: Mapping[LockKey, Lock],
+    at: Circumstances,
+) -> ChangedJudgement:
+    """Returns what must change after the limits of some series have changed, up or down.
+
+    `changed` has pairs of a policy and a key, `standings` all totals of these, `locks` all their locks. A
+    lock that stays earned begins when it began, and names the new limit. Locks of surges last for their time;
+    they are cleared for a series that is exempt from now on.
+    """
+    changes: list[Change] = []
+    waiting: dict[TotalKey, Wait] = {}
+    stay = {key for key in locks if _stays(plan, key, at.limits)}
+    at = at._replace(is_warden=False)  # what is compared with a whole waits for its next look
+    for policy, standing in _pairs(plan, standings, at.limits):
+        key = lock_key(policy, standing.total)
+        if (policy.name, key.key) not in changed or key in stay:
+            continue
+        match kind_of(policy).judge(policy, standing, None, at):
+            case Lock() as wanted:
+                stay.add(key)
+                changes.append(Set(replace(wanted, began=locks[key].began if key in locks else wanted.began)))
+            case Wait() as wait:
+                waiting[standing.total] = _first(wait, waiting.get(standing.total, wait))
+    cleared: list[Change] = [Clear(key) for key in sorted(locks) if key not in stay]
+    notices = [
+        notice
+        for policy, standing in _pairs(plan, standings, at.limits)
+        for notice in kind_of(policy).notices(policy, standing, at)
+    ]
+    return ChangedJudgement(cleared + changes, waiting, notices)
+
+
+def _stays(plan: Plan, at: LockKey, limits: OwnPolicies | None) -> bool:
+    """Whether a lock is one of a surge or a share whose series is not exempt: no limit of it can change."""
+    policy = plan.policy(at.policy)
+    if not isinstance(policy, Surge | LoadShare):
+        return False
+    return limits is None or limits.policy_for(policy, at.key) is not None
 
 
 def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
@@ -62,20 +148,18 @@ def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
 
 def lock_keys(plan: Plan, standings: Iterable[Standing]) -> list[LockKey]:
     """Returns the keys of all locks that these totals may have earned."""
-    return [
-        kind_of(policy).lock_key(policy, standing.total) for policy, standing in _judgements(plan, standings)
-    ]
+    return [lock_key(policy, standing.total) for policy, standing in _pairs(plan, standings)]
 
 
-def _judgements(plan: Plan, standings: Iterable[Standing]) -> Iterator[tuple[Policy, Standing]]:
+def _pairs(
+    plan: Plan, standings: Iterable[Standing], limits: OwnPolicies | None = None
+) -> Iterator[tuple[Policy, Standing]]:
+    """Yields each total with the policies that judge it, as they apply to its series."""
     for standing in standings:
         total = standing.total
         if not is_judged(grouping_of(total.sum.grouping), total.key, total.resource):
             continue  # an earlier version kept totals of series with an empty part
-        for policy in plan.policies_of.get(standing.total.sum, ()):
-            yield policy, standing
-
-
-def _holds(lock: Lock | None, wanted: Lock) -> bool:
-    """Whether the present lock lasts long enough."""
-    return lock is not None and lock.until >= wanted.until
+        for policy in plan.policies_of.get(total.sum, ()):
+            own = policy if limits is None else limits.policy_for(policy, total.key)
+            if own is not None:
+                yield own, standing

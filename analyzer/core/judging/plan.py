@@ -19,16 +19,26 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import JOINS, REQUESTS, Meter, with_requests
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_RESOURCE, grouping_of
+from analyzer.core.counting.meters import (
+    DISTINCT,
+    JOIN_NAMES,
+    MINUTE_S,
+    REQUESTS,
+    Meter,
+    in_buckets,
+    with_requests,
+)
 from analyzer.core.judging.kinds import KINDS, kind_of
-from analyzer.core.judging.policies import Policy, Quota
-from analyzer.core.judging.totals import NEVER, Standing, Sum
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.policies import Policy, Quota, StatedOverride, Surge
+from analyzer.core.judging.rolling import growth_to
+from analyzer.core.judging.totals import NEVER, Standing, Sum, order_of
+from analyzer.core.judging.windows import Calendar, Rolling
+from analyzer.core.model import DistinctLayout, SlotLayout
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.mapping import Condition, SourceMapping
 from gatekeeper.model import Rate
@@ -51,9 +61,16 @@ class Plan:
     meters: tuple[Meter, ...] = (REQUESTS,)
     policies: tuple[Policy, ...] = ()
     sources: Mapping[str, SourceMapping] = field(default_factory=dict, hash=False)  # by name
+    overrides: tuple[StatedOverride, ...] = ()
 
     def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
+
+    @property
+    def bucket_meters(self) -> Sequence[Meter]:
+        """The meters whose values are kept in buckets, built-in ones included."""
+        has_weights = any(mapping.has_weight for mapping in self.sources.values())
+        return in_buckets(self.meters, has_weights=has_weights)
 
     @cached_property
     def policies_of(self) -> Mapping[Sum, Sequence[Policy]]:
@@ -71,26 +88,103 @@ class Plan:
             for sum_, policies in self.policies_of.items()
         }
 
-    def next_judgement(self, standing: Standing, now_s: float) -> int:
+    @cached_property
+    def whole_of(self) -> Mapping[Sum, Sum]:
+        """The sum of the whole that the series of a sum are compared with, where they are."""
+        found = {}
+        for sum_, policies in self.policies_of.items():
+            for policy in policies:
+                if (whole := kind_of(policy).whole_of) is not None:
+                    found[sum_] = whole(policy)
+        return found
+
+    @cached_property
+    def addresses_of(self) -> Mapping[Sum, Sum]:
+        """The sum of the addresses of each network, of which only slots are kept, for surges by network."""
+        return {
+            sum_: Sum(sum_.grouping + BY_ADDRESS, sum_.meter, sum_.window, role="address")
+            for sum_, policies in self.policies_of.items()
+            if grouping_of(sum_.grouping).scope == "range" and not sum_.grouping.endswith(BY_RESOURCE)
+            if any(isinstance(policy, Surge) for policy in policies)
+            if sum_.join != DISTINCT
+        }
+
+    @cached_property
+    def slot_sums(self) -> Sequence[Sum]:
+        """All sums of which only slots are kept."""
+        return sorted({*self.wholes, *self.addresses_of.values()}, key=order_of)
+
+    @cached_property
+    def wholes(self) -> Sequence[Sum]:
+        """The sums of which only slots are kept, because no policy judges them by themselves."""
+        return sorted(set(self.whole_of.values()), key=order_of)
+
+    def first_judgement(self, sum_: Sum) -> int:
+        """Returns the least value at which a new total must be judged.
+
+        A sum of which only the buckets know what came before is judged as soon as it grows.
+        """
+        windows = sum_.window
+        is_known = isinstance(windows, Calendar) or windows.has_slots
+        return self.thresholds_of[sum_][0] if is_known else 0
+
+    @cached_property
+    def slot_layouts(self) -> Sequence[SlotLayout]:
+        """The slots that the counter must count, besides the buckets."""
+        meters: dict[tuple[str, int], set[str]] = {}
+        for sum_ in (*self.policies_of, *self.slot_sums):
+            if sum_.join != DISTINCT and isinstance(sum_.window, Rolling) and sum_.window.has_slots:
+                meters.setdefault((sum_.grouping, sum_.window.slot_s), set()).add(sum_.meter)
+        return [SlotLayout(*at, tuple(sorted(names))) for at, names in sorted(meters.items())]
+
+    @cached_property
+    def distinct_layouts(self) -> Sequence[DistinctLayout]:
+        """The distinct values that the counter must return: by the minute for calendar windows."""
+        return sorted(
+            {
+                DistinctLayout(
+                    sum_.grouping,
+                    sum_.window.slot_s if isinstance(sum_.window, Rolling) else MINUTE_S,
+                    sum_.meter,
+                )
+                for sum_ in self.policies_of
+                if sum_.join == DISTINCT
+            }
+        )
+
+    def next_judgement(
+        self, standing: Standing, now_s: float, thresholds: Sequence[int] | None = None
+    ) -> int:
         """Returns the least value at which the total must be judged again; NEVER if its window has none.
 
-        For a window that has not begun this is the least threshold, reached or not, so that the first record
-        after its beginning causes a judgement.
+        For a calendar window that has not begun this is the least threshold, reached or not, so that the
+        first record after its beginning causes a judgement. A rolling sum can reach a threshold only after it
+        has grown by the distance from the largest window that has not reached it. What the present window has
+        reached is judged when the lock ends. `thresholds` are those of the series, if it has
+        separate limits.
         """
-        thresholds, window = self.thresholds_of[standing.total.sum], standing.total.window
-        if now_s < window.start_s:
-            return thresholds[0]
-        return next((value for value in thresholds if value > standing.used), NEVER)
+        total = standing.total
+        if thresholds is None:
+            thresholds = self.thresholds_of[total.sum]
+        windows, used = total.sum.window, standing.used
+        if isinstance(windows, Rolling):
+            growths = (growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds)
+            return min((used + growth for growth in growths if growth is not None), default=NEVER)
+        if now_s < total.window.start_s:
+            return next(iter(thresholds), NEVER)
+        return next((value for value in thresholds if value > used), NEVER)
 
     def to_json(self) -> str:
         """Returns the plan as it is stored: with every value, because defaults may differ elsewhere."""
         policies = [[policy.kind, policy] for policy in self.policies]
-        body = {
+        body: dict[str, Any] = {
             "groupings": self.groupings,
             "meters": self.meters,
             "policies": policies,
             "sources": dict(self.sources),
         }
+        if self.overrides:  # otherwise absent: plans of earlier versions stay equal to today's
+            body["overrides"] = self.overrides
         return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
 
     @cached_property
@@ -113,7 +207,7 @@ class Plan:
             "groupings": list(self.groupings),
             "meters": {meter.name: meaning(meter) for meter in self.meters},
             "policies": {policy.name: [policy.kind, meaning(policy)] for policy in self.policies},
-        }
+        } | ({"overrides": meaning(self.overrides)} if self.overrides else {})
 
     @property
     def has_default_rules(self) -> bool:
@@ -122,7 +216,13 @@ class Plan:
 
     def with_rules_of(self, other: Plan) -> Plan:
         """Returns this plan with the rules of `other` in place of these."""
-        return replace(self, groupings=other.groupings, meters=other.meters, policies=other.policies)
+        return replace(
+            self,
+            groupings=other.groupings,
+            meters=other.meters,
+            policies=other.policies,
+            overrides=other.overrides,
+        )
 
     def with_sources(self, sources: Mapping[str, SourceMapping]) -> Plan:
         """Returns this plan with exactly these sources."""
@@ -164,21 +264,40 @@ def plan_of(
     meters: Iterable[Meter],
     policies: Iterable[Policy],
     sources: Mapping[str, SourceMapping] | None = None,
+    overrides: Iterable[StatedOverride] = (),
 ) -> Plan:
     """Returns a plan in one fixed order, for any order in the configuration.
 
     "caller" is always counted, because the audit depends on it, and so is the meter `requests`.
     """
-    policies = sorted(policies, key=lambda policy: policy.name)
+    meters = with_requests(meters)
+    joins = {meter.name: meter.join for meter in meters}
+    policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
     wanted = {"caller", *groupings, *(policy.per for policy in policies)}
-    meters = sorted(map(_in_order, with_requests(meters)), key=lambda meter: meter.name)
-    rules = Plan(tuple(sorted(wanted)), tuple(meters), tuple(policies))
-    return rules.with_sources(
-        {
-            name: msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if))
-            for name, mapping in (sources or {}).items()
-        }
+    wholes = (whole(policy) for policy in policies if (whole := kind_of(policy).whole_of) is not None)
+    wanted |= {whole.grouping for whole in wholes}
+    meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
+    rules = Plan(
+        tuple(sorted(wanted)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))
     )
+    return rules.with_sources(
+        {name: _with_sorted_conditions(mapping) for name, mapping in (sources or {}).items()}
+    )
+
+
+def _with_sorted_conditions(mapping: SourceMapping) -> SourceMapping:
+    count_if = mapping.count_if
+    if count_if:
+        conditions = [msgspec.structs.replace(one, values=tuple(sorted(one.values))) for one in count_if]
+        count_if = tuple(sorted(conditions, key=lambda one: (one.field, one.values, one.is_not)))
+    return msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if), count_if=count_if)
+
+
+def _with_join(policy: Policy, joins: Mapping[str, str]) -> Policy:
+    """Returns the policy with the join of its meter, which is not stored if it is a sum."""
+    join = joins.get(policy.meter, "sum")
+    stored: Policy = msgspec.structs.replace(cast(Any, policy), join=msgspec.UNSET if join == "sum" else join)
+    return stored
 
 
 def _in_order(meter: Meter) -> Meter:
@@ -195,6 +314,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     meters: tuple[Meter, ...]
     policies: tuple[tuple[str, msgspec.Raw], ...]
     sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
+    overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
 
 
 def plan_from(text: str) -> Plan:
@@ -211,14 +331,14 @@ def plan_from(text: str) -> Plan:
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
-    return Plan(body.groupings, body.meters, policies, body.sources)
+    return Plan(body.groupings, body.meters, policies, body.sources, body.overrides)
 
 
 def _check_names(body: _Body) -> None:
     """Raises UnknownPlan for a name that a later version has added to a table."""
     for meter in body.meters:
-        if meter.join not in JOINS:
-            known = ", ".join(JOINS)
+        if meter.join not in JOIN_NAMES:
+            known = ", ".join(JOIN_NAMES)
             raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {known}")
     for mapping in body.sources.values():
         if mapping.format not in FORMATS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from analyzer.core.judging.plan import Plan, meaning
@@ -20,6 +21,7 @@ def differences(before: Plan, after: Plan) -> list[str]:
         *_of_lists("grouping", before.groupings, after.groupings),
         *_of_kind("meter", before.rules["meters"], after.rules["meters"]),
         *_of_kind("policy", _policies(before), _policies(after)),
+        *_of_lists("override", _overrides(before), _overrides(after)),
         *_of_kind(
             "source",
             {name: meaning(mapping) for name, mapping in before.sources.items()},
@@ -30,6 +32,22 @@ def differences(before: Plan, after: Plan) -> list[str]:
 
 def _policies(plan: Plan) -> dict[str, Any]:
     return {policy.name: {"kind": policy.kind} | meaning(policy) for policy in plan.policies}
+
+
+def _overrides(plan: Plan) -> tuple[str, ...]:
+    """Returns the overrides as phrases, each once."""
+    return tuple(
+        dict.fromkeys(
+            f"of {one.subject_kind} {one.subject}: "
+            + ("exempt" if one.kind == "exempt" else f"{one.policy} {one.kind} {one.amount:,}")
+            + f"{_time(' from', one.from_s)}{_time(' until', one.until_s)}"
+            for one in plan.overrides
+        )
+    )
+
+
+def _time(word: str, at_s: int | None) -> str:
+    return "" if at_s is None else f"{word} {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def in_words(lines: list[str]) -> str:

@@ -1,20 +1,22 @@
-"""Policies as values: how much a series may use in a window, and what happens beyond it.
-
-One class per kind.
-"""
+"""Policies as values: how much a series may use in a window, and what happens beyond it."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
 from analyzer.core.counting.meter_units import Unit
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
 from gatekeeper.model import Rate
 
 NO_UNIT = msgspec.UNSET  # of a meter of whole numbers
-ActionName = Literal["deny", "slow", "tag"]
+NO_PLAN_LIMITS = msgspec.UNSET  # of a policy with one limit for all
+LockActionName = Literal["deny", "slow", "tag"]
+ActionName = LockActionName | Literal["notify"]  # "notify": notices, and no locks
+SubjectKind = Literal["caller", "tenant", "address"]
+OverrideKind = Literal["limit", "grant", "exempt"]
 
 
 class Policy(Protocol):
@@ -30,21 +32,38 @@ class Policy(Protocol):
         """The grouping whose series are judged."""
 
     @property
+    def limit(self) -> int: ...
+
+    @property
     def meter(self) -> str: ...
 
     @property
     def meter_unit(self) -> Unit | None:
         """The unit of the meter; None for whole numbers."""
 
+    @property
+    def meter_join(self) -> str:
+        """The join of the meter, one of JOIN_NAMES."""
 
-class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""
+    @property
+    def action(self) -> ActionName: ...
 
-    kind: ClassVar[str] = "quota"
+    @property
+    def status(self) -> int: ...
 
-    name: str
-    limit: int
-    window: Calendar
+    @property
+    def on_stale(self) -> Literal["keep", "allow"]: ...
+
+    @property
+    def slow(self) -> Rate | None:
+        """The rate that each gate admits, where the action is "slow"."""
+
+
+class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of policies of every kind about their series and their locks."""
+
+    kind: ClassVar[str]
+
     meter: str = "requests"
     per: str = "caller"  # a grouping
     action: ActionName = "deny"
@@ -54,8 +73,130 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # What the meter adds up, for display. Absent from the stored plan for whole numbers: plans of earlier
     # versions stay equal to today's.
     unit: Unit | msgspec.UnsetType = NO_UNIT
+    # Limits of callers by their plan, instead of `limit`. Absent from the stored plan where there are none.
+    plan_limits: tuple[tuple[str, int], ...] | msgspec.UnsetType = msgspec.UNSET
+    # That of the meter, absent where it is a sum: versions that can only add up refuse the plan.
+    join: Literal["max", "distinct"] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def meter_join(self) -> str:
+        """The join of the meter, one of JOIN_NAMES."""
+        return "sum" if isinstance(self.join, msgspec.UnsetType) else self.join
 
     @property
     def meter_unit(self) -> Unit | None:
         """The unit of the meter; None for whole numbers."""
         return None if isinstance(self.unit, msgspec.UnsetType) else self.unit
+
+
+class Grace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The distance from a limit to the lock: an amount, or a time after the limit was reached."""
+
+    thousandths: int = 0  # of the limit
+    amount: int = 0
+    time_s: int = 0
+
+
+NO_GRACE = Grace()
+
+
+class Quota(Enforced, frozen=True):
+    """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""
+
+    kind: ClassVar[str] = "quota"
+
+    name: str
+    limit: int
+    window: Calendar
+    # Thousandths of the limit, ascending, at which a notice is raised.
+    notify: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    grace: Grace | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def thresholds(self) -> tuple[int, ...]:
+        """Thousandths of the limit at which a notice is raised, ascending."""
+        given = () if isinstance(self.notify, msgspec.UnsetType) else self.notify
+        # The time of this notice tells since when the limit is reached.
+        needs_limit = self.action == "notify" and not given
+        needs_limit = needs_limit or bool(self.grace_given.time_s)
+        return tuple(sorted({*given, 1_000})) if needs_limit else given
+
+    @property
+    def grace_given(self) -> Grace:
+        return NO_GRACE if isinstance(self.grace, msgspec.UnsetType) else self.grace
+
+    @property
+    def locks_at(self) -> int:
+        """The value of the total from which on a lock is raised, at once or after the time of grace.
+
+        Beyond any total for a policy without locks.
+        """
+        if self.action == "notify":
+            return 2**63 - 1
+        grace = self.grace_given
+        beyond = grace.amount - (-self.limit * grace.thousandths // 1_000)
+        return min(self.limit + beyond, 2**63 - 1)  # no total is larger
+
+
+class RollingQuota(Enforced, frozen=True):
+    """At most `limit` of a meter per series in any `window`; beyond it, a lock until less is in the window.
+
+    A separate kind in stored plans, because analyzers that know calendar windows alone must refuse it.
+    """
+
+    kind: ClassVar[str] = "rolling-quota"
+
+    name: str
+    limit: int
+    window: Rolling
+
+
+class Surge(Enforced, frozen=True):
+    """At most `limit` of a meter per series in any `window`; beyond it, a lock of a duration that escalates.
+
+    The n-th offence in a row earns the n-th duration, and the last one from then on. An offence is forgotten
+    `forget_after_s` after its lock has ended.
+    """
+
+    kind: ClassVar[str] = "surge"
+
+    name: str
+    limit: int
+    window: Rolling
+    lock_for_s: tuple[int, ...] = (600,)
+    forget_after_s: int = 7 * DAY_S
+
+
+class StatedOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An override that the configuration states, and that is a part of the plan; times in seconds UTC."""
+
+    kind: OverrideKind
+    subject_kind: SubjectKind
+    subject: str
+    policy: str = ""  # "": an exemption from all policies
+    amount: int = 0
+    from_s: int | None = None
+    until_s: int | None = None
+    reason: str = ""
+
+
+class LoadShare(Enforced, frozen=True):
+    """At most a share of what a resource, or everyone, has in any `window`, once it is at least `floor`.
+
+    `per` is the grouping of the series, by resource where the whole is a resource. The share must be above
+    the limit for `hold_s` before the series is locked, and below `release` before it is unlocked.
+    """
+
+    kind: ClassVar[str] = "share"
+
+    name: str
+    limit: int  # millionths of the whole
+    floor: int  # of the meter, in a window
+    window: Rolling
+    hold_s: int = 60
+    release: int = 0  # millionths of the whole
+
+
+def digest_of(stated: StatedOverride) -> str:
+    """Returns the digest of an override, by which it is recognised in the next plan."""
+    return hashlib.sha256(msgspec.json.encode(stated)).hexdigest()

@@ -5,29 +5,39 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import Grouping, grouping_of
-from analyzer.core.judging.windows import Calendar, Window, window_at
-from analyzer.core.model import CountTable
+from analyzer.core.counting.meters import DISTINCT, JOINS, MINUTE_S
+from analyzer.core.judging.rolling import Slots
+from analyzer.core.judging.windows import Rolling, Window, Windows, window_at
+from analyzer.core.model import CountTable, DistinctTable
 
 NEVER = 2**63 - 1  # as the `next` of a total: no policy has anything more to judge in this window
 
 
 class Sum(NamedTuple):
-    """A meter of a grouping, added up over windows. Policies with equal sums share their totals."""
+    """A meter of a grouping, joined over windows. Policies with equal sums share their totals."""
 
     grouping: str
     meter: str
-    window: Calendar
+    window: Windows
+    # That of the meter: the total of a maximum is the largest value of the window. The total of distinct
+    # values is their number; that of a rolling sum adds up the numbers of all slots, so it grows by at least
+    # as much as any window.
+    join: str = "sum"
+    # Sums of different roles share nothing. "share": of series that are compared with a "whole", of which
+    # there are slots and no totals. A whole that began later than its parts would make them too large.
+    # "address": of the addresses of networks, of which there are slots and no totals either.
+    role: Literal["", "share", "whole", "address"] = ""
 
 
 BucketPosition = tuple[int, str, str]  # bucket_s, key, resource: the order of a grouping's rows
 
 
 class TotalKey(NamedTuple):
-    """One running total: a sum, for one series and one window."""
+    """One running total: a sum, for one series and one window; of rolling windows, one for all."""
 
     sum: Sum
     key: str
@@ -35,11 +45,21 @@ class TotalKey(NamedTuple):
     window: Window
 
 
+class AddressSums(NamedTuple):
+    """The addresses of a network that took part in its present window."""
+
+    number: int
+    largest: int  # sum of the address that has most
+
+
 class Standing(NamedTuple):
     """A total as the database has it, the current flush included."""
 
     total: TotalKey
-    used: int
+    used: int  # of a rolling sum: since it was first counted
+    slots: Slots = ()  # of a rolling sum: those of windows that end now or later
+    whole: Slots = ()  # of a sum that is compared with a whole, for the warden: those of the whole
+    addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
 
 
 class Growth(NamedTuple):
@@ -74,6 +94,54 @@ def growth_of(
     return growth
 
 
+class ValueRow(NamedTuple):
+    """A value of a series in a window, or in a slot of a rolling one."""
+
+    key: str
+    resource: str
+    window_s: int  # start of the window or slot
+    value: int
+
+
+class SeenValues(NamedTuple):
+    """Values of the series of one sum of distinct values. How many of them are new, only the store knows."""
+
+    rows: Sequence[ValueRow]  # each once, sorted
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return [row.key for row in self.rows]
+
+
+def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum, SeenValues]:
+    """Returns the values by which totals of distinct values may grow; none of series that are not judged."""
+    by_layout = {(table.grouping, table.meter, table.width_s): table for table in tables}
+    if not by_layout:
+        return {}
+    found: dict[Sum, SeenValues] = {}
+    for sum_ in sums:
+        rolling = sum_.window if isinstance(sum_.window, Rolling) else None
+        width_s = MINUTE_S if rolling is None else rolling.slot_s
+        table = by_layout.get((sum_.grouping, sum_.meter, width_s))
+        if sum_.join != DISTINCT or table is None:
+            continue
+        starts_s = {
+            slot_s: window_at(sum_.window, slot_s).start_s if rolling is None else slot_s
+            for slot_s in set(table.buckets_s)
+        }
+        grouping = grouping_of(sum_.grouping)
+        unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+        columns = zip(table.keys, table.resources, table.buckets_s, table.values, strict=True)
+        rows = {
+            ValueRow(key, resource, starts_s[slot_s], value)
+            for key, resource, slot_s, value in columns
+            if key not in unjudged and (resource or not has_resource)
+        }
+        if rows:
+            found[sum_] = SeenValues(sorted(rows))
+    return found
+
+
 def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> Growth:
     amounts = table.admitted[list(table.meters).index(sum_.meter)]
     windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
@@ -89,7 +157,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and filled_to is None and not has_resource:
+    if len({*windows.values()}) == 1 and filled_to is None and not has_resource and sum_.join == "sum":
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):
@@ -102,6 +170,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         start_s = windows[table.buckets_s[0]]
         return Growth([start_s] * len(keys), keys, [""] * len(keys), list(map(by_key.__getitem__, keys)))
     grown: dict[tuple[int, str, str], int] = {}
+    merge = JOINS[sum_.join].merge
     rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for bucket_s, key, resource, amount in rows:
         if not amount or key in unjudged or (has_resource and not resource):
@@ -109,7 +178,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         if filled_to is not None and (bucket_s, key, resource) >= filled_to:
             continue
         at = windows[bucket_s], key, resource
-        grown[at] = grown.get(at, 0) + amount
+        grown[at] = merge(grown.get(at, 0), amount)
     ordered = sorted(grown)
     return Growth(
         [window_s for window_s, _, _ in ordered],
@@ -137,4 +206,4 @@ def unjudged_keys(grouping: Grouping) -> tuple[str, ...]:
 
 def order_of(sum_: Sum) -> tuple[str, str, str]:
     """Returns the sum's key in the table of totals, which is also the order of its row locks."""
-    return sum_.grouping, sum_.meter, str(sum_.window)
+    return sum_.grouping, sum_.meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)

@@ -1,8 +1,9 @@
-"""Calendar windows: the minute, hour, day, week or month that a moment belongs to, in the policy's zone.
+"""Windows that policies look at: calendar periods, and rolling windows.
 
-Windows divide time without gap or overlap, across every clock change of the zone: a day begins when its date
-is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is two
-windows.
+A calendar window is the minute, hour, day, week or month that a moment belongs to, in the policy's zone.
+These windows divide time without gap or overlap, across every clock change of the zone: a day begins when its
+date is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is
+two windows. A rolling window ends at any moment; `rolling` adds up what is in it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,46 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {"minute": 60, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}[self.per]
 
 
+class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Windows of `period_s` seconds that end at any moment, accurate to one slot.
+
+    Of periods up to an hour the slots have separate tables; those of longer ones are added up
+    from the buckets.
+    """
+
+    period_s: int
+
+    def __str__(self) -> str:
+        """The key of these windows in stored totals: "rolling 60"."""
+        return f"rolling {self.period_s}"
+
+    @property
+    def shortest_s(self) -> int:
+        return self.period_s
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether its slots have separate tables."""
+        return self.period_s <= HOUR_S
+
+    @property
+    def slot_s(self) -> int:
+        """Seconds of a slot: the largest divisor of the period that is at most a twelfth of it.
+
+        At least a second, of periods beyond an hour at least a minute and at most a quarter of an hour.
+
+        >>> [Rolling(period_s).slot_s for period_s in (5, 12, 60, 600, 3600, 7200, 30 * DAY_S)]
+        [1, 1, 5, 50, 300, 600, 900]
+        """
+        unit_s = 1 if self.has_slots else 60
+        most = min(self.period_s // unit_s // 12, 900 // unit_s)
+        units = self.period_s // unit_s
+        return unit_s * next((n for n in range(most, 0, -1) if units % n == 0), 1)
+
+
+Windows = Calendar | Rolling
+
+
 class Window(NamedTuple):
     """[start, until), whole seconds since 1970 UTC."""
 
@@ -44,13 +85,22 @@ class Window(NamedTuple):
     until_s: int
 
 
-@lru_cache(maxsize=4096)  # every flush asks for the same few minutes
-def window_at(calendar: Calendar, at_s: int) -> Window:
-    """Returns the window of `calendar` that holds `at_s`. Weeks begin on Monday.
+ALWAYS = Window(0, 253_370_764_800)  # of rolling sums, whose totals only grow: until the year 9999
 
-    Raises OverflowError or ValueError before the year 1 and after 9998, ZoneInfoNotFoundError for an unknown
-    zone.
+
+@lru_cache(maxsize=4096)  # every flush asks for the same few minutes
+def window_at(windows: Windows, at_s: int) -> Window:
+    """Returns the window of a total that holds `at_s`: of a calendar's period, ALWAYS of a rolling sum.
+
+    Weeks begin on Monday. Raises OverflowError or ValueError before the year 1 and after 9998,
+    ZoneInfoNotFoundError for an unknown zone.
     """
+    if isinstance(windows, Rolling):
+        return ALWAYS
+    return _calendar_window_at(windows, at_s)
+
+
+def _calendar_window_at(calendar: Calendar, at_s: int) -> Window:
     if calendar.per == "minute":  # the offsets of all zones have been whole minutes since 1972
         return Window(at_s - at_s % 60, at_s - at_s % 60 + 60)
     zone = ZoneInfo(calendar.zone)

@@ -12,6 +12,7 @@ from analyzer.core.records.mapping import (
     Condition,
     FieldPath,
     NumberField,
+    ResourceField,
     SourceMapping,
     TimeField,
 )
@@ -23,6 +24,7 @@ from analyzer.core.records.value_rules import (
     MemoizedRule,
     caller_rule,
     condition_rule,
+    distinct_rule,
     network_rule,
     text_rule,
     time_rule,
@@ -127,6 +129,63 @@ class CallerColumn:
                 names[index] = UNNAMED if has_any else None
 
 
+class CountIfColumn:
+    """The callers of records by `count_if`: those for which it does not hold lose their name.
+
+    Their secret may have been wrong, so that their name may be another caller's.
+    """
+
+    def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
+        self._rules: list[tuple[int, MemoizedRule, bool]] | None = []
+        for condition in mapping.count_if or ():
+            field = mapping.fields.get(condition.field)
+            if field is None:
+                self._rules = None
+                break
+            rule = condition_rule(field, condition.values)
+            self._rules.append((index.of(field.path), rule, condition.is_not))
+        self._address: tuple[int, MemoizedRule] | None = None
+        address = mapping.fields.get(ADDRESS)
+        if self._rules != [] and isinstance(address, AddressField):
+            rule = caller_rule(ADDRESS, address, mapping.name_bytes_max)
+            self._address = index.of(address.path), rule
+
+    def applied_to(self, callers: CallerNames, denied: Answers, columns: Columns) -> CallerNames:
+        """Returns the callers, with the address or UNNAMED for each record that loses its name.
+
+        Requests that a gate denied keep it: the gate responded before a secret was checked. Records
+        without a readable caller stay so.
+        """
+        if self._rules == []:
+            return callers
+        named = self._held(columns)
+        if denied:
+            named = [held or bool(was_denied) for held, was_denied in zip(named, denied, strict=True)]
+        if all(named):
+            return callers
+        addresses: Answers = [None] * len(named)
+        if self._address is not None:
+            column, rule = self._address
+            addresses = rule.read(columns[column])
+        names, renamed = list(callers.names), callers.renamed or [False] * len(named)
+        for index, keeps_name in enumerate(named):
+            if not keeps_name and names[index] is not None:
+                name = addresses[index] or UNNAMED
+                renamed[index] = renamed[index] or name != names[index]
+                names[index] = name
+        return CallerNames(names, renamed if True in renamed else [])
+
+    def _held(self, columns: Columns) -> list[bool]:
+        """Whether all conditions hold; none does on a value that cannot be compared."""
+        if self._rules is None:
+            return [False] * len(columns[0])
+        held = [True] * len(columns[0])
+        for column, rule, is_not in self._rules:
+            answers = rule.read(columns[column])
+            held = [before and answer is (not is_not) for before, answer in zip(held, answers, strict=True)]
+        return held
+
+
 def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:
     """Adds the indexes of the names that are UNUSABLE, and of those that are None."""
     # Compared with text alone, in C: where keys are optional, this is done for each record.
@@ -201,6 +260,35 @@ class NumberColumn:
         return number if number is not None and 0 <= number <= VALUE_MAX else None
 
 
+class WeightColumn:
+    """The number of requests that each record stands for, from 1 to 2**53. A missing one is 1."""
+
+    def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
+        """Without a weight it reads as an empty column. Raises ValueError where that is not a number."""
+        self._column = None
+        if isinstance(mapping.weight, str):
+            field = mapping.fields.get(mapping.weight)
+            if not isinstance(field, NumberField) or field.kind != "whole":
+                raise ValueError(f"weight: {mapping.weight} is not mapped as a whole number")
+            self._column = index.of(field.path)
+            missing = None if field.default is None else 1
+            self._rule = MemoizedRule(
+                lambda raw: (
+                    missing if raw is None else raw if type(raw) is int and 0 < raw <= VALUE_MAX else None
+                ),
+                frozenset({int, bytes, type(None)}),
+            )
+
+    def read(self, columns: Columns) -> Answers:
+        if self._column is None:
+            return []
+        column = columns[self._column]
+        are_whole = set(map(type, column)) == INTEGERS
+        return (
+            column if are_whole and min(column) > 0 and max(column) <= VALUE_MAX else self._rule.read(column)
+        )
+
+
 class ConditionColumn:
     """Whether all of some conditions hold.
 
@@ -245,3 +333,24 @@ class TextColumn:
         if self._column is None or self._rule is None:
             return [""] * len(columns[0])
         return self._rule.read(columns[self._column])
+
+
+class DistinctColumn:
+    """The digest of a field's text, and NO_VALUE where a record lacks the field."""
+
+    def __init__(
+        self, mapping: SourceMapping, name: str, index: ColumnIndex, digests: Digests = NO_DIGESTS
+    ) -> None:
+        """A field that the source does not map reads as an empty column."""
+        field = mapping.fields.get(name)
+        self._column = None
+        if field is not None:
+            self._column = index.of(field.path)
+            self._routes = text_rule(field, 0) if isinstance(field, ResourceField) else None
+            self._rule = distinct_rule(field, digests)
+
+    def read(self, columns: Columns) -> Answers:
+        if self._column is None:
+            return []
+        column = columns[self._column]
+        return self._rule.read(column if self._routes is None else self._routes.read(column))

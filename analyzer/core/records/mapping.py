@@ -63,7 +63,17 @@ CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in fo
 
 Field = TextField | AddressField | ResourceField | NumberField
 UNLIMITED = 1 << 62
+NO_WEIGHT = msgspec.UNSET
+COUNT_ALL = msgspec.UNSET
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
+
+
+class CountCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A condition of `count_if`: the field has one of `values`, or, with `is_not`, none of them."""
+
+    field: str
+    values: tuple[str, ...]
+    is_not: bool = False
 
 
 class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +93,17 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sample_bytes: int = 2048
     rejected_in_row_max: int = 1_000
     callers_max: int = 100_000  # counted by name, per rule of `NamedHow`, partition and hour
+    # The field with the number of requests that a record stands for. Absent from the stored plan where each
+    # stands for one: plans of earlier versions stay equal to today's.
+    weight: str | msgspec.UnsetType = NO_WEIGHT
+    # A record counts under its caller's name if all of these hold. Absent where every record does, as the
+    # weight is.
+    count_if: tuple[CountCondition, ...] | msgspec.UnsetType = COUNT_ALL
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether a record may stand for more than one request."""
+        return self.weight is not NO_WEIGHT
 
     def without_limits(self) -> SourceMapping:
         """Returns a mapping by which no run of rejected records stops, and every caller is named."""

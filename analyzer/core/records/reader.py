@@ -19,10 +19,13 @@ from analyzer.core.records.columns import (
     CallerNames,
     ColumnIndex,
     ConditionColumn,
+    CountIfColumn,
     Dimension,
+    DistinctColumn,
     NumberColumn,
     TextColumn,
     TimeColumn,
+    WeightColumn,
 )
 from analyzer.core.records.format_decoder import Columns
 from analyzer.core.records.formats import FORMATS, with_default_fields
@@ -43,6 +46,7 @@ class Projection(NamedTuple):
     dimensions: tuple[Dimension, ...]
     numbers: tuple[str, ...]
     conditions: tuple[tuple[Condition, ...], ...]
+    distinct: tuple[str, ...] = ()  # fields whose distinct values are counted
 
 
 class RequestColumns(NamedTuple):
@@ -54,6 +58,9 @@ class RequestColumns(NamedTuple):
     numbers: list[list[int]]  # empty for a number that this source does not have
     conditions: list[list[bool]]
     renamed: list[bool]  # whether the caller had an unusable name, or none; empty where none had
+    # Digests of texts, NO_VALUE where a record lacks the field; empty for a field that the source lacks.
+    distinct: list[list[int | str]]
+    weights: list[int]  # requests that each record stands for; empty: one
 
     def only(self, wanted: Sequence[bool]) -> RequestColumns:
         """The requests for which `wanted` is true."""
@@ -68,6 +75,8 @@ class RequestColumns(NamedTuple):
             [kept(column) for column in self.numbers],
             [kept(column) for column in self.conditions],
             kept(self.renamed),
+            [kept(column) for column in self.distinct],
+            kept(self.weights),
         )
 
 
@@ -75,9 +84,10 @@ class RecordReader:
     """Reads the records of one source as its mapping says."""
 
     def __init__(self, mapping: SourceMapping, projection: Projection, digests: Digests = NO_DIGESTS) -> None:
-        """Raises ValueError for a mapping without any caller field, KeyError for an unknown format.
+        """Raises ValueError for a mapping without any caller field, or whose weight is not a number.
 
-        Also SecretMissing, when a field is counted by a digest that is not among `digests`.
+        Also KeyError for an unknown format, and SecretMissing when a field is counted by a digest that is not
+        among `digests`.
         """
         mapping = with_default_fields(mapping)
         index = ColumnIndex()
@@ -85,8 +95,10 @@ class RecordReader:
         self._dimensions = projection.dimensions
         caller = CallerColumn(mapping, index, digests)
         self._caller = caller if CALLER in projection.dimensions else None
+        self._count_if = CountIfColumn(mapping, index) if mapping.count_if and self._caller else None
         self._time = TimeColumn(mapping.time, index)
         self._numbers = [NumberColumn(mapping, name, index) for name in projection.numbers]
+        self._weight = WeightColumn(mapping, index)
         self._denied = ConditionColumn(mapping, mapping.deny_if, index)
         self._policies = PolicyNames(mapping)
         self._conditions = [ConditionColumn(mapping, all_of, index) for all_of in projection.conditions]
@@ -95,6 +107,7 @@ class RecordReader:
             for dimension in projection.dimensions
             if dimension != CALLER
         }
+        self._distinct = [DistinctColumn(mapping, name, index, digests) for name in projection.distinct]
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
     def read(
@@ -107,20 +120,24 @@ class RecordReader:
         values, unread = self._readable(records)
         columns, reasons = self._format.read(values)
         reasons |= unread
-        callers, renamed = self._read_callers(columns)
+        denied = self._denied.read(columns)
+        callers, renamed = self._read_callers(columns, denied)
         times_ms = self._time.read(columns, records.kafka_ms)
         numbers = [number.read(columns) for number in self._numbers]
-        denied = self._denied.read(columns)
+        weights = self._weight.read(columns)
         conditions = [condition.read(columns) for condition in self._conditions]
         texts = {dimension: text.read(columns) for dimension, text in self._texts.items()}
+        distinct = [values.read(columns) for values in self._distinct]
         reject_missing(reasons, "bad-caller", [callers])
         reject_missing(reasons, "bad-time", [times_ms])
-        reject_missing(reasons, "bad-number", numbers)
-        reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values()])
+        reject_missing(reasons, "bad-number", [*numbers, weights])
+        reject_missing(reasons, "bad-field", [denied, *conditions, *texts.values(), *distinct])
         reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms, read_ms)
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
-        requests = RequestColumns(times_ms, denied, dimensions, numbers, conditions, renamed)
+        requests = RequestColumns(
+            times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights
+        )
         if not reasons:
             return requests, reasons
         return requests.only([index not in reasons for index in range(len(values))]), reasons
@@ -132,10 +149,11 @@ class RecordReader:
         """
         return self._policies.read(values)
 
-    def _read_callers(self, columns: Columns) -> CallerNames:
+    def _read_callers(self, columns: Columns, denied: list[Any]) -> CallerNames:
         if self._caller is None:
             return CallerNames([], [])
-        return self._caller.read(columns)
+        callers = self._caller.read(columns)
+        return callers if self._count_if is None else self._count_if.applied_to(callers, denied, columns)
 
     def _readable(self, records: RecordColumns) -> tuple[Sequence[bytes], dict[int, RejectReason]]:
         """Returns the values with a stand-in for those that must not be read, and the reasons of these."""

@@ -169,8 +169,88 @@ totals = Table(
     Column("used", BigInteger, nullable=False),
     Column("next", BigInteger, nullable=False),  # the least value at which something must be judged
     Column("plan", BigInteger, nullable=False),  # version of the plan by which `next` was computed
+    Column("touched_s", BigInteger),  # of a rolling sum, whose window_s is 0: when it grew last
     postgresql_with={"fillfactor": 50},
     sqlite_with_rowid=False,
+)
+
+
+def _slots(number: int) -> Table:
+    return Table(
+        f"slots_{number}",
+        metadata,
+        small("sum"),
+        key("key"),
+        key("resource"),
+        key("slot_s", BigInteger),  # last: the slots of one series are one stretch
+        Column("value", BigInteger, nullable=False),
+        postgresql_with={"fillfactor": 70},
+        sqlite_with_rowid=False,
+    )
+
+
+# Slots of rolling sums, which judgements read; not accounts. The tables are used in turn, each for a
+# generation of time, and emptied whole: see transaction/judgement/slots.py.
+slots = tuple(_slots(number) for number in range(3))
+
+# Values that sums of distinct values have counted, each once for a series and a window: a calendar's, or a
+# slot of a rolling one. The total of the series is held while rows of it are added.
+distinct_values = Table(
+    "distinct_values",
+    metadata,
+    small("sum"),
+    key("key"),
+    key("resource"),
+    key("window_s", BigInteger),  # behind the series: the slots of one series are one stretch
+    key("value", BigInteger),  # a digest
+    Index(None, "sum", "window_s"),
+    sqlite_with_rowid=False,
+)
+
+# Totals that must be judged at a given time, grown or not.
+postponed = Table(
+    "postponed",
+    metadata,
+    small("sum"),
+    key("window_s", BigInteger),
+    key("key"),
+    key("resource"),
+    Column("due_ms", BigInteger, nullable=False),
+    added("is_behind"),  # 1: because the analyzers are behind
+    Index(None, "due_ms"),
+)
+
+# Series that are over the mark of a share policy and not locked yet, because that must last for some time.
+holds = Table(
+    "holds",
+    metadata,
+    key("scope"),
+    key("key"),
+    key("resource"),
+    key("policy"),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),  # when the warden last found it over the mark
+    Index(None, "seen_ms"),
+)
+
+# Thresholds of policies that series have reached. The row keeps a notice from being raised again, so it must
+# outlive its window.
+notices = Table(
+    "notices",
+    metadata,
+    key("policy"),
+    key("sum"),  # its name in the catalog
+    key("key"),
+    key("resource"),
+    key("window_s", BigInteger),
+    key("threshold", BigInteger),  # thousandths of the limit
+    text("scope"),
+    Column("used", BigInteger, nullable=False),
+    Column("limit", BigInteger, nullable=False),
+    Column("until_s", BigInteger, nullable=False),
+    text("detail"),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "at_ms"),
 )
 
 rejects = Table(
@@ -199,7 +279,7 @@ plans = Table(
     text("body"),  # JSON: see core/judging/plan.py
     number("active"),
     Column("at_ms", BigInteger, nullable=False),
-    # JSON: what is left to do until totals and locks agree with the plan; see transaction/activation.py.
+    # JSON: what is left to do until totals and locks agree with the plan; see judgement/activation.py.
     Column("pending", Text, nullable=False, default="", server_default=""),
     # Random: after a restore, another plan may have the number.
     Column("mark", Text, nullable=False, default="", server_default=""),
@@ -231,6 +311,51 @@ stretches = Table(
     key("start", BigInteger),  # offset
     Column("plan", BigInteger, nullable=False),  # version
     text("mark"),
+)
+
+# Facts about callers that an operator or a file has stated.
+callers = Table(
+    "callers",
+    metadata,
+    key("caller"),
+    text("plan"),
+    text("tenant"),
+    Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
+    Index(None, "version"),
+)
+
+# Exceptions from policies. Rows stay when they have ended.
+overrides = Table(
+    "overrides",
+    metadata,
+    key("id"),
+    text("kind"),  # "limit", "grant" or "exempt"
+    text("subject_kind"),  # "caller", "tenant" or "address"
+    text("subject"),
+    text("policy"),  # "": of an exemption from all policies
+    number("amount"),
+    Column("from_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger),  # null: until an operator ends it
+    text("state"),  # "planned", "in force" or "ended"
+    text("origin"),  # "command", or "plan": stated by the plan in force
+    Column("due_ms", BigInteger),  # when the warden changes the state; null: never
+    text("reason"),
+    text("who"),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
+    Index(None, "version"),
+    Index(None, "due_ms"),
+    Index(None, "subject"),
+)
+
+# A row for each change of the two tables above; see judgement/directory.py.
+directory_versions = Table(
+    "directory_versions",
+    metadata,
+    key("version", BigInteger),
+    text("mark"),  # random: after a restore, another change may have the number
+    Column("wide", BigInteger, nullable=False),  # how many of the changes so far concerned callers unnamed
+    Column("at_ms", BigInteger, nullable=False),
 )
 
 locks = Table(

@@ -108,7 +108,12 @@ def _raise_corrections(db: sa.Connection, before: int) -> bool:
 
 
 def _correct(db: sa.Connection, of: OpenSum, wrong: list[TotalDifference], least: int) -> None:
-    """Adds the differences; the next growth of these totals is judged."""
+    """Adds the differences; the next growth of these totals is judged.
+
+    The total of a maximum is set to that of the buckets: a larger value that came after the snapshot is
+    found by the next comparison.
+    """
+    is_sum = of.sum.join == "sum"
     upsert_columns(
         db,
         totals,
@@ -117,11 +122,11 @@ def _correct(db: sa.Connection, of: OpenSum, wrong: list[TotalDifference], least
             "window_s": of.window.start_s,
             "key": [one.key for one in wrong],
             "resource": [one.resource for one in wrong],
-            "used": [one.counted - one.used for one in wrong],
+            "used": [one.counted - one.used if is_sum else one.counted for one in wrong],
             "next": least,
             "plan": 0,
         },
-        _add_difference,
+        _add_difference if is_sum else _set_used,
     )
 
 
@@ -129,3 +134,7 @@ def _add_difference(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
     less = sa.case((table.c.used + new.used < 0, 0), else_=table.c.used + new.used)
     used = sa.case((new.used < 0, less), else_=plus(table.c.used, new.used))
     return {"used": used, "next": new.next, "plan": new.plan}
+
+
+def _set_used(_dialect: str, _table: sa.Table, new: Any) -> dict[str, Any]:
+    return {"used": new.used, "next": new.next, "plan": new.plan}

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
-from analyzer.core.judging.judge import lapsed
-from analyzer.core.judging.windows import window_at
-from analyzer.store.database.bounded_deletes import delete_at, first_keys
-from analyzer.store.database.clock import clock_ms, instant
+from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.store.database.bounded_deletes import delete_anywhere, delete_at, first_keys
+from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.store.database.schema import disbelieved, gates, leases, rejects, stretches, totals
+from analyzer.store.database.schema import (
+    disbelieved,
+    distinct_values,
+    gates,
+    leases,
+    notices,
+    rejects,
+    stretches,
+    totals,
+)
+from analyzer.store.database.schema import holds as holds_table
 from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
-from analyzer.store.operations import roll_up, total_repair
+from analyzer.store.operations import caller_changes, roll_up, total_repair, waiting_judgements
 from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
+from analyzer.store.transaction.judgement import holds, slots, stored_values
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 from gatekeeper.model import Change
 
@@ -34,6 +44,9 @@ CHANGES_KEPT_MS = 3_600_000  # of the feed; a gate that was away for longer gets
 PLANS_KEPT = 1_000  # the newest
 FOLDED_AT_ONCE = 500  # callers whose rows of a day are joined in one transaction
 ACTIVATION_ROWS = 5_000  # read in one step, while flushes wait
+ROLLING_KEPT_S = 3_600  # totals of rolling sums, after nothing is in their window any more
+# Longer than any window with thresholds: a total of a past window is never judged, so none is raised again.
+NOTICES_KEPT_MS = (31 + 40) * DAY_S * 1000
 TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after the end of their window, when they are never judged again
 
 
@@ -51,6 +64,7 @@ class SqlUpkeep:
         self._few: tuple[int, int, list[str]] | None = None  # callers to fold: grouping, day, names
         self._differing: dict[int, int] = {}  # days whose buckets differ from what was counted
         self._repair = total_repair.Pace()
+        self._judges = waiting_judgements.JudgeOfWarden()
 
     def hold(self, name: str) -> bool:
         """Takes or extends the lease `name` for five seconds; returns whether we hold it.
@@ -87,21 +101,31 @@ class SqlUpkeep:
             )
 
     def end_locks(self) -> list[Change]:
-        """Clears the locks whose time is over; returns the changes."""
+        """Clears the locks whose time is over, extends those that last; returns the changes."""
         with writing(self._engine) as db:
-            now_ms = clock_ms(db)
-            changes = lapsed(lock_feed.due(db, now_ms), instant(now_ms))
-            if changes:
-                lock_feed.publish(db, changes, self._random_mark())
-            return changes
+            return waiting_judgements.end_locks(db, self._judges, self._random_mark())
+
+    def judge_waiting(self) -> waiting_judgements.JudgedWaiting:
+        """Judges totals that had to wait, up to a bound. Call again until none has waited."""
+        with writing(self._engine) as db:
+            return waiting_judgements.judge_waiting(db, self._judges, self._random_mark())
+
+    def change_overrides(self) -> tuple[int, Sequence[Change]]:
+        """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
+        return caller_changes.change_due(self._engine, self._random_mark)
+
+    def empty_slots(self) -> int:
+        """Empties the slots of the next generation; returns 1 if there were any, else 0."""
+        with writing(self._engine) as db:
+            return int(slots.empty_next(db, clock_ms(db) // 1000))
 
     def prune(self) -> int:
         """Deletes what is beyond its retention, up to a bound; returns the number of rows.
 
-        These are totals of past windows, the oldest rejected records, old changes of the feed, locks that
-        ended long ago in the history, decisions about verdicts of then, and gates that stopped reporting. A
-        window is past when the newest bucket says so too: a clock that is ahead for a minute deletes no total
-        of today. Call again until it returns 0.
+        These are totals and distinct values of past windows, the oldest rejected records, old changes of the
+        feed, locks that ended long ago in the history, decisions about verdicts of then, and gates that
+        stopped reporting. A window is past when the newest bucket says so too: a clock that is ahead for a
+        minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             without_scans(db)
@@ -112,11 +136,17 @@ class SqlUpkeep:
             deleted = sum(
                 _delete(db, *rows)
                 for rows in (
-                    *((totals, gone) for gone in _totals_to_delete(db, past_ms // 1000)),
+                    *((totals, gone) for gone in _totals_to_delete(db, past_ms // 1000, now_ms // 1000)),
+                    *(
+                        (distinct_values, gone)
+                        for gone in _values_to_delete(db, past_ms // 1000, now_ms // 1000)
+                    ),
                     (rejects, beyond),
                     (gates, expired(now_ms)),
                     (plans_table, _old_plans()),
                     (stretches, _old_stretches()),
+                    (holds_table, holds.outdated(now_ms)),
+                    (notices, notices.c.at_ms < now_ms - NOTICES_KEPT_MS),
                     (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
                     (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),
                 )
@@ -199,10 +229,11 @@ class SqlUpkeep:
         return prove_next_day(self._engine, self._differing)
 
 
-def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement[bool]]:
-    """Returns conditions for the totals of dropped sums, and of the oldest window that ended before then.
+def _totals_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.ColumnElement[bool]]:
+    """Returns conditions for totals that nothing will be judged by any more.
 
-    Forgets dropped sums that have no totals any more.
+    Those of dropped sums, of the oldest window that ended before `before_s`, and of rolling sums that have
+    not grown for longer than their window. Forgets dropped sums that have no totals any more.
     """
     conditions = []
     columns, known = totals.c, catalog.load(db)
@@ -211,10 +242,38 @@ def _totals_to_delete(db: sa.Connection, before_s: int) -> list[sa.ColumnElement
         window_s = db.execute(oldest).scalar()
         is_dropped = name in known.dropped_sums
         if window_s is None:
-            if is_dropped:
+            if is_dropped and stored_values.oldest_s(db, number) is None:
                 catalog.forget_sum(db, name)
-        elif is_dropped or window_at(catalog.period_of(name), window_s).until_s <= before_s:
-            conditions.append(sa.and_(columns.sum == number, columns.window_s == window_s))
+            continue
+        of_sum, windows = (
+            sa.and_(columns.sum == number, columns.window_s == window_s),
+            catalog.windows_of(name),
+        )
+        if isinstance(windows, Rolling) and not is_dropped:
+            idle_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
+            conditions.append(sa.and_(of_sum, columns.touched_s < now_s - idle_s))
+        elif is_dropped or window_at(windows, window_s).until_s <= before_s:
+            conditions.append(of_sum)
+    return conditions
+
+
+def _values_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.ColumnElement[bool]]:
+    """Returns conditions for distinct values that nothing will be judged by any more."""
+    conditions = []
+    columns, known = distinct_values.c, catalog.load(db)
+    for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
+        oldest_s = stored_values.oldest_s(db, number)
+        if oldest_s is None:
+            continue
+        windows = catalog.windows_of(name)
+        of_sum = columns.sum == number
+        if name in known.dropped_sums:
+            conditions.append(of_sum)
+        elif isinstance(windows, Rolling):
+            kept_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
+            conditions.append(sa.and_(of_sum, columns.window_s < min(before_s, now_s) - kept_s))
+        elif window_at(windows, oldest_s).until_s <= before_s:
+            conditions.append(sa.and_(of_sum, columns.window_s == oldest_s))
     return conditions
 
 
@@ -232,5 +291,7 @@ def _old_stretches() -> sa.ColumnElement[bool]:
 
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
     """Deletes rows and returns their number; SQLite's driver has no row count for a DELETE after WITH."""
+    if table is distinct_values and db.dialect.name == "postgresql":
+        return db.execute(delete_anywhere(table, condition, DELETED_MAX)).rowcount
     deleted = delete_at(table, first_keys(table, condition, DELETED_MAX))
     return len(db.execute(deleted.returning(next(iter(table.primary_key)))).all())

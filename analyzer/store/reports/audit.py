@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S
+from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S
 from analyzer.errors import CountsDiffer
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
@@ -28,7 +28,7 @@ from analyzer.store.reports.lock_differences import LockDifference, differing_lo
 from analyzer.store.reports.total_differences import OpenSum, TotalDifference, differing_totals, open_sums
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.buckets import AUDITED
-from analyzer.store.transaction.catalog import Catalog
+from analyzer.store.transaction.catalog import Catalog, MeterColumn
 from analyzer.store.transaction.gaps import RecordedGap, recounted_offsets, skipped_gaps, skipped_offsets
 
 SHOWN_MAX = 10  # differences of each kind
@@ -71,7 +71,7 @@ class Audit(NamedTuple):
     """Ledgers of all partitions, and the sums that must equal them."""
 
     partitions: list[PartitionLedger]
-    buckets: int  # requests admitted and denied, over all callers and all time
+    buckets: int  # records of requests admitted and denied, over all callers and all time
     overflow: int = 0  # of these: counted in the overflow series, in the days that were read
     skipped: Sequence[RecordedGap] = ()  # the gaps that contain the skipped offsets
     differing: Sequence[DayDifference] = ()  # days whose buckets differ from what was counted
@@ -105,10 +105,10 @@ class DayDifference(NamedTuple):
 
 
 class CountedDay(NamedTuple):
-    """Requests counted in one UTC day, now and when its buckets were last found equal."""
+    """Records counted in one UTC day, now and when its buckets were last found equal."""
 
     day_s: int
-    requests: int
+    records: int
     proved: int | None
     is_deleted: bool
 
@@ -123,14 +123,14 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
         ledgers = _ledgers(db)
         known = catalog.load(db)
         days = counted_days(db)
-        to_read = [day for day in days if not day.is_deleted and (every_day or day.proved != day.requests)]
-        read = {day: requests_in_buckets(db, known, day.day_s) for day in to_read}
+        to_read = [day for day in days if not day.is_deleted and (every_day or day.proved != day.records)]
+        read = {day: records_in_buckets(db, known, day.day_s) for day in to_read}
         differing = [
-            DayDifference(day.day_s, day.requests, found)
+            DayDifference(day.day_s, day.records, found)
             for day, (found, _) in read.items()
-            if found != day.requests
+            if found != day.records
         ]
-        in_days = sum(read[day][0] if day in read else day.requests for day in days)
+        in_days = sum(read[day][0] if day in read else day.records for day in days)
         groupings, totals, compared, locks = _judged(db, known, [day.day_s for day in to_read])
         return Audit(
             ledgers,
@@ -190,10 +190,21 @@ def counted_days(db: sa.Connection) -> list[CountedDay]:
     return [CountedDay(day_s, n, proved, bool(gone)) for day_s, n, proved, gone in db.execute(statement)]
 
 
-def requests_in_buckets(db: sa.Connection, known: Catalog, day_s: int) -> tuple[int, int]:
-    """Returns the requests in the buckets of a UTC day, and those of them in the overflow series."""
+def records_in_buckets(db: sa.Connection, known: Catalog, day_s: int) -> tuple[int, int]:
+    """Returns the records of the requests in the buckets of a UTC day, and those in the overflow series.
+
+    These are the requests, without those beyond one for each record.
+    """
     without_scans(db)
-    meter = known.meters[REQUESTS.name]
+    found, overflow = _sums_in_buckets(db, known, known.meters[REQUESTS.name], day_s)
+    if UNRECORDED.name in known.meters:
+        beyond = _sums_in_buckets(db, known, known.meters[UNRECORDED.name], day_s)
+        return found - beyond[0], overflow - beyond[1]
+    return found, overflow
+
+
+def _sums_in_buckets(db: sa.Connection, known: Catalog, meter: MeterColumn, day_s: int) -> tuple[int, int]:
+    """Returns the sum of a meter in the buckets of a UTC day, and that of the overflow series."""
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
     of_day = [
         buckets.c.grouping == known.groupings[AUDITED],
@@ -224,24 +235,24 @@ def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:
 
     Returns 1, or 0 when no day is left. A day is read a day after its end: most late records have come by
     then, and a later one makes the proof void. A day that differs is added to `differing`, with its
-    requests, and not read again while these stay the same. Raises CountsDiffer for it, StoreAway.
+    records, and not read again while these stay the same. Raises CountsDiffer for it, StoreAway.
     """
     with slow_reading(engine) as db:
         before_s = clock_ms(db) // 1000 - 2 * DAY_S
         unproved = [
             day
             for day in counted_days(db)
-            if day.day_s <= before_s and not day.is_deleted and day.requests != day.proved
+            if day.day_s <= before_s and not day.is_deleted and day.records != day.proved
         ]
-        day = next((day for day in unproved if differing.get(day.day_s) != day.requests), None)
+        day = next((day for day in unproved if differing.get(day.day_s) != day.records), None)
         if day is None:
             if unproved:
                 raise CountsDiffer(f"{_date(unproved[0].day_s)}: its buckets differ from what was counted")
             return 0
-        found, _ = requests_in_buckets(db, catalog.load(db), day.day_s)
-    if found != day.requests:
-        differing[day.day_s] = day.requests
-        raise CountsDiffer(f"{_date(day.day_s)}: {day.requests} counted, {found} in buckets")
+        found, _ = records_in_buckets(db, catalog.load(db), day.day_s)
+    if found != day.records:
+        differing[day.day_s] = day.records
+        raise CountsDiffer(f"{_date(day.day_s)}: {day.records} counted, {found} in buckets")
     row = {"day_s": day.day_s, "requests": found, "at_ms": NowMs()}
     with writing(engine) as db:
         added = insert(db, proofs).values(row)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import FOLDED
 from analyzer.core.counting.groupings import BY_RESOURCE, RESOURCE, grouping_of
-from analyzer.core.counting.meters import DAY_S, WIDTHS_S
+from analyzer.core.counting.meters import DAY_S, WIDTHS_S, joins_of
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.store.database.engine import without_scans
 from analyzer.store.database.schema import buckets, plans
@@ -97,7 +97,7 @@ def differing_groupings(
     other: then only resources and sums are compared.
     """
     without_scans(db)
-    joins = {meter.name: meter.join for meter in plan.meters}
+    joins = joins_of(plan.bucket_meters)
     found: list[GroupingDifference] = []
     for one in wanted:
         if day_s < one.since_s or len(found) >= most:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import ClearStep, steps_of, unready_policies
 from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import TotalKey
+from analyzer.store.database.engine import ROWS_AT_ONCE
 from analyzer.store.database.schema import locks, totals
 from analyzer.store.reports.total_differences import OpenSum
 from analyzer.store.transaction.catalog import Catalog
+from analyzer.store.transaction.judgement.directory import (
+    NO_DIRECTORY,
+    DirectoryVersion,
+    limits_of,
+    newest,
+)
 from gatekeeper.model import SUSPENSION
 
 
@@ -40,15 +48,19 @@ def differing_locks(
     """Returns up to `most` differences for each policy. Must run in a snapshot.
 
     Policies that are not in effect yet are left out (see `pending`), and so is a total that is still to be
-    judged: one that grew before its window began is judged when it grows again.
+    judged: one that grew before its window began is judged when it grows again. A lock that is missing may be
+    one that a grace of time delays, so of these policies none is missed.
     """
-    unready = _unready(plan, pending, known)
+    unready, version = _unready(plan, pending, known), newest(db)
     found: list[LockDifference] = []
     for of in sums:
         for policy in plan.policies_of[of.sum]:
             if policy.name not in unready:
-                found += _not_earned(db, of, policy, now_ms, most)
-                found += _missing(db, of, policy, most)
+                # By the limit that is stated for all, as long as no caller has another one.
+                least = _least(policy) if version == NO_DIRECTORY else None
+                found += _right(db, plan, version, policy, _not_earned(of, policy, now_ms, least), most)
+                if not (isinstance(policy, Quota) and policy.grace_given.time_s):
+                    found += _right(db, plan, version, policy, _missing(of, policy, least), most)
     in_force = sa.select(locks.c.policy, locks.c.key, locks.c.resource).where(
         locks.c.until_ms > now_ms,
         locks.c.policy.not_in([policy.name for policy in plan.policies] + [SUSPENSION.policy, *unready]),
@@ -63,34 +75,61 @@ def _unready(plan: Plan, pending: str, known: Catalog) -> set[str]:
     return cleared | set(unready_policies(steps, plan, known.sum_numbers(plan)))
 
 
+def _right(
+    db: sa.Connection,
+    plan: Plan,
+    version: DirectoryVersion,
+    policy: Policy,
+    rows: sa.Select[Any],
+    most: int,
+) -> list[LockDifference]:
+    """Returns up to `most` of the rows that are differences by the limits of their callers."""
+    found: list[LockDifference] = []
+    with db.execute(rows, execution_options={"yield_per": ROWS_AT_ONCE}) as read:
+        for chunk in read.partitions():
+            limits = limits_of(db, plan, version, {row.key for row in chunk})
+            for row in chunk:
+                own = limits.policy_for(policy, row.key)
+                is_above = own is not None and row.used >= _least(own)
+                if is_above != bool(row.is_locked):
+                    found.append(
+                        LockDifference(
+                            policy.name, row.key, row.resource, row.used, is_locked=bool(row.is_locked)
+                        )
+                    )
+            if len(found) >= most:
+                break
+    return found[:most]
+
+
 def _least(policy: Policy) -> int:
-    return min(kind_of(policy).thresholds(policy))
+    """Returns the least value of a total that earns a lock."""
+    return policy.locks_at if isinstance(policy, Quota) else min(kind_of(policy).thresholds(policy))
 
 
-def _not_earned(
-    db: sa.Connection, of: OpenSum, policy: Policy, now_ms: int, most: int
-) -> Iterator[LockDifference]:
+def _not_earned(of: OpenSum, policy: Policy, now_ms: int, least: int | None) -> sa.Select[Any]:
+    """Returns the query for the locks of a policy, with their totals."""
     its_total = sa.and_(
         totals.c.sum == of.number,
         totals.c.window_s == of.window.start_s,
         totals.c.key == locks.c.key,
         totals.c.resource == locks.c.resource,
     )
-    statement = (
-        sa.select(locks.c.policy, locks.c.key, locks.c.resource, totals.c.used)
+    used = sa.func.coalesce(totals.c.used, 0)
+    return (
+        sa.select(locks.c.key, locks.c.resource, used.label("used"), sa.literal(1).label("is_locked"))
         .select_from(locks.outerjoin(totals, its_total))
         .where(
             locks.c.policy == policy.name,
             locks.c.until_ms > now_ms,
-            sa.func.coalesce(totals.c.used, 0) < _least(policy),
+            sa.true() if least is None else used < least,
         )
     )
-    for row in db.execute(statement.limit(most)):
-        yield LockDifference(*row, is_locked=True)
 
 
-def _missing(db: sa.Connection, of: OpenSum, policy: Policy, most: int) -> Iterator[LockDifference]:
-    scope = kind_of(policy).lock_key(policy, TotalKey(of.sum, "", "", of.window)).scope
+def _missing(of: OpenSum, policy: Policy, least: int | None) -> sa.Select[Any]:
+    """Returns the query for the totals that were judged and have no lock of a policy."""
+    scope = lock_key(policy, TotalKey(of.sum, "", "", of.window)).scope
     its_lock = sa.and_(
         locks.c.scope == scope,
         locks.c.key == totals.c.key,
@@ -98,16 +137,14 @@ def _missing(db: sa.Connection, of: OpenSum, policy: Policy, most: int) -> Itera
         locks.c.policy == policy.name,
         locks.c.until_ms >= of.window.until_s * 1000,
     )
-    statement = (
-        sa.select(totals.c.key, totals.c.resource, totals.c.used)
+    return (
+        sa.select(totals.c.key, totals.c.resource, totals.c.used, sa.literal(0).label("is_locked"))
         .select_from(totals.outerjoin(locks, its_lock))
         .where(
             totals.c.sum == of.number,
             totals.c.window_s == of.window.start_s,
-            totals.c.used >= _least(policy),
             totals.c.used < totals.c.next,
+            sa.true() if least is None else totals.c.used >= least,
             locks.c.key.is_(None),
         )
     )
-    for row in db.execute(statement.limit(most)):
-        yield LockDifference(policy.name, *row, is_locked=False)

@@ -13,7 +13,7 @@ from analyzer.errors import SchemaBehind
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.revisions import revision_of
-from analyzer.store.database.schema import disbelieved, feed, locks, plans, rejects
+from analyzer.store.database.schema import disbelieved, feed, locks, plans, postponed, rejects
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.lock_feed import lock_of
@@ -28,6 +28,7 @@ class InstallationStatus(NamedTuple):
     active_locks: dict[str, int]  # by policy
     feed_version: int
     suspended_until: datetime | None = None  # while all locks are suspended: gates admit all requests
+    waiting_judgements: int = 0  # totals that cannot be judged before a backlog is counted
 
 
 class DatabaseStatus(NamedTuple):
@@ -52,9 +53,9 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         until_ms = next((until_ms for name, _, until_ms in rows if name == SUSPENSION.policy), None)
         version = db.execute(sa.select(feed.c.version)).scalar_one_or_none()
         counts = {name: count for name, count, _ in rows if name != SUSPENSION.policy}
-        return InstallationStatus(
-            revision, counts, version or 0, None if until_ms is None else instant(until_ms)
-        )
+        waiting = sa.select(sa.func.count()).where(postponed.c.is_behind == 1)
+        suspended = None if until_ms is None else instant(until_ms)
+        return InstallationStatus(revision, counts, version or 0, suspended, db.execute(waiting).scalar_one())
 
 
 def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatus:

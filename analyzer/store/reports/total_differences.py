@@ -12,16 +12,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import MINUTE_S, WIDTHS_S
+from analyzer.core.counting.meters import DISTINCT, MINUTE_S, WIDTHS_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Sum, order_of
-from analyzer.core.judging.windows import Window, window_at
+from analyzer.core.judging.windows import Calendar, Window, window_at
 from analyzer.store.database.engine import without_scans
 from analyzer.store.database.schema import buckets, totals
 from analyzer.store.transaction.catalog import Catalog, MeterColumn
-from analyzer.store.transaction.sql_joins import bounded_sum
-from analyzer.store.transaction.totals import judged_series
+from analyzer.store.transaction.judgement.totals import judged_series
+from analyzer.store.transaction.sql_joins import bounded_join
 
 
 class OpenSum(NamedTuple):
@@ -42,7 +42,9 @@ class TotalDifference(NamedTuple):
 
 
 def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[OpenSum]:
-    """Returns the sums of a plan whose totals must equal the buckets: not those that are being filled.
+    """Returns the sums of a plan whose totals must equal the buckets: of calendar windows, when filled.
+
+    Distinct values are in no bucket.
 
     `pending` are the plan's unfinished steps as they are stored. Empty while rows of an earlier version wait
     to be moved into the buckets.
@@ -54,7 +56,7 @@ def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[Open
     return [
         OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))
         for sum_ in sorted(numbers, key=order_of)
-        if sum_ not in filling
+        if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT
     ]
 
 
@@ -83,7 +85,7 @@ def differing_totals(
         totals.c.key, totals.c.resource, sa.literal(0, sa.BigInteger).label("counted"), totals.c.used
     ).where(totals.c.sum == of.number, totals.c.window_s == of.window.start_s)
     both = sa.union_all(counted, used).subquery().c
-    found, stored = bounded_sum(both.counted), sa.func.max(both.used)
+    found, stored = bounded_join(of.sum.join, both.counted), sa.func.max(both.used)
     statement = (
         sa.select(both.key, both.resource, found, stored)
         .where(*judged_series(grouping_of(of.sum.grouping), both.key, both.resource))

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S
+from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S
 from analyzer.core.judging.windows import Window
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
@@ -95,7 +95,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
         known = catalog.load(db)
         pages: dict[int, list[MeterColumn]] = {}
         for meter in sorted(known.meters.values()):
-            if query.meter in (None, meter.name):
+            if query.meter == meter.name or (query.meter is None and meter.name != UNRECORDED.name):
                 pages.setdefault(meter.page, []).append(meter)
         if query.grouping not in known.groupings or not pages:
             return

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS, WIDTHS_S, bucket_start_s
+from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S, bucket_start_s
 from analyzer.core.model import CountTable, Partition
 from analyzer.store.database.partition_keys import KEY_COLUMNS, PartitionKey, key_of
 from analyzer.store.database.row_parameters import Assignments, ColumnValues, upsert_columns
@@ -37,7 +37,7 @@ class BucketColumns(NamedTuple):
 def add_counts(
     db: sa.Connection, tables: Sequence[CountTable], catalog: Catalog, parts: Sequence[Partition] = ()
 ) -> None:
-    """Adds what was counted to the buckets, and to the requests of each day.
+    """Adds what was counted to the buckets, and to the records of each day.
 
     `parts` are the partitions whose offsets the transaction has moved. All meters and groupings must have a
     number.
@@ -60,7 +60,7 @@ def add_counts(
             )
             add_rows(db, rows, {meter.place: meter.join for meter, _ in meters})
         if table.grouping == AUDITED:
-            add_days(db, requests_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
+            add_days(db, records_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
 
 
 def newest_event_ms(db: sa.Connection, catalog: Catalog, default_ms: int) -> int:
@@ -104,19 +104,24 @@ def add_rows(db: sa.Connection, rows: BucketColumns, joins: Mapping[int, str]) -
     upsert_columns(db, buckets, values, _assignments_of(places, bool(rows.denied)))
 
 
-def requests_by_day(table: CountTable) -> dict[int, int]:
-    """Returns the requests of each UTC day, denied ones included."""
-    at = list(table.meters).index(REQUESTS.name)
-    requests: Counter[int] = Counter()
-    for columns in (table.admitted, table.denied):
-        if columns:
-            for bucket_s, value in zip(table.buckets_s, columns[at], strict=True):
-                requests[bucket_start_s(bucket_s, DAY_S)] += value
-    return requests
+def records_by_day(table: CountTable) -> dict[int, int]:
+    """Returns the records of each UTC day, those of denied requests included.
+
+    These are the requests, without those beyond one for each record.
+    """
+    records: Counter[int] = Counter()
+    for meter, sign in ((REQUESTS, 1), (UNRECORDED, -1)):
+        if meter.name in table.meters:
+            at = list(table.meters).index(meter.name)
+            for columns in (table.admitted, table.denied):
+                if columns:
+                    for bucket_s, value in zip(table.buckets_s, columns[at], strict=True):
+                        records[bucket_start_s(bucket_s, DAY_S)] += sign * value
+    return records
 
 
 def add_days(db: sa.Connection, requests: Mapping[int, int], of: PartitionKey) -> None:
-    """Adds to the requests of each day, in the rows of one partition."""
+    """Adds to the records of each day, in the rows of one partition."""
     days = sorted(requests)
     values: dict[str, ColumnValues] = dict(zip(KEY_COLUMNS, of, strict=True))
     values |= {"day_s": days, "requests": _bounded([requests[day_s] for day_s in days])}

@@ -15,9 +15,11 @@ from typing import NamedTuple, cast
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.meters import DISTINCT
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.plan import Plan, meaning_of
-from analyzer.core.judging.totals import Sum, order_of
-from analyzer.core.judging.windows import Calendar, CalendarPeriod
+from analyzer.core.judging.totals import Sum
+from analyzer.core.judging.windows import Calendar, CalendarPeriod, Rolling, Windows
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
@@ -83,7 +85,7 @@ class Catalog(NamedTuple):
 
 def sum_name(sum_: Sum) -> str:
     """Returns the name of a sum in the catalog."""
-    return " ".join(order_of(sum_))
+    return sum_text(sum_)
 
 
 def meter_of(name: str) -> str:
@@ -91,10 +93,10 @@ def meter_of(name: str) -> str:
     return name.split(" ")[1]
 
 
-def period_of(name: str) -> Calendar:
+def windows_of(name: str) -> Windows:
     """Returns the windows of a sum with this name in the catalog."""
     _, _, per, zone, *_ = name.split(" ")  # of a dropped sum, its number follows
-    return Calendar(cast(CalendarPeriod, per), zone)
+    return Rolling(int(zone)) if per == "rolling" else Calendar(cast(CalendarPeriod, per), zone)
 
 
 def load(db: sa.Connection) -> Catalog:
@@ -125,7 +127,7 @@ def register(db: sa.Connection, plan: Plan, before: Plan | None = None, version:
     known = load(db)
     _add(db, "grouping", [name for name in plan.groupings if name not in known.groupings], known.groupings)
     restarted = _register_meters(db, known, plan, before, version)
-    wanted = {sum_name(sum_) for sum_ in plan.policies_of}
+    wanted = {sum_name(sum_) for sum_ in (*plan.policies_of, *plan.slot_sums)}
     kept = {name for name in known.sums.keys() & wanted if meter_of(name) not in restarted}
     for name in known.sums.keys() - kept:
         is_sum = sa.and_(catalog.c.kind == "sum", catalog.c.name == name)
@@ -141,7 +143,7 @@ def _register_meters(
     """Gives numbers to the meters of `plan`; returns the names of those that mean something else now."""
     meters, restarted = dict(known.meters), set()
     earlier = {} if before is None else {meter.name: meaning_of(meter) for meter in before.meters}
-    for meter in plan.meters:
+    for meter in plan.bucket_meters:
         column = meters.get(meter.name)
         if column is None and meter.renamed_from in meters:
             column = _rename(db, known, meters.pop(meter.renamed_from), meter.name)
@@ -162,7 +164,19 @@ def _register_meters(
             is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
             db.execute(sa.update(catalog).where(is_meter).values(meaning=means))
         meters[meter.name] = column
-    return restarted
+    return restarted | _restarted_values(plan, before)
+
+
+def _restarted_values(plan: Plan, before: Plan | None) -> set[str]:
+    """Returns the meters that mean something else now, and count distinct values now or did before."""
+    earlier = {} if before is None else {meter.name: meter for meter in before.meters}
+    return {
+        meter.name
+        for meter in plan.meters
+        if (old := earlier.get(meter.name)) is not None
+        and DISTINCT in (old.join, meter.join)
+        and meaning_of(old) != meaning_of(meter)
+    }
 
 
 def forget_sum(db: sa.Connection, name: str) -> None:

@@ -15,25 +15,29 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import REQUESTS, joins_of, with_requests
+from analyzer.core.counting.meters import REQUESTS, joins_of
 from analyzer.core.counting.verdict_counts import with_admitted
 from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.judge import judge, lock_keys
+from analyzer.core.judging.caller_limits import Limits
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.totals import growth_of
-from analyzer.core.model import CountTable, DrainedCounts, Lag, Partition, PartitionProgress, Rejected
+from analyzer.core.judging.totals import Growth, SeenValues, Sum, growth_of, order_of, values_of
+from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, totals
+from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
+from analyzer.store.transaction.judgement import slots, totals
+from analyzer.store.transaction.judgement.directory import DirectoryCache, DirectoryVersion, limits_of
+from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.stretches import KnownStretches
 from analyzer.store.transaction.verdicts import verdict_decisions
-from gatekeeper.model import Set
+from gatekeeper.model import Change
 
 
 class CatalogCache:
@@ -61,15 +65,21 @@ class SqlFlush:
         random_mark: Callable[[], str],
         catalogs: CatalogCache | None = None,
         stretches: KnownStretches | None = None,
+        directories: DirectoryCache | None = None,
     ) -> None:
         self._db = connection
         self._owner = owner
         self._random_mark = random_mark
         self._catalogs = catalogs or CatalogCache()
         self._stretches = stretches or KnownStretches()
+        self._directories = (
+            directories  # None: of a retry, which reads the rows of the callers that it counts
+        )
         self._plan_row = plans.NO_PLAN
+        self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
         self.disbelieved: Counter[str] = Counter()
+        self.notices: Sequence[Notice] = ()  # raised by `apply`
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -77,6 +87,7 @@ class SqlFlush:
         A part whose start equals its next is a heartbeat. Raises PartitionLost.
         """
         in_order = sorted(parts)
+        self._behind_s = max((lag.seconds for lag in lags.values()), default=0.0)
         moved = self._db.execute(MOVE_OFFSET, [self._movement(progress, lags) for progress in in_order])
         if moved.rowcount != len(in_order):
             # Another analyzer owns a partition now. Our counts must commit with our offset, or the same
@@ -148,7 +159,7 @@ class SqlFlush:
         now: datetime,
         *,
         remove_rejected: Callable[[], None] = lambda: None,
-    ) -> list[Set]:
+    ) -> list[Change]:
         """Stores what was counted, judges it and publishes the locks that change; returns these changes.
 
         `plan` is the one that `check_plan` found in force, `version` its version. `remove_rejected` is called
@@ -158,37 +169,46 @@ class SqlFlush:
         self._stretches.note(self._db, counted.parts, version, self._plan_row.mark)
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
-        tables = self._decided(counted, plan)
-        growth = growth_of(plan.policies_of, tables, filling)
+        counted = self._decided(counted, plan)
+        growth: dict[Sum, Growth | SeenValues] = {**growth_of(plan.policies_of, counted.tables, filling)}
+        if seen := values_of(plan.policies_of, counted.distinct):
+            growth = {sum_: (growth | seen)[sum_] for sum_ in sorted({*growth, *seen}, key=order_of)}
         of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
         shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
-        due = totals.add_totals(self._db, plan, version, of_callers, catalog)
-        add_counts(self._db, tables, catalog, [progress.part for progress in counted.parts])
+        now_s, directory = int(now.timestamp()), self._plan_row.directory
+        limits = self._limits(plan, directory, growth)
+        judged_by = directory.judged_by(version)
+        due = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
+        slots.add_slots(self._db, of_callers, counted.slots, catalog, now_s)
+        add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
         # All analyzers add to these few rows: they are locked from here to the commit only.
-        due += totals.add_totals(self._db, plan, version, shared, catalog)
-        # A sum that is being filled is not complete: it is judged when it is.
-        due = [stored for stored in due if stored.standing.total.sum not in filling]
-        standings = [stored.standing for stored in due]
-        # Cannot lock what does not exist yet: `publish_longer` compares again.
-        locks = lock_feed.locked(self._db, lock_keys(plan, standings))
-        changes = judge(plan, standings, locks, now)
-        totals.set_next(self._db, plan, version, due, now.timestamp(), catalog)
+        due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
+        slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)
+        judge = Judge(plan, version, catalog, now, self._behind_s, filling, directory, limits)
+        changes, self.notices = judge.of(self._db, due)
         return lock_feed.publish_longer(self._db, changes, self._random_mark()) if changes else []
 
-    def _decided(self, counted: DrainedCounts, plan: Plan) -> Sequence[CountTable]:
-        """Returns the tables without the verdicts that are not believed, and stores which these are."""
+    def _limits(
+        self, plan: Plan, directory: DirectoryVersion, growth: Mapping[Sum, Growth | SeenValues]
+    ) -> Limits:
+        if self._directories is not None:
+            return self._directories.limits(self._db, plan, directory)
+        return limits_of(self._db, plan, directory, {key for grown in growth.values() for key in grown.keys})
+
+    def _decided(self, counted: DrainedCounts, plan: Plan) -> DrainedCounts:
+        """Returns the counts without the verdicts that are not believed, and stores which these are."""
         refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
         if not refuted:
-            return counted.tables
+            return counted
         requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
         policies = [policy.name for policy in plan.policies]
         verdict_decisions.store(self._db, counted.verdicts, refuted, counted.parts, policies, requests_at)
         for index in refuted:
             verdict = counted.verdicts[index]
             self.disbelieved[verdict.part.source] += verdict.values[requests_at]
-        return with_admitted(counted.tables, counted.verdicts, refuted, joins_of(with_requests(plan.meters)))
+        return with_admitted(counted, refuted, joins_of(plan.bucket_meters))
 
     def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
         if rejected:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import NowMs
-from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.row_parameters import in_parts, insert_given, is_one_of, rows_given
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
 from analyzer.store.transaction.verdicts import lock_history
@@ -52,6 +52,12 @@ def of_policies(
     return _by_key(db.execute(statement.with_for_update()))
 
 
+def of_series(db: sa.Connection, scope: str, keys: Sequence[str]) -> dict[LockKey, Lock]:
+    """Returns the locks of these keys with any policy, and blocks other writers of their rows."""
+    statement = sa.select(locks).where(locks.c.scope == scope, is_one_of(db.dialect.name, locks.c.key, keys))
+    return _by_key(db.execute(statement.order_by(*KEY).with_for_update()))
+
+
 def due(db: sa.Connection, now_ms: int) -> list[Lock]:
     """Returns the locks whose time is over, the oldest first, up to a bound, and blocks other writers of
     them.
@@ -62,6 +68,13 @@ def due(db: sa.Connection, now_ms: int) -> list[Lock]:
     statement = sa.select(locks).where(locks.c.until_ms <= now_ms)
     statement = statement.order_by(locks.c.until_ms, *KEY).limit(LAPSED_MAX)
     return list(_by_key(db.execute(statement.with_for_update(skip_locked=True))).values())
+
+
+def ending(db: sa.Connection, until_ms: int) -> list[Lock]:
+    """Returns the locks that end before this time, the first ones first, up to a bound."""
+    statement = sa.select(locks).where(locks.c.until_ms <= until_ms)
+    rows = db.execute(statement.order_by(locks.c.until_ms, *KEY).limit(LAPSED_MAX))
+    return list(_by_key(rows).values())
 
 
 def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
@@ -77,16 +90,20 @@ def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     return _add_version(db, changes, mark)
 
 
-def publish_longer(db: sa.Connection, changes: Sequence[Set], mark: str) -> list[Set]:
-    """Publishes locks, each key once, except where one that lasts as long is there; returns the published.
+def publish_longer(db: sa.Connection, changes: Sequence[Change], mark: str) -> list[Change]:
+    """Publishes changes, each key once, except locks where one that lasts as long is there; returns the
+    published.
 
     When a window ends, a flush that was judged by the old window may come behind one that was judged by the
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    given = _in_order(LOCK, [_lock_columns(change.lock) for change in changes])
+    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
+    cleared = [change.at for change in changes if isinstance(change, Clear)]
+    given = _in_order(LOCK, set_)
     written = {LockKey(*row) for row in _execute(db, _upsert_longer(db.dialect.name), LOCK, given)}
-    published = [change for change in changes if change.at in written]
+    _execute(db, _delete(db.dialect.name), KEY, sorted(cleared))
+    published = [change for change in changes if isinstance(change, Clear) or change.at in written]
     if published:
         _add_version(db, published, mark)
     return published

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
+from analyzer.core.judging.earned_notices import LOG_LINE, Notice
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.errors import SchemaBehind
@@ -17,13 +18,15 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog, lock_feed
-from analyzer.store.transaction.activation import (
+from analyzer.store.transaction.buckets import newest_event_ms
+from analyzer.store.transaction.judgement import directory
+from analyzer.store.transaction.judgement.activation import (
     Activation,
     StoredPlan,
     judge_later_windows_again,
     store_steps,
 )
-from analyzer.store.transaction.buckets import newest_event_ms
+from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion
 from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,12 @@ class LockedPlan(NamedTuple):
     now_ms: int
     digest: str
     mark: str
+    directory: DirectoryVersion = NO_DIRECTORY
+
+    @property
+    def judged_by(self) -> int:
+        """The mark of totals that were judged by this plan and directory."""
+        return self.directory.judged_by(self.version or 0)
 
 
 NO_PLAN = LockedPlan(None, 0, "", 0, "", "")
@@ -55,15 +64,30 @@ class Activated(NamedTuple):
 
     version: int
     changes: Sequence[Change]
+    notices: Sequence[Notice] = ()
+
+
+# The directory's version is read by the statement that locks the plan: each command that writes another one
+# holds the lock of an activation, and this statement waits for it before it sees any row.
+LOCK_ACTIVE = (
+    sa.select(plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest, plans.c.mark)
+    .add_columns(directory.NEWEST.c.version, directory.NEWEST.c.mark, directory.NEWEST.c.wide)
+    .select_from(plans.outerjoin(directory.NEWEST, sa.true()))
+    .where(plans.c.active == 1)
+    .with_for_update(read=True, of=plans)
+)
 
 
 def lock_active(db: sa.Connection) -> LockedPlan:
     """Returns the plan in force, which no activation can replace until commit, and the database's time."""
-    columns = (plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest, plans.c.mark)
-    row = db.execute(sa.select(*columns).where(plans.c.active == 1).with_for_update(read=True)).first()
+    row = db.execute(LOCK_ACTIVE).first()
     # No row: another plan was activated while this statement waited for the row, and it cannot see the new
     # one.
-    return LockedPlan(*row) if row else NO_PLAN
+    if row is None:
+        return NO_PLAN
+    *of_plan, version, mark, wide = row
+    locked = LockedPlan(*of_plan)
+    return locked if version is None else locked._replace(directory=DirectoryVersion(version, mark, wide))
 
 
 def is_in_force(db: sa.Connection, locked: LockedPlan, plan: Plan) -> bool:
@@ -118,6 +142,7 @@ def activate(
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
     record(db, who, "plan put in force", f"plan {version}", f"{why}: {difference}" if why else difference)
+    directory.store_stated(db, plan, now_ms, who, random_mark)
     known = catalog.load(db)
     numbers = catalog.register(db, plan, before, version)
     unfinished = steps_of(old.pending) if old is not None else ()
@@ -130,12 +155,15 @@ def activate(
     from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000
     steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, from_s)
     stored = StoredPlan(plan, version, now_ms)
-    changes = _run(db, Activation(db, stored, numbers, now_ms, rows_max), version, steps, random_mark)
-    return Activated(version, changes)
+    activation = Activation(db, stored, numbers, now_ms, rows_max)
+    changes = _run(db, activation, version, steps, random_mark)
+    return Activated(version, changes, activation.notices)
 
 
 def log_changes(activated: Activated) -> None:
-    """Logs each lock that a plan set or lifted, after the commit; of very many, the first ones."""
+    """Logs after the commit each lock that a plan set or lifted, and its notices; of very many, the first."""
+    for notice in activated.notices[:LOGGED_MAX]:
+        log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
     for change in activated.changes[:LOGGED_MAX]:
         if isinstance(change, Set):
             sentence = "plan %d locks %s until %s: %s"
@@ -168,7 +196,7 @@ def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_
     stored = StoredPlan(_decoded(row.body), row.version, row.at_ms)
     activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
     changes = _run(db, activation, row.version, steps_of(row.pending), random_mark)
-    return ActivationStep(activation.rows, Activated(row.version, changes))
+    return ActivationStep(activation.rows, Activated(row.version, changes, activation.notices))
 
 
 def judge_again(db: sa.Connection) -> Plan | None:

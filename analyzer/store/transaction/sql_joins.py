@@ -52,6 +52,11 @@ SQL_JOINS: Mapping[str, SqlJoin] = {
 assert SQL_JOINS.keys() == JOINS.keys()  # noqa: S101 - a join without its SQL must fail at import
 
 
+def bounded_join(join: str, column: IntColumn) -> sa.ColumnElement[Any]:
+    """Returns the joined value of a group, limited to TOTAL_MAX."""
+    return bounded_sum(column) if join == "sum" else sa.func.max(column)
+
+
 def bounded_sum(column: IntColumn) -> sa.ColumnElement[Any]:
     """Returns the sum of a group, limited to TOTAL_MAX."""
     high, low = sum_in_halves(column)

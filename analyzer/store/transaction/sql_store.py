@@ -16,6 +16,7 @@ from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import counter_state, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.gaps import open_gaps
+from analyzer.store.transaction.judgement.directory import DirectoryCache
 from analyzer.store.transaction.stretches import KnownStretches
 
 # Longer than flushes usually take, and shorter than a session in a consumer group. What continues after it
@@ -41,7 +42,8 @@ class SqlStore:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
-        self._catalogs = CatalogCache()  # these two are used by `transaction` alone
+        self._catalogs = CatalogCache()  # these three are used by `transaction` alone
+        self._directories = DirectoryCache()
         self._stretches = KnownStretches()
         self._wait_for_flush = wait_for_flush
 
@@ -56,7 +58,14 @@ class SqlStore:
         """
         try:
             with writing(self._engine) as connection:
-                yield SqlFlush(connection, self._owner, self._random_mark, self._catalogs, self._stretches)
+                yield SqlFlush(
+                    connection,
+                    self._owner,
+                    self._random_mark,
+                    self._catalogs,
+                    self._stretches,
+                    self._directories,
+                )
         except BaseException:
             self._stretches.forget()
             raise

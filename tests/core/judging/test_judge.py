@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.judge import judge, judge_policies, lapsed, lock_keys
 from analyzer.core.judging.kinds import KINDS
+from analyzer.core.judging.kinds.quota import describe, explain
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.quota import describe, explain
 from analyzer.core.judging.totals import NEVER, Standing, Sum, TotalKey, growth_of
 from analyzer.core.judging.windows import Calendar, Window
 from analyzer.core.model import CountRow
@@ -25,6 +26,7 @@ DAILY = Quota("daily", 10, Calendar("day", "Europe/Berlin"))
 BEGIN, END = datetime(2026, 11, 20, 23, tzinfo=UTC), datetime(2026, 11, 21, 23, tzinfo=UTC)
 TODAY = Window(int(BEGIN.timestamp()), int(END.timestamp()))
 NOON = datetime(2026, 11, 21, 11, 0, 0, 250_000, tzinfo=UTC)
+AT_NOON = Circumstances(NOON)
 LOCK = Lock(
     scope="caller",
     key="api_key:acme",
@@ -52,7 +54,8 @@ def standing(policy: Quota, used: int, *, key: str = "api_key:acme", resource: s
 
 def judged(policy: Quota, used: int, lock: Lock | None, now: datetime, resource: str = "") -> list[Any]:
     plan, at = plan_of([], [], [policy]), standing(policy, used, resource=resource)
-    return judge(plan, [at], {} if lock is None else {lock.at: lock}, now)
+    locks = {} if lock is None else {lock.at: lock}
+    return list(judge(plan, [at], locks, Circumstances(now)).changes)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,7 @@ def test_a_limit_of_0_locks_at_the_first_request() -> None:
 def test_a_refusal_explains_itself(policy: Quota, used: int, sentence: str) -> None:
     assert explain(policy, used) == sentence
     at = Standing(standing(policy, used).total._replace(window=TODAY), used)
-    (change,) = judge(plan_of([], [], [policy]), [at], {}, NOON)
+    (change,) = judge(plan_of([], [], [policy]), [at], {}, AT_NOON).changes
     assert isinstance(change, Set)
     assert change.lock.detail == sentence
 
@@ -221,8 +224,8 @@ def test_an_empty_part_of_a_key_grows_no_total(
 def test_a_total_of_an_earlier_version_with_an_empty_resource_earns_no_lock() -> None:
     total = TotalKey(Sum("caller+resource", "requests", Calendar("hour")), "user:ann", "", TODAY)
     plan = plan_of([], [], [HOURLY])
-    assert judge(plan, [Standing(total, 900)], {}, NOON) == []
-    assert judge(plan, [Standing(total._replace(resource="/a"), 900)], {}, NOON)
+    assert judge(plan, [Standing(total, 900)], {}, AT_NOON).changes == []
+    assert judge(plan, [Standing(total._replace(resource="/a"), 900)], {}, AT_NOON).changes
 
 
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
@@ -233,6 +236,18 @@ def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
         ["", ""],
         [1 + 2 + 8, 4],
     )
+
+
+def test_the_growth_of_a_maximum_is_the_largest_value_of_its_window() -> None:
+    plan = plan_of([], [Meter("largest", "bytes", "max")], [changed(DAILY, meter="largest")])
+    rows = [
+        a_row(value, minute)._replace(meter="largest")
+        for value, minute in ((5, "10:00"), (7, "10:01"), (2, "10:02"), (1, "23:00"))
+    ]
+    (growth,) = growth_of(plan.policies_of, tables_of(rows[:3])).values()
+    assert growth.amounts == [7]  # one window, several buckets
+    (growth,) = growth_of(plan.policies_of, tables_of(rows)).values()
+    assert growth.amounts == [7, 1]
 
 
 def test_a_sum_that_is_being_filled_grows_only_by_what_the_filling_has_passed() -> None:
@@ -258,9 +273,11 @@ def test_policies_that_sum_the_same_share_one_total() -> None:
     plan = plan_of([], [], [DAILY, changed(DAILY, name="hard", limit=99), TOKENS])
     assert grown(a_row(5), plan=plan) == {("caller", "requests", ""): 5}
     assert [policy.name for policy in plan.policies_of[DAY_OF_BERLIN]] == ["daily", "hard"]
-    changes = judge(plan, [standing(DAILY, 99)], {}, NOON)
+    changes = judge(plan, [standing(DAILY, 99)], {}, AT_NOON).changes
     assert [change.at.policy for change in changes] == ["daily", "hard"]
-    assert [change.at.policy for change in judge(plan, [standing(DAILY, 98)], {}, NOON)] == ["daily"]
+    assert [change.at.policy for change in judge(plan, [standing(DAILY, 98)], {}, AT_NOON).changes] == [
+        "daily"
+    ]
 
 
 def test_a_total_is_judged_again_at_its_next_threshold() -> None:
@@ -282,7 +299,7 @@ def test_changed_policies_rewrite_the_locks_that_are_earned_and_clear_the_others
     old = replace(LOCK, policy="old")
     locks = {lock.at: lock for lock in (LOCK, bob, old)}
     plan = plan_of([], [], [stricter])
-    assert judge_policies(plan, {"daily", "old"}, [standing(stricter, 7)], locks, NOON) == [
+    assert judge_policies(plan, {"daily", "old"}, [standing(stricter, 7)], locks, AT_NOON) == [
         Clear(bob.at),
         Clear(old.at),
         Set(replace(LOCK, detail="5 requests per day (Europe/Berlin), 7 counted")),
@@ -291,7 +308,7 @@ def test_changed_policies_rewrite_the_locks_that_are_earned_and_clear_the_others
 
 def test_a_policy_that_did_not_change_keeps_its_locks() -> None:
     both = [DAILY, changed(DAILY, name="hard", limit=99)]
-    assert judge_policies(plan_of([], [], both), {"hard"}, [standing(DAILY, 12)], {}, NOON) == []
+    assert judge_policies(plan_of([], [], both), {"hard"}, [standing(DAILY, 12)], {}, AT_NOON) == []
 
 
 # The end of a lock
@@ -310,4 +327,6 @@ def test_without_policies_nothing_is_judged() -> None:
 def test_each_total_is_judged_with_its_own_lock() -> None:
     plan, acme, ann = plan_of([], [], [DAILY]), standing(DAILY, 12), standing(DAILY, 12, key="user:ann")
     below = standing(DAILY, 9, key="user:bob")
-    assert judge(plan, [acme, below, ann], {LOCK.at: LOCK}, NOON) == [Set(replace(LOCK, key="user:ann"))]
+    assert judge(plan, [acme, below, ann], {LOCK.at: LOCK}, AT_NOON).changes == [
+        Set(replace(LOCK, key="user:ann"))
+    ]

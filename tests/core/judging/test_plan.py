@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.core.counting.groupings import SHOWN
-from analyzer.core.counting.meters import JOINS, REQUESTS, Meter
+from analyzer.core.counting.meters import JOIN_NAMES, REQUESTS, Meter
 from analyzer.core.judging.kinds import KINDS
 from analyzer.core.judging.plan import FORMAT, Plan, UnknownPlan, meaning, plan_from, plan_of
-from analyzer.core.judging.policies import Policy, Quota
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.policies import Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
 from analyzer.core.records.mapping import (
     AddressField,
     NumberField,
@@ -30,20 +30,32 @@ from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
 conditions = st.lists(st.tuples(names, st.lists(names, max_size=3).map(tuple)), max_size=2).map(tuple)
-meters = st.builds(Meter, names, st.none() | names, st.sampled_from(sorted(JOINS)), conditions)
-policies = st.builds(
-    Quota,
-    names,
-    st.integers(0, 2**63 - 1),
-    st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names),
-    names,
-    st.sampled_from(SHOWN),
-    st.sampled_from(["deny", "slow", "tag"]),
-    st.integers(400, 599),
-    st.sampled_from(["keep", "allow"]),
-    st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, 1e6)),
+meters = st.builds(Meter, names, st.none() | names, st.sampled_from(JOIN_NAMES), conditions)
+calendars = st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names)
+rolling = st.builds(Rolling, st.integers(5, 31 * DAY_S))
+common = {
+    "meter": names,
+    "per": st.sampled_from(SHOWN),
+    "action": st.sampled_from(["deny", "slow", "tag"]),
+    "status": st.integers(400, 599),
+    "on_stale": st.sampled_from(["keep", "allow"]),
+    "slow": st.none() | st.builds(Rate, st.integers(1), st.floats(0.001, 1e6)),
+}
+limits = st.integers(0, 2**63 - 1)
+policies = (
+    st.builds(Quota, names, limits, calendars, **common)
+    | st.builds(RollingQuota, names, limits, rolling, **common)
+    | st.builds(
+        Surge,
+        names,
+        limits,
+        rolling,
+        st.lists(st.integers(1), min_size=1, max_size=3).map(tuple),
+        st.integers(60),
+        **common,
+    )
 )
-Parts = tuple[list[str], list[Meter], list[Quota]]
+Parts = tuple[list[str], list[Meter], list[Policy]]
 parts = st.tuples(
     st.lists(st.sampled_from(SHOWN)),
     st.lists(meters, unique_by=lambda meter: meter.name, max_size=4),
@@ -103,7 +115,7 @@ def test_a_plan_with_sources_is_read_from_its_text() -> None:
 
 
 @given(policies, policies)
-def test_different_policies_have_different_digests(one: Quota, other: Quota) -> None:
+def test_different_policies_have_different_digests(one: Policy, other: Policy) -> None:
     assert (plan_of([], [], [one]).digest == plan_of([], [], [other]).digest) == (one == other)
 
 
@@ -128,8 +140,17 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     assert format_ == FORMAT
     ((kind, stored),) = body["policies"]
     assert kind == "quota"
-    # The unit is for display, and absent where there is none.
-    assert set(stored) == set(Quota.__struct_fields__) - {"unit"}
+    # Absent where they are not used, so that plans of earlier versions keep their text.
+    assert set(stored) == set(Quota.__struct_fields__) - {"unit", "plan_limits", "join", "notify", "grace"}
+
+
+def test_a_policy_on_a_maximum_is_refused_by_a_version_that_can_only_add_up() -> None:
+    largest = Meter("largest", "bytes", "max")
+    plan = plan_of([], [largest], [Quota("size", 5, Calendar("day"), meter="largest")])
+    ((_, stored),) = json.loads(plan.to_json())[1]["policies"]
+    assert stored["join"] == "max"  # an unknown field to it
+    assert plan_from(plan.to_json()) == plan
+    assert [sum_.join for sum_ in plan.policies_of] == ["max"]
 
 
 def test_each_kind_is_stored_under_its_name() -> None:

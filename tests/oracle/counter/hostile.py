@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Partition, Record, Records, RecordSet
+from analyzer.core.model import Counter, DistinctLayout, Partition, Record, Records, RecordSet, SlotLayout
 from analyzer.core.records.mapping import (
     AddressField,
     Condition,
+    CountCondition,
     Field,
     NumberField,
     ResourceField,
@@ -20,6 +22,7 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from tests.support.counters import CounterClass
 from tests.support.recordsets import (
     ABORT,
     COMMIT,
@@ -224,6 +227,17 @@ CONDITIONS: list[tuple[Condition, ...]] = [
     (("absent", ("1",)),),
 ]
 
+REFUSED = CountCondition("status", ("401", "404", "500-599"), is_not=True)
+COUNT_IF: list[Any] = [
+    UNSET,
+    UNSET,
+    (REFUSED,),
+    (CountCondition("status", ("200-399",)),),
+    (REFUSED, CountCondition("tenant", ("o1", ""))),
+    (CountCondition("n", ("0-7",)), CountCondition("address", ("192.0.2.1",), is_not=True)),
+    (CountCondition("absent", ("1",), is_not=True),),
+]
+
 
 @st.composite
 def json_mappings(draw: st.DrawFn) -> SourceMapping:
@@ -251,6 +265,8 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
         caller=draw(st.sampled_from(callers)),
         fields=fields,
         deny_if=draw(st.sampled_from(CONDITIONS)),
+        weight=draw(st.sampled_from([UNSET, UNSET, "n"])),
+        count_if=draw(st.sampled_from(COUNT_IF)),
         value_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 120])),
         batch_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 3000])),
         sample_bytes=draw(st.sampled_from([256, 16, 0])),
@@ -276,6 +292,8 @@ def combined_mappings(draw: st.DrawFn) -> SourceMapping:
         caller=draw(st.sampled_from([("address",), ("user", "address")])),
         fields=fields,
         deny_if=draw(st.sampled_from([(), (("status", ("429",)),), (("method", ("GET",)),)])),
+        weight=draw(st.sampled_from([UNSET, UNSET, "n"])),
+        count_if=draw(st.sampled_from(COUNT_IF)),
     )
 
 
@@ -295,7 +313,60 @@ METERS = [
     Meter("errors", where=(("status", ("500-599",)),)), Meter("deep", "deep_n"),
     Meter("strange", "nowhere"), Meter("absent", where=(("nothing", ("1",)),)),
 ]  # fmt: skip
-PLANS = st.lists(st.sampled_from(METERS), unique=True, max_size=6)
+
+
+VALUE_METERS = [
+    Meter("paths", "resource", "distinct"), Meter("addresses", "address", "distinct"),
+    Meter("users", "user", "distinct", where=(("status", ("200-399",)),)),
+    Meter("orgs", "tenant", "distinct"), Meter("ghosts", "nowhere", "distinct"),
+]  # fmt: skip
+
+
+class Wanted(NamedTuple):
+    """Arguments of a counter, besides its mappings."""
+
+    groupings: Sequence[str]
+    meters: Sequence[Meter]
+    slots: Sequence[SlotLayout] = ()
+    distinct: Sequence[DistinctLayout] = ()
+
+    def new(self, counter_class: CounterClass, mapping: SourceMapping) -> Counter:
+        """Returns a counter of records of the source "log"."""
+        return counter_class(
+            {"log": mapping}, self.groupings, self.meters, slots=self.slots, distinct=self.distinct
+        )
+
+
+@st.composite
+def wanted(draw: st.DrawFn) -> Wanted:
+    """Generates groupings, meters and slots."""
+    groupings = draw(GROUPINGS)
+    meters = draw(st.lists(st.sampled_from(METERS), unique=True, max_size=6))
+    names = [meter.name for meter in meters] or ["requests"]
+    values = draw(st.one_of(st.just([]), st.lists(st.sampled_from(VALUE_METERS), unique=True)))
+    distinct = draw(distinct_of(groupings, values))
+    return Wanted(groupings, [*meters, *values], draw(slots_of(groupings, names)), distinct)
+
+
+def distinct_of(groupings: Sequence[str], meters: Sequence[Meter]) -> st.SearchStrategy[list[DistinctLayout]]:
+    """Generates layouts of these groupings and meters of distinct values; none without a meter."""
+    if not meters:
+        return st.just([])
+    names = st.sampled_from([meter.name for meter in meters])
+    layouts = st.builds(DistinctLayout, st.sampled_from(groupings), st.sampled_from([1, 10, 900]), names)
+    return st.lists(layouts, unique=True, max_size=3)
+
+
+def slots_of(groupings: Sequence[str], meters: Sequence[str]) -> st.SearchStrategy[list[SlotLayout]]:
+    """Generates slots of these groupings and meters; often none."""
+    widths_s = st.sampled_from([1, 5, 7, 10, 50, 60, 900])
+    chosen = st.lists(st.sampled_from(meters), unique=True, min_size=1, max_size=3).map(tuple)
+    layouts = st.lists(
+        st.builds(SlotLayout, st.sampled_from(groupings), widths_s, chosen),
+        unique_by=lambda layout: layout[:2],
+        max_size=3,
+    )
+    return st.one_of(st.just([]), layouts)
 
 
 @st.composite

@@ -17,6 +17,8 @@ from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.model import (
     CounterState,
     CountRow,
+    DistinctLayout,
+    DistinctTable,
     DrainedCounts,
     FeedResult,
     NamedCallers,
@@ -26,6 +28,7 @@ from analyzer.core.model import (
     RecordSet,
     Rejected,
     Series,
+    SlotLayout,
     Verdict,
 )
 from analyzer.core.records import mapping as mappings
@@ -166,6 +169,8 @@ class SlowCounter:
         groupings: Sequence[str],
         meters: Sequence[Meter] = (REQUESTS,),
         *,
+        slots: Sequence[SlotLayout] = (),
+        distinct: Sequence[DistinctLayout] = (),
         rows_max: int = 10**9,
         rejected_max: int = 10**9,
         digests: Iterable[NameDigest] = (),
@@ -175,7 +180,29 @@ class SlowCounter:
             SECRETS[digest.fingerprint] = digest.secret
         self.mapped = {source: with_default_fields(mapping) for source, mapping in mapped.items()}
         self.groupings = groupings
-        self.meters = {meter.name: meter for meter in (Meter("requests"), *meters)}
+        named = {meter.name: meter for meter in (Meter("requests"), *meters)}
+        self.meters = {name: meter for name, meter in named.items() if meter.join != "distinct"}
+        if any(isinstance(mapping.weight, str) for mapping in self.mapped.values()):
+            self.meters["unrecorded requests"] = Meter("unrecorded requests")
+        for mapping in self.mapped.values():
+            if isinstance(mapping.weight, str):
+                field = mapping.fields.get(mapping.weight)
+                if not isinstance(field, mappings.NumberField) or field.kind != "whole":
+                    raise ValueError(f"weight: {mapping.weight} is not mapped as a whole number")
+        self.distinct = [(layout, named[layout.meter]) for layout in sorted(distinct)]  # KeyError: unknown
+        for layout, meter in self.distinct:
+            if layout.grouping not in groupings or meter.join != "distinct" or layout.width_s < 1:
+                raise ValueError(f"{layout} is not counted")
+        self.slots = sorted(slots)
+        for wanted in slots:
+            if (
+                wanted.width_s < 1
+                or wanted.grouping not in groupings
+                or not set(wanted.meters) <= {*self.meters}
+            ):
+                raise ValueError(f"{wanted} is not counted")
+        widths_s = [60, *(wanted.width_s for wanted in slots)]
+        self.narrowest_s = max(n for n in range(1, 61) if all(width_s % n == 0 for width_s in widths_s))
         parts = {part for grouping in groupings for part in grouping.split("+")}
         self.dimensions = sorted(parts - {"everyone"})  # as they are written: "address/24"
         self.parts: dict[Partition, Part] = {}
@@ -195,7 +222,11 @@ class SlowCounter:
         for at, part in self.parts.items():
             requests += [request for request in self.named(at)[part.drained :] if request is not None]
             rejected += sum(isinstance(read.found, Rejected) for read in part.records[part.drained :])
-        return len(self.rows(requests)) >= self.bounds[0] or rejected >= self.bounds[1]
+        values = sum(len(table.values) for table in self.distinct_tables(requests))
+        return (
+            len(self.rows(requests, self.narrowest_s)) + values >= self.bounds[0]
+            or rejected >= self.bounds[1]
+        )
 
     def part(self, taken: RecordSet | Records) -> Part:
         """Returns the partition of a set. Raises KeyError without a mapping, ValueError out of order."""
@@ -250,7 +281,9 @@ class SlowCounter:
         for offset, kafka_ms, value in records:
             found: Request | Rejected
             try:
-                found = read_record(value, kafka_ms, mapping, self.dimensions, list(self.meters.values()))
+                meters = [*self.meters.values(), *(meter for _, meter in self.distinct)]
+                fields = [meter.field for meter in meters if meter.join == "distinct" and meter.field]
+                found = read_record(value, kafka_ms, mapping, self.dimensions, meters, fields)
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
@@ -300,7 +333,27 @@ class SlowCounter:
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
-        return DrainedCounts(progress, tables_of(self.rows(requests)), rejected, verdicts)
+        tables = tables_of(self.rows(requests))
+        slots = [table for wanted in self.slots for table in tables_of(self.slot_rows(requests, wanted))]
+        return DrainedCounts(progress, tables, rejected, verdicts, slots, self.distinct_tables(requests))
+
+    def distinct_tables(self, requests: Sequence[Request]) -> list[DistinctTable]:
+        tables = []
+        for (grouping, width_s, name), meter in self.distinct:
+            found = set()
+            for request in requests:
+                value = request.values.get(meter.field or "")
+                if value is not None and request.matches[name] and not request.denied:
+                    series = (request.texts.get(part, "") for part in (grouping.split("+") + [""])[:2])
+                    found.add((request.ms // 1000 // width_s * width_s, *series, value))
+            if found:
+                columns = zip(*sorted(found), strict=True)
+                tables.append(DistinctTable(grouping, name, width_s, *columns))
+        return tables
+
+    def slot_rows(self, requests: Sequence[Request], wanted: SlotLayout) -> list[CountRow]:
+        rows = self.rows(requests, wanted.width_s)
+        return [row for row in rows if row.grouping == wanted.grouping and row.meter in wanted.meters]
 
     def verdicts(self, at: Partition, new: Sequence[Read]) -> list[Verdict]:
         """Returns the denied requests, joined where everything but their amounts is equal."""
@@ -316,7 +369,9 @@ class SlowCounter:
                     for grouping in sorted(self.groupings)
                 )
                 minutes = (ms // 60_000 * 60 for ms in (logged_ms, request.ms))
-                found.setdefault((request.policy, request.asked, *minutes, series), []).append(request)
+                slot_s = request.ms // 1000 // self.narrowest_s * self.narrowest_s
+                times_s = (*minutes, slot_s)
+                found.setdefault((request.policy, request.asked, *times_s, series), []).append(request)
         verdicts = []
         for key, requests in found.items():
             rows = {(row.grouping, row.meter): row.denied for row in self.rows(requests)}
@@ -367,7 +422,7 @@ class SlowCounter:
             named=[callers for callers in added if callers.callers], kept=kept,
         )  # fmt: skip
 
-    def rows(self, requests: Sequence[Request]) -> list[CountRow]:
+    def rows(self, requests: Sequence[Request], width_s: int = 60) -> list[CountRow]:
         found: dict[tuple[Any, ...], dict[bool, list[int]]] = {}
         for request in requests:
             for grouping in self.groupings:
@@ -378,9 +433,11 @@ class SlowCounter:
                         meter.field and meter.field not in request.numbers
                     ):
                         continue
-                    bucket_s = request.ms // 60_000 * 60
-                    series = (grouping, key, resource, meter.name, 60, bucket_s)
-                    amount = 1 if meter.field is None else request.numbers[meter.field]
+                    bucket_s = request.ms // 1000 // width_s * width_s
+                    series = (grouping, key, resource, meter.name, width_s, bucket_s)
+                    amount = request.weight if meter.field is None else request.numbers[meter.field]
+                    if meter.name == "unrecorded requests":
+                        amount = request.weight - 1
                     found.setdefault(series, {False: [], True: []})[request.denied].append(amount)
         rows = []
         for series, amounts in sorted(found.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
@@ -14,6 +15,7 @@ from tests.oracle.counter.slow_json import Digits, parse_json
 from tests.oracle.counter.slow_lines import parse_combined
 from tests.oracle.counter.slow_values import (
     MISSING,
+    SECRETS,
     address_of,
     counted_text,
     digested,
@@ -40,6 +42,8 @@ class Request(NamedTuple):
     renamed: bool  # whether it had an unusable name, or none
     policy: str  # that denied it; "" if the record names none
     asked: str  # the caller's name, also if it is counted in the overflow
+    values: Mapping[str, int]  # by field whose distinct values are counted
+    weight: int  # requests that the record stands for
 
 
 def all_hold(
@@ -87,6 +91,19 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     return number
 
 
+def weight_of(look_up: LookUp, mapping: mappings.SourceMapping) -> int:
+    if not isinstance(mapping.weight, str):
+        return 1
+    field = mapping.fields[mapping.weight]
+    assert isinstance(field, mappings.NumberField)
+    if look_up(field.path) is MISSING and field.default is not None:
+        return 1
+    number = number_of(mapping.weight, look_up, mapping)
+    if not number:
+        raise Refused("bad-number")
+    return number
+
+
 def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bool]:
     """Returns the caller, and whether the record had an unusable name, or none."""
     names = list(mapping.caller)
@@ -110,6 +127,31 @@ def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bo
     if is_absent:
         raise Refused("bad-caller")
     return "unnamed:", True
+
+
+def keeps_name(look_up: LookUp, mapping: mappings.SourceMapping) -> bool:
+    """Whether all conditions of `count_if` hold; none does on a value that cannot be compared."""
+    for condition in mapping.count_if or ():
+        if condition.field not in mapping.fields:
+            return False
+        try:
+            held = holds(look_up, mapping.fields[condition.field], condition.values)
+        except Refused:
+            return False
+        if held == condition.is_not:
+            return False
+    return True
+
+
+def nameless_caller(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
+    """Returns the caller of a record whose caller's name must not count: its address, or none."""
+    field = mapping.fields.get("address")
+    value = look_up(field.path) if isinstance(field, mappings.AddressField) else MISSING
+    if isinstance(field, mappings.AddressField) and type(value) is str:
+        address = address_of(value, field.prefix6)
+        if address is not None and is_name(address, mapping.name_bytes_max):
+            return f"address:{address}"
+    return "unnamed:"
 
 
 def policy_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
@@ -170,6 +212,30 @@ def texts_of(dimensions: Sequence[str], look_up: LookUp, mapping: mappings.Sourc
     return texts
 
 
+def values_of(fields: Sequence[str], look_up: LookUp, mapping: mappings.SourceMapping) -> dict[str, int]:
+    """Returns the digests of the values that a record has."""
+    values = {}
+    for name in fields:
+        field = mapping.fields.get(name)
+        if field is not None:
+            as_counted = isinstance(field, mappings.ResourceField | mappings.AddressField)
+            found = look_up(field.path)
+            text = counted_text(found, field, 256) if as_counted else text_of(found)
+            if text is None:
+                raise Refused("bad-field")
+            if text:
+                values[name] = value_digest(text, field)
+    return values
+
+
+def value_digest(text: str, field: mappings.Field) -> int:
+    is_secret = isinstance(field, mappings.TextField) and field.digest
+    key = hashlib.sha256(SECRETS[field.digest]).digest() if is_secret else b""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8, key=key).hexdigest()
+    number = int(digest, 16)
+    return number if number < 2**63 else number - 2**64
+
+
 def network_of(address: str, version: int, prefix: int) -> str:
     """Returns the network of an address, which may be a network itself; "" for the other family."""
     if not address or (":" in address) != (version == 6):
@@ -197,8 +263,12 @@ def read_record(
     mapping: mappings.SourceMapping,
     dimensions: Sequence[str],
     meters: Sequence[Meter],
+    fields: Sequence[str] = (),
 ) -> Request:
-    """Returns the request of a record. Raises Refused with the first reason, in the contract's order."""
+    """Returns the request of a record; `fields` are those whose distinct values are counted.
+
+    Raises Refused with the first reason, in the contract's order.
+    """
     document = document_of(value, mapping)
 
     def look_up(path: tuple[str, ...]) -> Any:
@@ -216,10 +286,17 @@ def read_record(
         raise Refused("bad-time")
     names = {meter.field for meter in meters if meter.field is not None}
     numbers = {name: number_of(name, look_up, mapping) for name in names}
+    weight = weight_of(look_up, mapping)
     denied = bool(mapping.deny_if) and all_hold(mapping.deny_if, look_up, mapping)
+    if caller and not denied and not keeps_name(look_up, mapping):
+        named, caller = caller, nameless_caller(look_up, mapping)
+        renamed = renamed or caller != named
     matches = {meter.name: all_hold(meter.where, look_up, mapping) for meter in meters}
     texts = texts_of([name for name in dimensions if name != "caller"], look_up, mapping)
+    values = values_of(fields, look_up, mapping)
     check_time(ms, known_ms, mapping)
     present = {name: number for name, number in numbers.items() if number is not None}
     policy = policy_of(look_up, mapping) if denied else ""
-    return Request({"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller)
+    return Request(
+        {"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller, values, weight
+    )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Records, RecordSet
 from analyzer.core.records.mapping import SourceMapping
 from tests.oracle.counter import hostile
@@ -19,12 +16,10 @@ from tests.support.stored_counts import comparable
 def assert_equal_counts(
     counter_class: CounterClass,
     mapping: SourceMapping,
-    groupings: Sequence[str],
-    meters: Sequence[Meter],
+    wanted: hostile.Wanted,
     taken: RecordSet | Records,
 ) -> None:
-    fast = counter_class({"log": mapping}, groupings, meters)
-    slow = SlowCounter({"log": mapping}, groupings, meters)
+    fast, slow = wanted.new(counter_class, mapping), wanted.new(SlowCounter, mapping)
     result, expected = fast.feed(taken), slow.feed(taken)
     if {result.status, expected.status} == {"corrupt", "too-large"}:
         # The contract leaves open which of the two is reported of a batch that is both.
@@ -34,27 +29,25 @@ def assert_equal_counts(
 
 
 @settings(max_examples=400)
-@given(hostile.json_mappings(), hostile.GROUPINGS, hostile.PLANS, hostile.sets(hostile.VALUES))
+@given(hostile.json_mappings(), hostile.wanted(), hostile.sets(hostile.VALUES))
 def test_json_documents_are_counted_as_the_contract_says(
     counter_class: CounterClass,
     mapping: SourceMapping,
-    groupings: Sequence[str],
-    meters: list[Meter],
+    wanted: hostile.Wanted,
     taken: RecordSet | Records,
 ) -> None:
-    assert_equal_counts(counter_class, mapping, groupings, meters, taken)
+    assert_equal_counts(counter_class, mapping, wanted, taken)
 
 
 LINES = st.one_of(hostile.lines(), hostile.lines(), hostile.lines(), st.none(), st.binary(max_size=60))
 
 
 @settings(max_examples=300)
-@given(hostile.combined_mappings(), hostile.GROUPINGS, hostile.PLANS, hostile.plain_records(LINES))
+@given(hostile.combined_mappings(), hostile.wanted(), hostile.plain_records(LINES))
 def test_combined_lines_are_counted_as_the_contract_says(
     counter_class: CounterClass,
     mapping: SourceMapping,
-    groupings: Sequence[str],
-    meters: list[Meter],
+    wanted: hostile.Wanted,
     taken: Records,
 ) -> None:
-    assert_equal_counts(counter_class, mapping, groupings, meters, taken)
+    assert_equal_counts(counter_class, mapping, wanted, taken)

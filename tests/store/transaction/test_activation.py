@@ -21,7 +21,8 @@ from analyzer.store.database.schema import locks, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import activation, catalog, plans
+from analyzer.store.transaction import catalog, plans
+from analyzer.store.transaction.judgement import activation
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, a_row, feed_changes, flush, locked, now_s, plan, quota, used
 

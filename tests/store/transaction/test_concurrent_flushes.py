@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.judge import judge as judge_standings
 from analyzer.core.judging.judge import lock_keys
 from analyzer.core.judging.totals import Standing, TotalKey
@@ -46,7 +47,7 @@ def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) ->
     (sum_,) = PLAN.policies_of
     standing = Standing(TotalKey(sum_, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
     locks = lock_feed.locked(tx._db, lock_keys(PLAN, [standing]))
-    changes = judge_standings(PLAN, [standing], locks, now)
+    changes = judge_standings(PLAN, [standing], locks, Circumstances(now)).changes
     if changes:
         lock_feed.publish(tx._db, changes, lock_feed.new_mark())
     return changes

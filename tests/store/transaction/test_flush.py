@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.totals import Growth
@@ -24,8 +25,9 @@ from analyzer.core.model import (
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database import schema
 from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
-from analyzer.store.transaction import lock_feed, totals
+from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import register, sum_name
+from analyzer.store.transaction.judgement import totals
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Lock, LockKey, Set
 from tests.support.stored_counts import put_counts, stored_counts, stored_totals, tables_of
@@ -140,8 +142,9 @@ def totals_of(tx: SqlFlush, grown: dict[str, int], plan: Plan = PLAN, version: i
     known = register(tx._db, plan)
     (sum_,) = plan.policies_of
     growth = {sum_: growth_in_day(grown)} if grown else {}
-    due = totals.add_totals(tx._db, plan, version, growth, known)
-    totals.set_next(tx._db, plan, version, due, DAY.start_s, known)
+    limits = Limits(plan)
+    due = totals.add_totals(tx._db, limits, version, growth, known, DAY.start_s)
+    totals.set_next(tx._db, limits, version, due, DAY.start_s, known)
     return {stored.standing.total.key: stored.standing.used for stored in due}
 
 
@@ -197,8 +200,8 @@ def test_a_window_that_has_not_begun_is_judged_by_each_flush_that_adds_to_it(sto
         with store.transaction() as tx:
             known = register(tx._db, PLAN)
             growth = {sum_: growth_in_day({"user:ann": 12})}
-            found = totals.add_totals(tx._db, PLAN, 1, growth, known)
-            totals.set_next(tx._db, PLAN, 1, found, now_s, known)
+            found = totals.add_totals(tx._db, Limits(PLAN), 1, growth, known, now_s)
+            totals.set_next(tx._db, Limits(PLAN), 1, found, now_s, known)
         assert len(found) == due
 
 
@@ -206,13 +209,16 @@ def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> Non
     """By grouping, meter and period."""
     policies = [
         *(Quota("day", 5, Calendar("day")), Quota("month", 5, Calendar("month"))),
-        *(Quota("berlin", 5, Calendar("day", "Europe/Berlin")), Quota("bytes", 5, Calendar("day"), "bytes")),
+        *(
+            Quota("berlin", 5, Calendar("day", "Europe/Berlin")),
+            Quota("bytes", 5, Calendar("day"), meter="bytes"),
+        ),
         Quota("export", 5, Calendar("day"), per="caller+resource"),
     ]
     plan = plan_of([], [Meter("bytes", "bytes")], policies)
     growth = {sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(plan.policies_of, 1)}
     with store.transaction() as tx:
-        totals.add_totals(tx._db, plan, 1, growth, register(tx._db, plan))
+        totals.add_totals(tx._db, Limits(plan), 1, growth, register(tx._db, plan), DAY.start_s)
         found = {name: used for (name, *_), used in stored_totals(tx._db).items()}
     assert found == {sum_name(sum_): n for n, sum_ in enumerate(plan.policies_of, 1)}
     assert len(growth) == 5

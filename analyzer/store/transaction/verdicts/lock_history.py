@@ -75,6 +75,19 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     return found
 
 
+def ended_locks(db: sa.Connection, keys: Collection[LockKey], since_s: int) -> dict[LockKey, int]:
+    """Returns how many locks of each key have run to their end in the last `since_s` seconds.
+
+    Those that were cleared before, or replaced by another lock in force, do not count.
+    """
+    dialect = db.dialect.name
+    found = {}
+    for given in in_parts(dialect, KEY, sorted(keys)):
+        for *at, number in db.execute(_ended_locks(dialect), given | {"since_ms": since_s * 1000}):
+            found[LockKey(*at)] = number
+    return found
+
+
 def _row(lock: Lock) -> list[str | int]:
     return [*lock.at, millis(lock.until), millis(lock.began)]
 
@@ -97,6 +110,23 @@ def _begin(dialect: str) -> sa.Executable:
         index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": ""}
     )
     return again
+
+
+@lru_cache
+def _ended_locks(dialect: str) -> sa.Select[Any]:
+    given = rows_given(dialect, KEY)
+    columns, now = lock_history.c, sa.select(NowMs()).scalar_subquery()
+    has_ended = sa.or_(columns.ended_ms >= columns.until_ms, columns.ended_ms.is_(None))
+    return (
+        sa.select(*KEY, sa.func.count())
+        .join_from(given, lock_history, sa.and_(*(column == given.c[column.name] for column in KEY)))
+        .where(
+            columns.until_ms > now - sa.bindparam("since_ms", type_=sa.BigInteger),
+            columns.until_ms <= now,
+            has_ended,
+        )
+        .group_by(*KEY)
+    )
 
 
 @lru_cache

@@ -11,27 +11,41 @@ waits and sees the sum of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import Grouping
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey, order_of, unjudged_keys
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.caller_limits import Limits
+from analyzer.core.judging.totals import (
+    Growth,
+    SeenValues,
+    Standing,
+    Sum,
+    TotalKey,
+    ValueRow,
+    order_of,
+    unjudged_keys,
+)
+from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.store.database.row_parameters import (
+    Assignments,
     ColumnValues,
     in_parts,
+    is_one_of,
     rows_given,
     upsert_columns,
 )
 from analyzer.store.database.schema import TOTAL_MAX, totals
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.sql_joins import plus
+from analyzer.store.transaction.judgement import stored_values
+from analyzer.store.transaction.sql_joins import SQL_JOINS, plus
 
 SERIES = [totals.c[name] for name in ("window_s", "key", "resource")]
+NO_GROWTH = Growth((), (), (), ())
 FOUND = [*SERIES, totals.c.used, totals.c.next, totals.c.plan]
 
 
@@ -44,12 +58,23 @@ class StoredTotal(NamedTuple):
 
 
 def add_totals(
-    db: sa.Connection, plan: Plan, version: int, growth: Mapping[Sum, Growth], catalog: Catalog
+    db: sa.Connection,
+    limits: Limits,
+    version: int,
+    growth: Mapping[Sum, Growth | SeenValues],
+    catalog: Catalog,
+    now_s: int,
 ) -> list[StoredTotal]:
-    """Adds to the totals, in the order of `growth`; returns those that must be judged by plan `version`."""
+    """Adds to the totals, in the order of `growth`; returns those that must be judged.
+
+    `version` is that of the plan and the directory, see `LockedPlan.judged_by`.
+    """
     due: list[StoredTotal] = []
-    for sum_, grown in growth.items():
+    for sum_, given in growth.items():
         number = catalog.sum_number(sum_)
+        grown = _with_values(db, limits, version, sum_, given, catalog, now_s)
+        if not grown.keys:
+            continue
         windows_s, amounts = grown.windows_s, grown.amounts
         values: dict[str, ColumnValues] = {
             "sum": number,
@@ -57,19 +82,95 @@ def add_totals(
             "key": grown.keys,
             "resource": grown.resources if any(grown.resources) else "",
             "used": amounts if max(amounts) <= TOTAL_MAX else [min(one, TOTAL_MAX) for one in amounts],
-            "next": plan.thresholds_of[sum_][0],
+            "next": limits.first_judgements(sum_, grown.keys),
             "plan": version,
         }
-        rows = upsert_columns(db, totals, values, _add_used, _due_rows)
+        assignments = JOINED_USED[sum_.join]
+        if isinstance(sum_.window, Rolling):
+            values["touched_s"] = now_s
+            assignments = _add_used_now
+        rows = upsert_columns(db, totals, values, assignments, _due_rows)
         if db.dialect.name != "postgresql":
             rows = _due_among(db, number, version, grown)
         due += [_stored(sum_, row) for row in rows]
     return sorted(due, key=lambda stored: _sort_key(stored.standing.total))
 
 
+def _with_values(
+    db: sa.Connection,
+    limits: Limits,
+    version: int,
+    sum_: Sum,
+    given: Growth | SeenValues,
+    catalog: Catalog,
+    now_s: int,
+) -> Growth:
+    """Returns the growth of a sum; stores the values by which those of distinct values grow.
+
+    A series' values are added while its total is held: two analyzers that bring the same value count it once.
+    """
+    if isinstance(given, Growth):
+        return given
+    new = stored_values.unknown(db, catalog.sum_number(sum_), stored_values.recent(sum_, given.rows, now_s))
+    if not new:
+        return NO_GROWTH
+    series = sorted({(_window_s(sum_, row), row.key, row.resource) for row in new})
+    _create(db, limits, version, sum_, series, catalog, now_s)
+    wanted = (
+        TotalKey(sum_, key, resource, window_at(sum_.window, window_s)) for window_s, key, resource in series
+    )
+    used = {
+        (
+            one.standing.total.key,
+            one.standing.total.resource,
+            one.standing.total.window.start_s,
+        ): one.standing.used
+        for one in held(db, wanted, catalog)
+    }
+    added = stored_values.add(db, limits, sum_, catalog.sum_number(sum_), new, used)
+    amounts = Counter((_window_s(sum_, row), row.key, row.resource) for row in added)
+    grown = sorted(amounts)
+    return Growth(
+        [window_s for window_s, _, _ in grown],
+        [key for _, key, _ in grown],
+        [resource for _, _, resource in grown],
+        [amounts[one] for one in grown],
+    )
+
+
+def _window_s(sum_: Sum, row: ValueRow) -> int:
+    """Returns the start of the window of the total that counts the value."""
+    return window_at(sum_.window, row.window_s).start_s
+
+
+def _create(
+    db: sa.Connection,
+    limits: Limits,
+    version: int,
+    sum_: Sum,
+    series: Sequence[tuple[int, str, str]],
+    catalog: Catalog,
+    now_s: int,
+) -> None:
+    """Creates the totals of these series that do not exist, and blocks flushes of all until commit."""
+    keys = [key for _, key, _ in series]
+    values: dict[str, ColumnValues] = {
+        "sum": catalog.sum_number(sum_),
+        "window_s": [window_s for window_s, _, _ in series],
+        "key": keys,
+        "resource": [resource for _, _, resource in series],
+        "used": 0,
+        "next": limits.first_judgements(sum_, keys),
+        "plan": version,
+    }
+    if isinstance(sum_.window, Rolling):
+        values["touched_s"] = now_s
+    upsert_columns(db, totals, values, _add_used)
+
+
 def set_next(
     db: sa.Connection,
-    plan: Plan,
+    limits: Limits,
     version: int,
     judged: Sequence[StoredTotal],
     now_s: float,
@@ -79,7 +180,7 @@ def set_next(
     changed: dict[Sum, list[tuple[int, str, str, int]]] = {}
     for stored in judged:
         total = stored.standing.total
-        next_ = plan.next_judgement(stored.standing, now_s)
+        next_ = limits.next_judgement(stored.standing, now_s)
         if (next_, version) != (stored.next, stored.plan):
             row = (total.window.start_s, total.key, total.resource, next_)
             changed.setdefault(total.sum, []).append(row)
@@ -96,6 +197,40 @@ def set_next(
         }
         # All its rows exist; a plain UPDATE with a join is planned by statistics.
         upsert_columns(db, totals, values, _replace_next)
+
+
+def held(db: sa.Connection, wanted: Iterable[TotalKey], catalog: Catalog) -> list[StoredTotal]:
+    """Returns those of the `wanted` totals that exist, and blocks flushes of their series until commit."""
+    of_sum: dict[Sum, list[tuple[int, str, str]]] = {}
+    for total in sorted(set(wanted), key=_sort_key):
+        of_sum.setdefault(total.sum, []).append((total.window.start_s, total.key, total.resource))
+    found: list[StoredTotal] = []
+    for sum_, series in of_sum.items():
+        for given in in_parts(db.dialect.name, SERIES, series):
+            rows = db.execute(_held(db.dialect.name), given | {"sum": catalog.sum_number(sum_)})
+            found += [_stored(sum_, row) for row in rows]
+    return found
+
+
+def held_of_keys(
+    db: sa.Connection, sum_: Sum, windows_s: Sequence[int], keys: Collection[str], catalog: Catalog
+) -> list[StoredTotal]:
+    """Returns the totals of these keys, with any resource, in windows that begin at these times."""
+    wanted = sa.select(*FOUND).where(
+        totals.c.sum == catalog.sum_number(sum_),
+        totals.c.window_s.in_(windows_s),
+        is_one_of(db.dialect.name, totals.c.key, sorted(keys)),
+    )
+    rows = db.execute(wanted.order_by(*SERIES).with_for_update())
+    return [_stored(sum_, row) for row in rows]
+
+
+@lru_cache
+def _held(dialect: str) -> sa.Select[Any]:
+    given = rows_given(dialect, SERIES)
+    is_given = sa.and_(*(column == given.c[column.name] for column in SERIES))
+    wanted = sa.select(*FOUND).join_from(given, totals, is_given).where(totals.c.sum == sa.bindparam("sum"))
+    return wanted.order_by(*SERIES).with_for_update(of=totals)
 
 
 def used_by(
@@ -126,6 +261,21 @@ def _sort_key(total: TotalKey) -> tuple[Any, ...]:
 
 def _add_used(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
     return {"used": plus(table.c.used, new.used)}
+
+
+def _raise_used(dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+    return {"used": SQL_JOINS["max"].upsert(dialect, table.c.used, new.used)}
+
+
+JOINED_USED: Mapping[str, Assignments] = {  # by the meter's join
+    "sum": _add_used,
+    "max": _raise_used,
+    "distinct": _add_used,
+}
+
+
+def _add_used_now(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+    return {"used": plus(table.c.used, new.used), "touched_s": new.touched_s}
 
 
 def _replace_next(_dialect: str, _table: sa.Table, new: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,18 +10,23 @@ import sqlalchemy as sa
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, stored_text
-from analyzer.core.judging.judge import judge_policies
+from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import judge, judge_policies
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import BucketPosition, Standing, Sum, TotalKey
-from analyzer.core.judging.windows import window_at
-from analyzer.store.database.clock import instant
+from analyzer.core.judging.totals import NEVER, BucketPosition, Standing, Sum, TotalKey
+from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.schema import buckets, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.sql_joins import bounded_sum, plus
-from analyzer.store.transaction.totals import judged_series, used_by
+from analyzer.store.transaction.judgement import postponed, stored_notices
+from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, limits_of, newest
+from analyzer.store.transaction.judgement.slots import with_slots
+from analyzer.store.transaction.judgement.sql_judge import Judge
+from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series, used_by
+from analyzer.store.transaction.sql_joins import bounded_join
 from gatekeeper.model import Change, Clear, Lock, LockKey
 
 STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
@@ -48,6 +53,7 @@ class Activation:
         self._db = db
         self._plan = plan
         self._version = stored.version
+        self._directory = newest(db)
         self._catalog = catalog
         self._in_force_since = instant(stored.at_ms)
         self._now = instant(now_ms)
@@ -55,6 +61,7 @@ class Activation:
         self._rows_left = rows_max
         self._sums = {catalog.sum_number(sum_): sum_ for sum_ in plan.policies_of}
         self.changes: list[Change] = []
+        self.notices: list[Notice] = []  # raised for the first time
         self.rows = 0
 
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -113,13 +120,15 @@ class Activation:
         counted = stretch.subquery().c
         conditions = judged_series(grouping_of(sum_.grouping), counted.key, counted.resource)
         fixed = {"sum": number, "window_s": window_s}
-        judged = {"next": self._plan.thresholds_of[sum_][0], "plan": self._version}
+        # Where callers may have other limits, each total is judged when it grows next.
+        version = self._version if self._directory == NO_DIRECTORY else 0
+        judged = {"next": self._plan.first_judgement(sum_), "plan": version}
         grown = (
             sa.select(
                 *(sa.literal(value, totals.c[name].type) for name, value in fixed.items()),
                 counted.key,
                 counted.resource,
-                bounded_sum(counted.value),
+                bounded_join(sum_.join, counted.value),
                 *(sa.literal(value, sa.BigInteger) for value in judged.values()),
             )
             .where(counted.value > 0, *conditions)
@@ -128,10 +137,9 @@ class Activation:
         )
         added = insert(self._db, totals)
         added = added.from_select([*fixed, "key", "resource", "used", *judged], grown)
+        joined = JOINED_USED[sum_.join](self._db.dialect.name, totals, added.excluded)
         return self._db.execute(
-            added.on_conflict_do_update(
-                index_elements=totals.primary_key, set_={"used": plus(totals.c.used, added.excluded.used)}
-            )
+            added.on_conflict_do_update(index_elements=totals.primary_key, set_=joined)
         ).rowcount
 
     def _judge(self, step: JudgeStep) -> JudgeStep | None:
@@ -145,13 +153,13 @@ class Activation:
             found = found.where(sa.tuple_(*at) > sa.tuple_(*map(sa.literal, step.behind)))
         most = self._take()
         rows = self._db.execute(found.order_by(*at).limit(most)).all()
-        least = self._plan.thresholds_of[sum_][0]
+        limits = limits_of(self._db, self._plan, self._directory, {row.key for row in rows})
         standings = [
             Standing(TotalKey(sum_, key, resource, window), used)
             for key, resource, used in rows
-            if used >= least
+            if used >= next(iter(limits.thresholds_of(sum_, key)), NEVER)
         ]
-        wanted = judge_policies(self._plan, step.policies, standings, {}, self._now)
+        wanted = self._wanted(step.policies, standings)
         present = lock_feed.locked(self._db, [change.at for change in wanted])
         self.changes += [
             change
@@ -163,6 +171,16 @@ class Activation:
             return None
         return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
 
+    def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Change]:
+        """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
+        judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
+        standings = with_slots(self._db, standings, self._catalog, self._now_s)
+        at = judges.circumstances(self._db, standings, judges.limits_of(self._db, standings))
+        judged = judge(self._plan, standings, {}, at)
+        postponed.store(self._db, judged.waiting, self._catalog)
+        self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
+        return judge_policies(self._plan, policies, standings, {}, at)
+
     def _is_by_this_plan(self, lock: Lock) -> bool:
         """Whether a flush has set the lock since the plan is in force.
 
@@ -171,8 +189,9 @@ class Activation:
         return lock.began > self._in_force_since
 
     def _clear(self, step: ClearStep) -> ClearStep | None:
-        found = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
-        wanted = judge_policies(self._plan, step.policies, self._standings_of(found), {}, self._now)
+        present = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
+        found = {at: lock for at, lock in present.items() if not self._is_compared(at.policy)}
+        wanted = self._wanted(step.policies, self._standings_of(found))
         earned = {change.at for change in wanted}
         # A lock that this plan has set is earned. No time is compared: the clock may have been set back.
         self.changes += [Clear(at) for at in found if at not in earned]
@@ -184,11 +203,16 @@ class Activation:
             for change in wanted
             if change.at in found and change.at not in written and not self._is_by_this_plan(found[change.at])
         ]
-        self._count(len(found))
-        if len(found) < LOCKS_AT_ONCE:
+        self._count(len(present))
+        if len(present) < LOCKS_AT_ONCE:
             return None
-        last = max(found)
+        last = max(present)
         return ClearStep(step.policies, (last.scope, last.key, last.resource, last.policy))
+
+    def _is_compared(self, name: str) -> bool:
+        """Whether the warden alone knows which locks a policy earns: it ends them, or writes them again."""
+        policy = self._plan.policy(name)
+        return policy is not None and kind_of(policy).whole_of is not None
 
     def _standings_of(self, found: Mapping[LockKey, object]) -> list[Standing]:
         """Returns the totals by which the policies of these locks judge, each once."""
@@ -218,6 +242,8 @@ def _from(position: BucketPosition) -> sa.ColumnElement[bool]:
 def judge_later_windows_again(db: sa.Connection, numbers: Mapping[Sum, int], now_s: int) -> None:
     """Has the next growth of totals judged whose windows have not begun yet."""
     for sum_, number in numbers.items():
+        if isinstance(sum_.window, Rolling):
+            continue
         later = sa.and_(totals.c.sum == number, totals.c.window_s > window_at(sum_.window, now_s).start_s)
         db.execute(sa.update(totals).where(later).values(plan=0))
 

@@ -1,0 +1,252 @@
+"""`gatelock callers`: plans and tenants of callers, and amounts granted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.exit_codes import reporting_errors, usage_error
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database
+from analyzer.cli.output import say
+from analyzer.cli.override_options import (
+    EndOption,
+    ForOption,
+    PolicyOption,
+    amount_of,
+    count_changes,
+    describe_changes,
+    end_ms,
+    fields_of,
+    policy_of,
+    require_caller,
+)
+
+if TYPE_CHECKING:
+    from analyzer.core.judging.caller_limits import Profile
+
+app = typer.Typer(help="Plans and tenants of callers, and amounts granted to them.", no_args_is_help=True)
+
+CallerName = Annotated[
+    str, typer.Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
+]
+COLUMNS = ("caller", "plan", "tenant")
+VALUE_MAX = 64  # characters of the name of a plan; of a tenant 256
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    plan: Annotated[str | None, typer.Option(metavar="NAME", help="Only those with this plan.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this tenant.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the callers with a plan or a tenant.
+
+    Example: gatelock callers list --plan free
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.store.operations.caller_changes import known_callers
+
+        found = ((one.caller, *one.profile) for one in known_callers(engine, plan, tenant))
+        if json:
+            json_lines(dict(zip(COLUMNS, row, strict=True)) for row in found)
+        else:
+            table(COLUMNS, found, "no caller has a plan or a tenant")
+
+
+@app.command("show")
+def show(
+    context: typer.Context, caller: CallerName, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Show a caller's plan and tenant, and what each policy allows it.
+
+    Example: gatelock callers show api_key:acme
+    """
+    name = require_caller(caller)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.store.operations.caller_changes import profile_of
+
+        profile, limits = profile_of(engine, name)
+        if json:
+            shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
+            json_lines([{"caller": name, **profile._asdict(), "limits": shown}])
+            return
+        say(f"{name}: plan {profile.plan or '(none)'}, tenant {profile.tenant or '(none)'}")
+        rows = [
+            (one.policy, "exempt" if one.limit is None else f"{one.limit:,}", f"{one.stated:,}")
+            for one in limits
+        ]
+        table(["policy", "limit", "stated for all"], rows, "no policy limits callers")
+
+
+@app.command("set")
+def set_(
+    context: typer.Context,
+    caller: CallerName,
+    plan: Annotated[str | None, typer.Option(metavar="NAME", help='The plan; "" for none.')] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help='The tenant; "" for none.')] = None,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Set a caller's plan or tenant.
+
+    Its limits hold at once: it is locked if it is above them, and freed if it is below them.
+
+    Example: gatelock callers set api_key:acme --plan pro
+    """
+    name = require_caller(caller)
+    if plan is None and tenant is None:
+        raise usage_error("write --plan or --tenant")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.core.judging.caller_limits import Profile
+        from analyzer.store.operations.caller_changes import profile_of, set_callers
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        fields = [key for key, value in (("plan", plan), ("tenant", tenant)) if value is not None]
+        stated = checked(Profile(plan or "", tenant or ""), name)
+        changes = set_callers(engine, {name: stated}, operator_name(), reason, new_mark, fields)
+        profile, _ = profile_of(engine, name)
+        sentence = f"{name}: plan {profile.plan or '(none)'}, tenant {profile.tenant or '(none)'}"
+        outcome(
+            f"{sentence}; {describe_changes(changes)}",
+            {"caller": name, **profile._asdict(), **count_changes(changes)},
+            as_json=json,
+        )
+
+
+@app.command("import")
+def import_(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="With a header line.")],
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Set plans and tenants of many callers from a CSV file.
+
+    Its first line names the columns: caller, and plan or tenant or both. What the file does not have stays as
+    it is. The file is checked before anything is changed; then 1,000 callers at a time are stored
+    and judged.
+
+    Example: gatelock callers import customers.csv
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.store.operations.caller_changes import set_callers
+        from analyzer.store.operations.changed_limits import CALLERS_MAX
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        fields, found = read_file(file)
+        names, counted = sorted(found), {"locked": 0, "freed": 0}
+        for first in range(0, len(names), CALLERS_MAX):
+            chunk = {name: found[name] for name in names[first : first + CALLERS_MAX]}
+            changes = count_changes(set_callers(engine, chunk, operator_name(), reason, new_mark, fields))
+            counted = {key: counted[key] + changes[key] for key in counted}
+        sentence = f"{len(names)} callers set; {counted['locked']} locked, {counted['freed']} freed"
+        outcome(sentence, {"callers": len(names), **counted}, as_json=json)
+
+
+@app.command("grant")
+def grant(
+    context: typer.Context,
+    caller: CallerName,
+    amount: Annotated[str, typer.Argument(metavar="+AMOUNT", help="Added to the limit: +50000.")],
+    policy: PolicyOption = None,
+    until: EndOption = None,
+    for_: ForOption = None,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add an amount to a caller's limit for a time.
+
+    Grants add up. A caller that is below its limit again is freed at once. `gatelock overrides list` shows
+    grants, and `gatelock overrides end` ends one.
+
+    Example: gatelock callers grant api_key:acme +50000 --for 30d
+    """
+    name, ends = require_caller(caller), end_ms(until, for_)
+    if not amount.startswith("+"):
+        raise usage_error(f"{amount}: write a plus sign in front, +{amount}: it is added to the limit")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.core.judging.caller_limits import Subject
+        from analyzer.store.operations.caller_changes import OverrideRequest, add_override, in_words
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        judged = policy_of(engine, policy)
+        granted = amount_of(judged, "+AMOUNT", amount.removeprefix("+"))
+        asked = OverrideRequest("grant", Subject("caller", name), judged.name, granted, until_ms=ends)
+        stored, changes = add_override(engine, asked, operator_name(), reason, new_mark)
+        sentence = f"{stored.id}: {in_words(stored)}; {describe_changes(changes)}"
+        outcome(sentence, fields_of(stored) | count_changes(changes), as_json=json)
+
+
+def checked(profile: Profile, where: str) -> Profile:
+    """Returns the profile. Exits with 2 if a value cannot be a plan or a tenant."""
+    from analyzer.config.values import NAME
+    from analyzer.logs import printable
+
+    if profile.plan and not NAME.fullmatch(profile.plan):
+        raise usage_error(printable(f"{where}: {profile.plan!r} is not the name of a plan"))
+    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
+        raise usage_error(printable(f"{where}: {profile.tenant!r} is not the name of a tenant"))
+    return profile
+
+
+def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
+    """Returns the columns that a CSV file states, and its callers.
+
+    Exits with 2 for the first line that is wrong.
+    """
+    import csv
+
+    from analyzer.core.judging.caller_limits import Profile
+
+    found: dict[str, Profile] = {}
+    if not file.is_file():
+        raise usage_error(f"{file} is not a file")
+    with file.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        columns = list(reader.fieldnames or ())
+        _require_columns(file, columns)
+        for number, row in _numbered(file, reader):
+            where = f"{file}, line {number}"
+            caller = (row["caller"] or "").strip()
+            if ":" not in caller.strip(":"):
+                raise usage_error(f"{where}: {caller!r} has no kind of name in front, as in api_key:acme")
+            if caller in found:
+                raise usage_error(f"{where}: {caller} is in the file twice")
+            profile = Profile((row.get("plan") or "").strip(), (row.get("tenant") or "").strip())
+            found[caller] = checked(profile, where)
+    return [name for name in columns if name != "caller"], found
+
+
+def _require_columns(file: Path, given: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in COLUMNS]
+    if "caller" not in given or len(given) < 2 or unknown:
+        raise usage_error(f"{file}: the first line must name the columns: caller,plan,tenant")
+
+
+def _numbered(file: Path, reader: object) -> Iterator[tuple[int, dict[str, str]]]:
+    import csv
+
+    assert isinstance(reader, csv.DictReader)  # noqa: S101 - as it was made
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise usage_error(f"{file}, line {reader.line_num}: another number of columns than the first")
+            yield reader.line_num, row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise usage_error(f"{file}, line {reader.line_num}: {error}") from error

@@ -1,0 +1,108 @@
+"""`gatelock exempt`: callers, tenants and addresses that no policy locks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
+from analyzer.cli.override_options import (
+    AllOption,
+    CallerOption,
+    EndOption,
+    ForOption,
+    FromOption,
+    TenantOption,
+    begin_ms,
+    count_changes,
+    describe_changes,
+    end_ms,
+    end_one,
+    fields_of,
+    show_overrides,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    from analyzer.core.judging.policies import OverrideKind
+
+KINDS: tuple[OverrideKind, ...] = ("exempt",)
+
+app = typer.Typer(help="Callers, tenants and addresses that no policy locks.", no_args_is_help=True)
+
+
+@app.command("add")
+def add(
+    context: typer.Context,
+    reason: ReasonOption,
+    caller: CallerOption = None,
+    tenant: TenantOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", metavar="CIDR", help="An address or a range: 10.0.0.0/8.", show_default=False
+        ),
+    ] = None,
+    from_: FromOption = None,
+    until: EndOption = None,
+    for_: ForOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Exempt callers, a tenant, addresses or a range from all locks.
+
+    Their requests are counted as before, also in the totals of a tenant, a resource or everyone, and these
+    may be locked.
+
+    Example: gatelock exempt add --address 10.0.0.0/8 --reason "our probes"
+    """
+    subject, why = subject_of(caller, tenant, address or ""), require_reason(reason)
+    begins, ends = begin_ms(from_), end_ms(until, for_)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.store.operations.caller_changes import OverrideRequest, add_override, in_words
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        asked = OverrideRequest("exempt", subject, from_ms=begins, until_ms=ends)
+        stored, changes = add_override(engine, asked, operator_name(), why, new_mark)
+        sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {describe_changes(changes)}"
+        outcome(sentence, fields_of(stored) | count_changes(changes), as_json=json)
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    all_: AllOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the exemptions that have not ended.
+
+    Example: gatelock exempt list
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.store.operations.caller_changes import stored_overrides
+
+        found = stored_overrides(engine, KINDS, ended=all_)
+        show_overrides(found, "nothing is exempt", as_json=json)
+
+
+@app.command("end")
+def end(
+    context: typer.Context,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Shown by `gatelock exempt list`.")],
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End an exemption now.
+
+    Who is above its limit is locked at once. Exit code 1 if there is none with this id.
+
+    Example: gatelock exempt end 5f0c9a2e
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        end_one(engine, id_, KINDS, reason, as_json=json)

@@ -1,0 +1,113 @@
+"""`gatelock overrides`: other limits for callers and tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
+from analyzer.cli.override_options import (
+    AllOption,
+    CallerOption,
+    EndOption,
+    ForOption,
+    FromOption,
+    PolicyOption,
+    TenantOption,
+    amount_of,
+    begin_ms,
+    count_changes,
+    describe_changes,
+    end_ms,
+    end_one,
+    fields_of,
+    policy_of,
+    show_overrides,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    from analyzer.core.judging.policies import OverrideKind
+
+app = typer.Typer(help="Other limits for callers and tenants.", no_args_is_help=True)
+
+KINDS: tuple[OverrideKind, ...] = ("limit", "grant")
+
+
+@app.command("add")
+def add(
+    context: typer.Context,
+    limit: Annotated[
+        str,
+        typer.Option(
+            "--limit", metavar="AMOUNT", help='The limit, in the unit of the meter: 5_000, "2 GiB".'
+        ),
+    ],
+    reason: ReasonOption,
+    caller: CallerOption = None,
+    tenant: TenantOption = None,
+    policy: PolicyOption = None,
+    from_: FromOption = None,
+    until: EndOption = None,
+    for_: ForOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give a caller, or each caller of a tenant, another limit.
+
+    It holds at once, up and down: who is above it is locked, who is below it is freed. The override of a
+    caller comes before that of its tenant.
+
+    Example: gatelock overrides add --caller user:ann --limit 9_000 --reason QA
+    """
+    subject, why = subject_of(caller, tenant), require_reason(reason)
+    begins, ends = begin_ms(from_), end_ms(until, for_)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.store.operations.caller_changes import OverrideRequest, add_override, in_words
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        judged = policy_of(engine, policy)
+        amount = amount_of(judged, "--limit", limit)
+        asked = OverrideRequest("limit", subject, judged.name, amount, begins, ends)
+        stored, changes = add_override(engine, asked, operator_name(), why, new_mark)
+        sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {describe_changes(changes)}"
+        outcome(sentence, fields_of(stored) | count_changes(changes), as_json=json)
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    all_: AllOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the overrides and grants that have not ended.
+
+    Example: gatelock overrides list
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.store.operations.caller_changes import stored_overrides
+
+        show_overrides(stored_overrides(engine, KINDS, ended=all_), "there is no override", as_json=json)
+
+
+@app.command("end")
+def end(
+    context: typer.Context,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Shown by `gatelock overrides list`.")],
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End an override or a grant now.
+
+    Who is above the limit that holds from now on is locked. Exit code 1 if there is none with this id.
+
+    Example: gatelock overrides end 5f0c9a2e --reason "the migration is done"
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        end_one(engine, id_, KINDS, reason, as_json=json)

@@ -1,0 +1,187 @@
+"""Options, parsers and lists of the commands about overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analyzer.cli.exit_codes import FOUND, usage_error
+from analyzer.cli.options import parse_length_ms, parse_time, require_name
+from analyzer.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.core.judging.caller_limits import Subject
+    from analyzer.core.judging.policies import OverrideKind, Policy
+    from analyzer.store.operations.caller_changes import StoredOverride
+
+DAYS_MAX = 100 * 366  # more is probably a typing error
+
+CallerOption = Annotated[
+    str | None, typer.Option("--caller", metavar="NAME", help="One caller: api_key:acme.", show_default=False)
+]
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Each caller of a tenant.", show_default=False)
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Begin: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: now."),
+]
+EndOption = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="End; as --from. Default: until a command ends it."),
+]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="LENGTH", help="Instead of --until: 12h or 30d from now.")
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME", help="Policy; may be left out where there is only one."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Also those that have ended.")]
+
+
+def subject_of(caller: str | None, tenant: str | None, address: str | None = None) -> Subject:
+    """Returns whom an override is for. Exits with 2 unless exactly one is given, and is a valid one."""
+    from ipaddress import ip_network
+
+    from analyzer.core.judging.caller_limits import Subject
+
+    given = [one for one in (caller, tenant, address) if one]
+    if len(given) != 1:
+        options = "--caller or --tenant" if address is None else "--caller, --tenant or --address"
+        raise usage_error(f"write {options}, one of them")
+    if caller:
+        return Subject("caller", require_caller(caller))
+    if tenant:
+        return Subject("tenant", tenant)
+    try:
+        return Subject("address", str(ip_network(str(address))))
+    except ValueError as error:
+        raise usage_error(f"--address {address}: write 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32") from error
+
+
+def require_caller(name: str) -> str:
+    """The name of a caller. Exits with 2 unless it begins with its kind, as in api_key:acme."""
+    if ":" not in name.strip(":"):
+        raise usage_error(f"{name}: write the kind of name in front, as in api_key:{name.strip(':')}")
+    return name
+
+
+def end_ms(until: str | None, length: str | None) -> int | None:
+    """The end in milliseconds, None for none. Exits with 2 if it is not a time of the future."""
+    import time
+
+    now_ms = round(time.time() * 1000)
+    if length is not None:
+        if until is not None:
+            raise usage_error("write --until or --for, not both")
+        return now_ms + parse_length_ms("--for", length, DAYS_MAX)
+    end = parse_time(until)
+    if end is not None and end * 1000 <= now_ms:
+        raise usage_error(f"--until {until} is over: write a time of the future, or --for 30d")
+    return None if end is None else end * 1000
+
+
+def begin_ms(text: str | None) -> int | None:
+    """The begin in milliseconds, None for now."""
+    begin = parse_time(text)
+    return None if begin is None else begin * 1000
+
+
+def policy_of(engine: sa.Engine, name: str | None) -> Policy:
+    """Returns the policy of the plan in force; without a name, the only one.
+
+    Exits with 2 if there is none.
+    """
+    from analyzer.store.transaction.analyzers import plan_in_force
+
+    plan = plan_in_force(engine)
+    policies = {} if plan is None else {policy.name: policy for policy in plan.policies}
+    require_name("--policy", name, policies)
+    if name is None and len(policies) != 1:
+        raise usage_error(f"--policy is missing: write one of {', '.join(policies)}" if policies
+                          else "no policy is in force: there is no limit to change")  # fmt: skip
+    return policies[name] if name is not None else next(iter(policies.values()))
+
+
+def amount_of(policy: Policy, option: str, text: str) -> int:
+    """Returns an amount in the unit of the policy's meter. Exits with 2 if the text is not one."""
+    from analyzer.config.tables.policies import readings_of
+
+    digits = text.replace("_", "").replace(",", "")
+    try:
+        found = readings_of(int(digits) if digits.isascii() and digits.isdecimal() else text)
+    except ValueError as error:
+        raise usage_error(f"{option} {error}") from error
+    if policy.meter_unit not in found:
+        unit = policy.meter_unit or "whole numbers"
+        raise usage_error(f"{option} {text}: {policy.meter} of the policy {policy.name} is in {unit}")
+    return found[policy.meter_unit]
+
+
+def show_overrides(found: Iterable[StoredOverride], empty: str, *, as_json: bool) -> None:
+    """Prints overrides as a table or as JSON."""
+    from analyzer.cli.output import json_lines, table
+
+    names = ["id", "for", "name", "policy", "change", "from", "until", "state", "reason", "who"]
+    if as_json:
+        json_lines(map(fields_of, found))
+        return
+    rows = (list(fields_of(one).values()) for one in found)
+    table(names, [["" if cell is None else str(cell) for cell in row] for row in rows], empty)
+
+
+def fields_of(override: StoredOverride) -> dict[str, Any]:
+    """Returns an override as an object."""
+    from analyzer.store.database.clock import instant
+    from gatekeeper.feed.feed_json import time_text
+
+    until_ms = override.until_ms
+    changes = {"limit": override.amount, "grant": f"+{override.amount}", "exempt": "exempt"}
+    return {
+        "id": override.id,
+        "for": override.subject.kind,
+        "name": override.subject.name,
+        "policy": override.policy or None,
+        "change": changes[override.kind],
+        "from": time_text(instant(override.from_ms)),
+        "until": None if until_ms is None else time_text(instant(until_ms)),
+        "state": override.state,
+        "reason": override.reason,
+        "who": override.who,
+    }
+
+
+def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: str, *, as_json: bool) -> None:
+    """Ends an override. Exits with 1 if none of these kinds has this id and has not ended."""
+    from analyzer.cli.operator import operator_name
+    from analyzer.cli.output import outcome
+    from analyzer.store.operations.caller_changes import end_override, in_words
+    from analyzer.store.transaction.lock_feed import new_mark
+
+    ended = end_override(engine, id_, kinds, operator_name(), why, new_mark)
+    if ended is None:
+        say(f"none with the id {id_} is in force or planned: the list shows the ids", err=True)
+        raise typer.Exit(FOUND)
+    stored, changes = ended
+    sentence = f"ended: {in_words(stored)}; {describe_changes(changes)}"
+    outcome(sentence, fields_of(stored) | {"state": "ended"} | count_changes(changes), as_json=as_json)
+
+
+def describe_changes(changes: Iterable[Any]) -> str:
+    """Returns how many locks a command has set and cleared."""
+    counted = count_changes(changes)
+    return f"{counted['locked']} locked, {counted['freed']} freed"
+
+
+def count_changes(changes: Iterable[Any]) -> dict[str, int]:
+    """Returns how many locks a command has set and cleared, as fields."""
+    from gatekeeper.model import Set
+
+    listed = list(changes)
+    locked = sum(isinstance(change, Set) for change in listed)
+    return {"locked": locked, "freed": len(listed) - locked}

@@ -1,0 +1,107 @@
+"""`[[overrides]]` and `[[exempt]]`: other limits for callers and tenants, and those that are never locked."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from ipaddress import ip_network
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.policies import LimitReadings, in_unit, limit_readings
+from analyzer.config.values import Name, Text, quote, raise_fault
+from analyzer.core.counting.meter_units import Unit
+from analyzer.core.judging.policies import StatedOverride, SubjectKind
+
+
+def _instant(value: object) -> int:
+    """A time with its zone, or a date, which begins in UTC; in seconds."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise_fault(f"{quote(value)} is not a time", "write 2026-12-01T00:00:00Z, or 2026-12-01")
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time(), UTC)
+    if not isinstance(value, datetime):
+        raise_fault("must be a time", "write 2026-12-01T00:00:00Z, or 2026-12-01")
+    if value.tzinfo is None:
+        raise_fault("has no time zone", f"write {value.isoformat()}Z for UTC")
+    return int(value.timestamp())
+
+
+def _caller(value: object) -> object:
+    if isinstance(value, str) and ":" not in value.strip(":"):
+        raise_fault(f"{quote(value)} has no kind of name in front", f"write {quote('api_key:' + value)}")
+    return value
+
+
+def _range(value: object) -> str:
+    try:
+        return str(ip_network(str(value)))
+    except ValueError:
+        raise_fault(f"{quote(value)} is not an address or range", 'write "10.1.2.3", "10.0.0.0/8"')
+
+
+Instant = Annotated[int, BeforeValidator(_instant)]
+
+
+class ExceptionTable(ConfigTable):
+    """The keys of both tables."""
+
+    caller: Annotated[Text, BeforeValidator(_caller)] | None = None
+    tenant: Text | None = None
+    from_: Annotated[Instant | None, Field(alias="from")] = None
+    until: Instant | None = None
+    reason: Text
+
+    @property
+    def subject(self) -> tuple[SubjectKind, str]:
+        """The kind and name of the callers that it is for."""
+        return ("caller", self.caller) if self.caller is not None else ("tenant", self.tenant or "")
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        if self.from_ is not None and self.until is not None and self.until <= self.from_:
+            raise_fault("until is not later than from", "write a later end")
+        return self
+
+
+class OverrideTable(ExceptionTable):
+    """Another limit of one policy for a caller, or for each caller of a tenant."""
+
+    policy: Name
+    limit: Annotated[LimitReadings, BeforeValidator(limit_readings)]
+
+    @model_validator(mode="after")
+    def _is_for_one(self) -> Self:
+        if (self.caller is None) == (self.tenant is None):
+            raise_fault("needs either caller or tenant", 'write caller = "api_key:acme"')
+        return self
+
+    def stated(self, unit: Unit | None) -> StatedOverride:
+        """Returns the part of the plan; `unit` is that of the policy's meter."""
+        kind, name = self.subject
+        amount = in_unit(self.limit, unit)
+        return StatedOverride("limit", kind, name, self.policy, amount, self.from_, self.until, self.reason)
+
+
+class ExemptTable(ExceptionTable):
+    """A caller, the callers of a tenant, or an address or range that no policy locks."""
+
+    address: Annotated[str, BeforeValidator(_range)] | None = None
+
+    @model_validator(mode="after")
+    def _is_for_one(self) -> Self:
+        given: list[Any] = [one for one in (self.caller, self.tenant, self.address) if one is not None]
+        if len(given) != 1:
+            raise_fault("needs one of caller, tenant and address", 'write address = "10.0.0.0/8"')
+        return self
+
+    def stated(self) -> StatedOverride:
+        """Returns the part of the plan."""
+        kind, name = self.subject
+        if self.address is not None:
+            kind, name = "address", self.address
+        return StatedOverride("exempt", kind, name, from_s=self.from_, until_s=self.until, reason=self.reason)

@@ -1,0 +1,58 @@
+"""Values in the table of a share: parts of a whole, and amounts per time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Literal, NamedTuple
+
+from analyzer.config.values import quote, raise_fault
+from analyzer.core.counting.groupings import BY_RESOURCE
+from analyzer.core.counting.meter_units import Unit, readings
+from analyzer.core.judging.kinds.share import WHOLE
+
+WholeName = Literal["resource", "everyone"]
+PART = "part of a whole"  # in the readings of a limit, in place of a unit
+RATE = re.compile(r"(?P<amount>.+?) */ *(?P<unit>[smh])")
+RATE_S = {"s": 1, "m": 60, "h": 3600}
+RATE_CURE = 'write an amount of the meter per time: "30/s", "500ms/s", "2 MiB/s"'
+
+
+class LoadRate(NamedTuple):
+    """An amount of a meter per time: what it can mean by the unit of the meter, in `per_s` seconds."""
+
+    readings: Mapping[Unit | None, Decimal]
+    per_s: int
+
+    def within(self, unit: Unit | None, window_s: int) -> int:
+        """Returns the amount of a window, rounded up; of a unit that it is not written in, any."""
+        amount = self.readings[unit] if unit in self.readings else next(iter(self.readings.values()))
+        return max(1, int((amount * window_s / self.per_s).to_integral_value(ROUND_CEILING)))
+
+
+def part_of_whole(value: object) -> int:
+    """Returns a share in millionths: 0.4, or "0.4" from the environment."""
+    try:
+        part = Decimal(str(value)) * WHOLE if not isinstance(value, bool) else Decimal(0)
+    except ArithmeticError:
+        part = Decimal(0)
+    if not part.is_finite() or not 0 < part < WHOLE or part != int(part):
+        raise_fault(
+            f"must be a share of the whole, more than 0 and less than 1, not {quote(value)}",
+            "write 0.4 for 40 %, with at most six digits",
+        )
+    return int(part)
+
+
+def load_rate(value: object) -> LoadRate:
+    """Returns an amount per time: "30/s", "500ms/s", "2 MiB/m"."""
+    found = RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or not (means := readings(found["amount"])) or not any(means.values()):
+        raise_fault(f"{quote(value)} is not an amount per time", RATE_CURE)
+    return LoadRate(means, RATE_S[found["unit"]])
+
+
+def judged_grouping(per: str, of: WholeName) -> str:
+    """Returns the grouping of the series that are compared with the whole."""
+    return per + BY_RESOURCE if of == "resource" else per

@@ -1,0 +1,77 @@
+"""The kinds of policy.
+
+A new kind is a class in `policies`, a module with its functions, an entry here, a table of the configuration
+with its method `policy`, documentation and tests. All other code that checks, stores, judges or explains
+policies reads this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.kinds import quota, share, surge
+from analyzer.core.judging.policies import LoadShare, Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.totals import Standing, Sum
+from gatekeeper.model import Lock
+
+
+class Kind(NamedTuple):
+    """One kind of policy. Each function takes a policy of this kind first.
+
+    Attributes:
+        policy: The class that the plan stores.
+        sum_of: Returns the sum that the policy judges.
+        thresholds: Returns the values of the sum at which the policy must be judged.
+        judge: Returns the lock that a series must have by its total, the lock that it has and the
+            circumstances; None for no lock, `Wait` if it cannot be judged now.
+        notices: Returns the notices of the thresholds that a series has reached by its total, those raised
+            before among them.
+        describe: Returns the policy as a phrase.
+        whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
+            by itself. Only the warden compares, so a total alone says nothing about its lock.
+    """
+
+    policy: type[Any]
+    sum_of: Callable[[Any], Sum]
+    thresholds: Callable[[Any], Sequence[int]]
+    judge: Callable[[Any, Standing, Lock | None, Circumstances], Lock | Wait | None]
+    notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
+    describe: Callable[[Any], str]
+    whole_of: Callable[[Any], Sum] | None = None
+
+
+def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
+    """Returns no notices, for kinds that raise locks alone."""
+    return ()
+
+
+KINDS: Mapping[str, Kind] = {  # by the name in stored plans
+    Quota.kind: Kind(
+        Quota,
+        quota.sum_of,
+        quota.thresholds,
+        quota.judge_calendar,
+        quota.calendar_notices,
+        quota.describe,
+    ),
+    RollingQuota.kind: Kind(
+        RollingQuota, quota.sum_of, quota.thresholds, quota.judge_rolling, no_notices, quota.describe
+    ),
+    Surge.kind: Kind(Surge, surge.sum_of, surge.thresholds, surge.judge_surge, no_notices, surge.describe),
+    LoadShare.kind: Kind(
+        LoadShare,
+        share.sum_of,
+        share.thresholds,
+        share.judge_share,
+        no_notices,
+        share.describe,
+        share.whole_of,
+    ),
+}
+
+
+def kind_of(policy: Policy) -> Kind:
+    return KINDS[policy.kind]

@@ -1,0 +1,197 @@
+"""The policy kind `quota`: a lock from the limit on, until the window ends or less is in it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meter_units import amount_text, with_noun
+from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.earned_notices import WHOLE, Notice, amount_at, notice_key, percent
+from analyzer.core.judging.kinds.earned_locks import (
+    by_plan,
+    counted_text,
+    effect,
+    is_of_all_clients,
+    lock_of,
+)
+from analyzer.core.judging.policies import NO_GRACE, Quota, RollingQuota
+from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
+from analyzer.core.judging.totals import NEVER, Standing, Sum
+from analyzer.core.judging.windows import Calendar, Windows
+from gatekeeper.model import Lock
+
+AnyQuota = Quota | RollingQuota
+
+
+def sum_of(policy: AnyQuota) -> Sum:
+    """The running total that a quota is judged by."""
+    return Sum(policy.per, policy.meter, policy.window, policy.meter_join)
+
+
+def thresholds(policy: AnyQuota) -> tuple[int, ...]:
+    """Values of the total at which the policy must be judged."""
+    if isinstance(policy, RollingQuota):
+        return (policy.limit,)
+    noticed = {amount_at(policy.limit, threshold) for threshold in policy.thresholds}
+    return tuple(sorted({*noticed, policy.locks_at} - {NEVER}))
+
+
+def judge_calendar(
+    policy: Quota, standing: Standing, _present: Lock | None, at: Circumstances
+) -> Lock | Wait | None:
+    """Returns the lock that a total earns, beginning now; None below the limit and its grace.
+
+    A window that is over earns none: late records are counted where they belong and lock nothing. One that
+    has not begun waits for its beginning, because a clock runs ahead. A grace of time begins with the notice
+    that the limit is reached.
+    """
+    window, now_s = standing.total.window, at.now.timestamp()
+    if now_s >= window.until_s:
+        return None
+    if now_s < window.start_s:
+        return Wait(window.start_s) if standing.used >= thresholds(policy)[0] else None
+    if standing.used < policy.locks_at:
+        return None
+    grace_s = policy.grace_given.time_s
+    if grace_s:
+        begins_s = at.notified_s.get(notice_key(policy.name, standing.total, WHOLE), now_s) + grace_s
+        if now_s < begins_s:
+            return Wait(begins_s) if begins_s < window.until_s else None
+    return _lock(policy, standing, standing.used, at.now, window.until_s)
+
+
+def calendar_notices(policy: Quota, standing: Standing, at: Circumstances) -> list[Notice]:
+    """Returns the notices of the thresholds that a total has reached, in a window that is open.
+
+    Those raised before are among them.
+    """
+    total, now_s = standing.total, at.now.timestamp()
+    if not policy.thresholds:
+        return []
+    if not total.window.start_s <= now_s < total.window.until_s:
+        return []
+    return [
+        Notice(
+            notice_key(policy.name, total, threshold),
+            grouping_of(policy.per).scope,
+            standing.used,
+            policy.limit,
+            total.window.until_s,
+            explain_notice(policy, threshold, standing.used),
+        )
+        for threshold in policy.thresholds
+        if standing.used >= amount_at(policy.limit, threshold)
+    ]
+
+
+def judge_rolling(
+    policy: RollingQuota, standing: Standing, _present: Lock | None, at: Circumstances
+) -> Lock | Wait | None:
+    """Returns the lock that a rolling sum earns, until less is in the window; None below the limit."""
+    rolling, slots, now_s = policy.window, standing.slots, at.now_s
+    used = present_sum(slots, rolling, now_s)
+    if used >= policy.limit:
+        return _lock(policy, standing, used, at.now, below_s(slots, rolling, policy.limit, now_s))
+    if largest_sum(slots, rolling, now_s) >= policy.limit:
+        return Wait(begins_s(slots, rolling, policy.limit, now_s))
+    return None
+
+
+def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until_s: int) -> Lock:
+    return lock_of(
+        policy,
+        standing.total,
+        kind=Quota.kind,
+        reason="quota-exceeded",
+        detail=explain(policy, used),
+        began=now,
+        until=datetime.fromtimestamp(until_s, UTC),
+    )
+
+
+def explain(policy: AnyQuota, used: int) -> str:
+    """Returns the sentence that a refusal shows.
+
+    >>> from analyzer.core.judging.policies import Grace
+    >>> from analyzer.core.judging.windows import Calendar, Rolling
+    >>> explain(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 100_214)
+    '100,000 requests per day (Europe/Berlin), 100,214 counted'
+    >>> explain(Quota("busy", 3_600_000_000, Calendar("day"), meter="busy", unit="duration"), 3_601_250_000)
+    '1h of busy per day (UTC), 1h1.25s counted'
+    >>> explain(RollingQuota("hourly", 1_000, Rolling(3600)), 1_003)
+    '1,000 requests in any 1h, 1,003 counted'
+
+    The count of a resource or of everyone is that of all clients together, which no client learns.
+
+    >>> explain(Quota("all", 100_000, Calendar("day", "UTC"), per="everyone"), 100_214)
+    '100,000 requests per day (UTC)'
+
+    >>> explain(Quota("shared", 5, Calendar("day"), meter="addresses", join="distinct"), 6)
+    '5 addresses per day (UTC), at least 6 counted'
+
+    A grace is named, because the count of the lock is beyond the limit.
+
+    >>> explain(Quota("soft", 1_000, Calendar("day"), grace=Grace(thousandths=100)), 1_104)
+    '1,000 requests per day (UTC) and a grace of 10%, 1,104 counted'
+    """
+    unit = policy.meter_unit
+    limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
+    if isinstance(policy, Quota) and policy.grace_given != NO_GRACE:
+        limit += f" and a grace of {grace_text(policy)}"
+    return limit if is_of_all_clients(policy) else f"{limit}, {counted_text(policy, used)}"
+
+
+def explain_notice(policy: Quota, threshold: int, used: int) -> str:
+    """Returns the sentence of a notice.
+
+    >>> from analyzer.core.judging.windows import Calendar
+    >>> explain_notice(Quota("daily", 1_000, Calendar("day")), 800, 804)
+    '80% of 1,000 requests per day (UTC), 804 counted'
+    """
+    unit = policy.meter_unit
+    limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
+    return f"{percent(threshold)} of {limit}, {counted_text(policy, used)}"
+
+
+def grace_text(policy: Quota) -> str:
+    """Returns the grace of a policy in words: "10%", "500", "15m"."""
+    grace = policy.grace_given
+    if grace.time_s:
+        return amount_text(grace.time_s * 10**6, "duration")
+    return percent(grace.thousandths) if grace.thousandths else amount_text(grace.amount, policy.meter_unit)
+
+
+def describe(policy: AnyQuota) -> str:
+    """Returns the sentence that `gatelock check` shows.
+
+    >>> from analyzer.core.judging.windows import Calendar
+    >>> describe(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")))
+    'daily: at most 100,000 requests for each caller per day (Europe/Berlin), then 429 until it ends'
+    >>> describe(Quota("soft", 9, Calendar("day"), action="notify", notify=(500, 1_000)))
+    'soft: at most 9 requests for each caller per day (UTC), then a notice, and no lock; notices at 50%, 100%'
+    """
+    phrase = grouping_of(policy.per).phrase
+    limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
+    ends = "until it ends" if isinstance(policy, Quota) else "until less is in the window"
+    text = f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}"
+    if isinstance(policy, RollingQuota):
+        return f"{text}, then {effect(policy, ends)}"
+    if policy.grace_given != NO_GRACE:
+        text += f" and a grace of {grace_text(policy)}"
+    text += f", then {effect(policy, ends)}"
+    if policy.thresholds:
+        text += f"; notices at {', '.join(map(percent, policy.thresholds))}"
+    return text
+
+
+def phrase_of(window: Windows) -> str:
+    """Returns a window in words, behind an amount.
+
+    >>> from analyzer.core.judging.windows import Calendar, Rolling
+    >>> phrase_of(Calendar("day")), phrase_of(Rolling(90))
+    ('per day (UTC)', 'in any 1m30s')
+    """
+    if isinstance(window, Calendar):
+        return f"per {window.per} ({window.zone})"
+    return f"in any {amount_text(window.period_s * 10**6, 'duration')}"

@@ -1,0 +1,325 @@
+"""Callers and their overrides: what commands and the warden change, and what commands list.
+
+Each change is one transaction with its entry in the audit log, and its callers are judged in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import OverrideKind
+from analyzer.errors import AnalyzerError
+from analyzer.store.database.audit_log import record
+from analyzer.store.database.clock import clock_ms
+from analyzer.store.database.engine import ROWS_AT_ONCE, insert, reading, slow_reading, writing
+from analyzer.store.database.row_parameters import is_one_of
+from analyzer.store.database.schema import callers, overrides
+from analyzer.store.operations.changed_limits import CALLERS_MAX, change
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.judgement.directory import (
+    ENDED,
+    IN_FORCE,
+    OF_COMMAND,
+    OF_PLAN,
+    PLANNED,
+    directory_of,
+)
+from gatekeeper.model import Change
+
+OVERRIDES_MAX = 100_000  # that have not ended; each analyzer holds them in memory
+RANGES_MAX = 1_000  # exempt addresses and ranges that have not ended; each address is compared with all
+ACTS: Mapping[OverrideKind, str] = {
+    "limit": "override added", "grant": "limit raised", "exempt": "exemption added",
+}  # fmt: skip
+
+
+class TooManyOverrides(AnalyzerError):
+    """The maximum number of overrides has not ended yet."""
+
+
+class UnknownPolicy(AnalyzerError):
+    """No policy of the plan in force has this name."""
+
+
+class StatedByPlan(AnalyzerError):
+    """The override is a part of the plan in force."""
+
+
+class StoredOverride(NamedTuple):
+    """An override as it is stored; times in milliseconds since 1970 UTC."""
+
+    id: str
+    kind: OverrideKind
+    subject: Subject
+    policy: str
+    amount: int
+    from_ms: int
+    until_ms: int | None
+    state: str
+    reason: str
+    who: str
+    at_ms: int
+
+
+class KnownCaller(NamedTuple):
+    """A caller with its facts."""
+
+    caller: str
+    profile: Profile
+
+
+class OverrideRequest(NamedTuple):
+    """An override that an operator asks for; times in milliseconds, None for now and for no end."""
+
+    kind: OverrideKind
+    subject: Subject
+    policy: str = ""
+    amount: int = 0
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+def set_callers(
+    engine: sa.Engine,
+    profiles: Mapping[str, Profile],
+    who: str,
+    why: str,
+    random_mark: Callable[[], str],
+    fields: Collection[str] = Profile._fields,
+) -> Sequence[Change]:
+    """Stores the facts about callers, at most CALLERS_MAX, and judges them; returns the changes of locks.
+
+    Of callers that are known already only `fields` change.
+
+    Raises StoreAway, SchemaBehind.
+    """
+    if not 0 < len(profiles) <= CALLERS_MAX:
+        raise ValueError(f"{len(profiles)} callers in one transaction")
+
+    with writing(engine) as db:
+
+        def write(version: int) -> None:
+            rows = [
+                {"caller": caller, **profiles[caller]._asdict(), "version": version}
+                for caller in sorted(profiles)
+            ]
+            added = insert(db, callers)
+            assigned = {name: added.excluded[name] for name in (*fields, "version")}
+            db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
+            record(db, who, "callers set", _about(profiles), why)
+
+        return change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
+
+
+def _about(profiles: Mapping[str, Profile]) -> str:
+    first = min(profiles)
+    stated = ", ".join(f"{name} {value}" for name, value in profiles[first]._asdict().items() if value)
+    return f"{first}: {stated or 'nothing'}" + (f"; {len(profiles)} callers" if len(profiles) > 1 else "")
+
+
+def add_override(
+    engine: sa.Engine, asked: OverrideRequest, who: str, why: str, random_mark: Callable[[], str]
+) -> tuple[StoredOverride, Sequence[Change]]:
+    """Stores an override and judges whom it is for; returns it, and the changes of locks.
+
+    Raises TooManyOverrides, UnknownPolicy, StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        _require_policy(db, asked.policy)
+        _require_room(db, asked.subject)
+        now_ms = clock_ms(db)
+        from_ms = now_ms if asked.from_ms is None else asked.from_ms
+        state = IN_FORCE if from_ms <= now_ms else PLANNED
+        stored = StoredOverride(
+            secrets.token_hex(4), asked.kind, asked.subject, asked.policy, asked.amount,
+            from_ms, asked.until_ms, state, why, who, now_ms,
+        )  # fmt: skip
+
+        def write(version: int) -> None:
+            row = stored._asdict() | {
+                "subject_kind": asked.subject.kind,
+                "subject": asked.subject.name,
+                "due_ms": from_ms if state == PLANNED else asked.until_ms,
+                "origin": OF_COMMAND,
+                "version": version,
+            }
+            db.execute(sa.insert(overrides).values(row))
+            record(db, who, ACTS[asked.kind], f"{stored.id}: {in_words(stored)}", why)
+
+        return stored, change(db, [asked.subject], [asked.policy], write, random_mark)
+
+
+def end_override(
+    engine: sa.Engine,
+    id_: str,
+    kinds: Collection[OverrideKind],
+    who: str,
+    why: str,
+    random_mark: Callable[[], str],
+) -> tuple[StoredOverride, Sequence[Change]] | None:
+    """Ends an override of one of these kinds, and judges whom it was for.
+
+    Returns it and the changes of locks; None: there is none that has not ended. Raises StatedByPlan,
+    StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        row = db.execute(sa.select(overrides).where(overrides.c.id == id_)).first()
+        if row is None or row.state == ENDED or row.kind not in kinds:
+            return None
+        if row.origin == OF_PLAN:
+            raise StatedByPlan(
+                f"{id_} is stated in the configuration: remove it there, and run `gatelock policies apply`"
+            )
+        stored = _stored(row)
+
+        def write(version: int) -> None:
+            _move(db, [id_], ENDED, version)
+            record(db, who, "override ended", f"{id_}: {in_words(stored)}", why)
+
+        return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
+
+
+def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> tuple[int, Sequence[Change]]:
+    """Begins and ends overrides whose time has come, up to a bound; returns how many, and changes of locks.
+
+    Raises StoreAway, SchemaBehind.
+    """
+    with reading(engine) as db:
+        if db.execute(_due(clock_ms(db)).limit(1)).first() is None:
+            return 0, []
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        now_ms = clock_ms(db)
+        rows = db.execute(_due(now_ms).order_by(overrides.c.due_ms).limit(CALLERS_MAX)).all()
+        found = [_stored(row) for row in rows]
+        ending = [one.id for one in found if one.until_ms is not None and one.until_ms <= now_ms]
+        beginning = [one for one in found if one.id not in ending]
+
+        def write(version: int) -> None:
+            _move(db, ending, ENDED, version)
+            for one in beginning:
+                _move(db, [one.id], IN_FORCE, version, one.until_ms)
+
+        if not found:
+            return 0, []
+        subjects, policies = {one.subject for one in found}, {one.policy for one in found}
+        return len(found), change(db, sorted(subjects), policies, write, random_mark)
+
+
+def _due(now_ms: int) -> sa.Select[Any]:
+    return sa.select(overrides).where(overrides.c.due_ms <= now_ms)
+
+
+def _move(
+    db: sa.Connection, ids: Collection[str], state: str, version: int, due_ms: int | None = None
+) -> None:
+    if ids:
+        is_one = is_one_of(db.dialect.name, overrides.c.id, sorted(ids))
+        changed = {"state": state, "due_ms": due_ms, "version": version}
+        db.execute(sa.update(overrides).where(is_one).values(changed))
+
+
+def _require_policy(db: sa.Connection, name: str) -> None:
+    known = plans.active(db)[1] if plans.exists(db) else Plan()
+    if name and known.policy(name) is None:
+        names = ", ".join(policy.name for policy in known.policies) or "there is none"
+        raise UnknownPolicy(f"no policy of the plan in force is named {name}: {names}")
+
+
+def _require_room(db: sa.Connection, subject: Subject) -> None:
+    for condition, most in ((sa.true(), OVERRIDES_MAX), (overrides.c.subject_kind == "address", RANGES_MAX)):
+        if subject.kind != "address" and most == RANGES_MAX:
+            continue
+        lasting = sa.select(sa.func.count()).where(overrides.c.state != ENDED, condition)
+        if db.execute(lasting).scalar_one() >= most:
+            raise TooManyOverrides(f"there are {most:,} of them, the maximum: end some that are not needed")
+
+
+def stored_overrides(
+    engine: sa.Engine, kinds: Collection[OverrideKind], *, ended: bool = False, subject: str | None = None
+) -> Iterator[StoredOverride]:
+    """Yields overrides of these kinds, those that began last first. Raises StoreAway."""
+    statement = sa.select(overrides).where(overrides.c.kind.in_(kinds))
+    if not ended:
+        statement = statement.where(overrides.c.state != ENDED)
+    if subject is not None:
+        statement = statement.where(overrides.c.subject == subject)
+    statement = statement.order_by(overrides.c.from_ms.desc(), overrides.c.id)
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        yield from map(_stored, rows)
+
+
+def known_callers(
+    engine: sa.Engine, plan: str | None = None, tenant: str | None = None
+) -> Iterator[KnownCaller]:
+    """Yields the callers with facts, by name, in constant memory. Raises StoreAway."""
+    statement = sa.select(callers).order_by(callers.c.caller)
+    for column, wanted in ((callers.c.plan, plan), (callers.c.tenant, tenant)):
+        if wanted is not None:
+            statement = statement.where(column == wanted)
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        for row in rows:
+            found = KnownCaller(row.caller, Profile(row.plan, row.tenant))
+            if found.profile != NO_PROFILE:
+                yield found
+
+
+class CallerLimit(NamedTuple):
+    """The limit of one caller by one policy."""
+
+    policy: str
+    stated: int  # by the policy for all
+    limit: int | None  # None: exempt
+
+
+def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
+    """Returns the facts about a caller, and its limits by the plan in force.
+
+    Raises StoreAway, SchemaBehind.
+    """
+    with reading(engine) as db:
+        directory = directory_of(db, [caller])
+        plan = plans.active(db)[1] if plans.exists(db) else Plan()
+    limits = Limits(plan, directory)
+    found = []
+    for policy in plan.policies:
+        if policy.per in ("caller", "caller+resource"):
+            own: Any = limits.policy_for(policy, caller)
+            stated: Any = policy
+            found.append(CallerLimit(policy.name, stated.limit, None if own is None else own.limit))
+    return directory.profiles.get(caller, NO_PROFILE), found
+
+
+def in_words(override: StoredOverride) -> str:
+    """Returns an override as a phrase: "caller api_key:acme, policy daily, limit 5,000"."""
+    about = f"{override.subject.kind} {override.subject.name}"
+    if override.policy:
+        about += f", policy {override.policy}"
+    match override.kind:
+        case "limit":
+            return f"{about}, limit {override.amount:,}"
+        case "grant":
+            return f"{about}, {override.amount:,} more"
+        case _:
+            return f"{about}, exempt"
+
+
+def _stored(row: sa.Row[Any]) -> StoredOverride:
+    return StoredOverride(
+        row.id, row.kind, Subject(row.subject_kind, row.subject), row.policy, row.amount,
+        row.from_ms, row.until_ms, row.state, row.reason, row.who, row.at_ms,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Judgement in SQL: running totals, slots of rolling windows, judgements that wait, activations."""

@@ -1,0 +1,82 @@
+"""Totals that must be judged at a given time, whether or not they grow: the warden reads them each second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.circumstances import Wait
+from analyzer.core.judging.totals import Sum, TotalKey
+from analyzer.core.judging.windows import window_at
+from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.schema import postponed
+from analyzer.store.transaction.catalog import Catalog
+
+AT_ONCE = 1_000  # judged in one transaction
+KEY = [postponed.c[name] for name in ("sum", "window_s", "key", "resource")]
+COLUMNS = [*KEY, postponed.c.due_ms, postponed.c.is_behind]
+
+
+def store(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog) -> None:
+    """Stores when each total must be judged; a time that is stored already is replaced.
+
+    The transaction holds the rows of these totals.
+    """
+    rows = sorted(
+        [*_row(total, catalog), round(wait.until_s * 1000), int(wait.is_behind)]
+        for total, wait in waiting.items()
+    )
+    for given in in_parts(db.dialect.name, COLUMNS, rows):
+        db.execute(_store(db.dialect.name), given)
+
+
+def has_due(db: sa.Connection, now_ms: int) -> bool:
+    """Whether the time of a total has come."""
+    return (
+        db.execute(sa.select(postponed.c.sum).where(postponed.c.due_ms <= now_ms).limit(1)).first()
+        is not None
+    )
+
+
+def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[TotalKey], int]:
+    """Returns totals whose time has come, up to a bound, and how many rows they have.
+
+    Rows of sums that are not judged any more, of which `sums` has no number, are deleted.
+    """
+    gone = sa.delete(postponed).where(postponed.c.due_ms <= now_ms, postponed.c.sum.not_in(sums))
+    wanted = sa.select(*KEY).where(postponed.c.due_ms <= now_ms).order_by(postponed.c.due_ms).limit(AT_ONCE)
+    rows = db.execute(wanted).all()
+    if any(row.sum not in sums for row in rows):
+        db.execute(gone)
+    found = [
+        TotalKey(sums[row.sum], row.key, row.resource, window_at(sums[row.sum].window, row.window_s))
+        for row in rows
+        if row.sum in sums
+    ]
+    return found, len(rows)
+
+
+def forget(db: sa.Connection, totals: Sequence[TotalKey], catalog: Catalog) -> None:
+    """Deletes the rows of totals that are being judged; the transaction holds the rows of these totals."""
+    for given in in_parts(db.dialect.name, KEY, sorted(_row(total, catalog) for total in totals)):
+        db.execute(_forget(db.dialect.name), given)
+
+
+def _row(total: TotalKey, catalog: Catalog) -> list[int | str]:
+    return [catalog.sum_number(total.sum), total.window.start_s, total.key, total.resource]
+
+
+@lru_cache
+def _store(dialect: str) -> Any:
+    added = insert_given(dialect, postponed, [column.name for column in COLUMNS])
+    changed = {"due_ms": added.excluded.due_ms, "is_behind": added.excluded.is_behind}
+    return added.on_conflict_do_update(index_elements=postponed.primary_key, set_=changed)
+
+
+@lru_cache
+def _forget(dialect: str) -> sa.Delete:
+    given = rows_given(dialect, KEY)
+    return sa.delete(postponed).where(sa.tuple_(*KEY).in_(sa.select(*given.c)))

@@ -1,0 +1,135 @@
+"""Judges totals whose rows the transaction holds, and stores what follows from it, except the locks.
+
+A flush calls it for the totals that its growth has brought to their `next`, the warden for those that must be
+judged without growth: judgements that had to wait, and locks of rolling windows that are about to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.caller_limits import Limits
+from analyzer.core.judging.circumstances import Circumstances, Hold
+from analyzer.core.judging.earned_notices import WHOLE, Notice, NoticeKey, notice_key
+from analyzer.core.judging.judge import judge, lock_keys
+from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.kinds.earned_locks import lock_key
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Quota, Surge
+from analyzer.core.judging.totals import Standing, Sum, TotalKey
+from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.store.database.clock import millis
+from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.catalog import Catalog
+from analyzer.store.transaction.judgement import holds, postponed, stored_notices
+from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
+from analyzer.store.transaction.judgement.slots import with_addresses, with_slots, with_wholes
+from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next
+from analyzer.store.transaction.verdicts import lock_history
+from gatekeeper.model import Change, Lock, LockKey
+
+
+class Judged(NamedTuple):
+    """The result of judgements: the locks to publish, and the notices that are new."""
+
+    changes: Sequence[Change]
+    notices: Sequence[Notice]
+
+
+NOTHING = Judged((), ())
+
+
+class Judge(NamedTuple):
+    """Judges in a transaction: by the plan in force, the catalog's numbers, the time and the backlog."""
+
+    plan: Plan
+    version: int
+    catalog: Catalog
+    now: datetime
+    behind_s: float = 0.0
+    filling: Collection[Sum] = ()  # not complete: judged when they are
+    directory: DirectoryVersion = NO_DIRECTORY
+    limits: Limits | None = None  # of all series; None: read for those that are judged
+    is_warden: bool = False  # which compares the totals that have a whole
+
+    def of(self, db: sa.Connection, due: Sequence[StoredTotal]) -> Judged:
+        """Judges totals; stores when they must be judged next, and their notices."""
+        due = [stored for stored in due if stored.standing.total.sum not in self.filling]
+        if not due:
+            return NOTHING
+        now_s = int(self.now.timestamp())
+        standings = with_slots(db, [stored.standing for stored in due], self.catalog, now_s)
+        standings = with_addresses(db, self.plan, standings, self.catalog, now_s)
+        # Cannot lock what does not exist yet: `publish_longer` compares again.
+        locks = lock_feed.locked(db, lock_keys(self.plan, standings))
+        limits = self.limits_of(db, standings)
+        at = self.circumstances(db, standings, limits)
+        if self.is_warden:
+            standings = with_wholes(db, self.plan, standings, self.catalog, now_s)
+        judged = judge(self.plan, standings, locks, at)
+        read = [stored._replace(standing=one) for stored, one in zip(due, standings, strict=True)]
+        set_next(db, limits, self.directory.judged_by(self.version), read, self.now.timestamp(), self.catalog)
+        postponed.store(db, judged.waiting, self.catalog)
+        if self.is_warden:
+            holds.replace(db, at.holds, judged.holds)
+        return Judged(judged.changes, stored_notices.store(db, judged.notices, millis(self.now)))
+
+    def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
+        """Returns those of these totals that exist, and blocks flushes of their series until commit."""
+        return held(db, wanted, self.catalog)
+
+    def rolling_totals(self, locks: Iterable[Lock]) -> list[TotalKey]:
+        """Returns the totals of rolling sums that earned these locks, which may last."""
+        return [
+            TotalKey(sum_, lock.key, lock.resource, ALWAYS)
+            for lock in locks
+            if (policy := self.plan.policy(lock.policy)) is not None
+            and isinstance((sum_ := kind_of(policy).sum_of(policy)).window, Rolling)
+        ]
+
+    def limits_of(self, db: sa.Connection, standings: Sequence[Standing]) -> Limits:
+        """Returns the limits of these series."""
+        if self.limits is not None:
+            return self.limits
+        return limits_of(db, self.plan, self.directory, {one.total.key for one in standings})
+
+    def circumstances(
+        self, db: sa.Connection, standings: Sequence[Standing], limits: Limits
+    ) -> Circumstances:
+        """Returns what else the judgement of these totals depends on."""
+        return Circumstances(
+            self.now,
+            self.behind_s,
+            self._offences(db, standings),
+            limits,
+            self.is_warden,
+            self._holds(db, standings),
+            self._notified_s(db, standings),
+        )
+
+    def _holds(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, Hold]:
+        compared = [one for one in standings if one.total.sum in self.plan.whole_of] if self.is_warden else []
+        return holds.stored(db, lock_keys(self.plan, compared)) if compared else {}
+
+    def _notified_s(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[NoticeKey, float]:
+        keys = [
+            notice_key(policy.name, one.total, WHOLE)
+            for policy in self.plan.policies
+            if isinstance(policy, Quota) and policy.grace_given.time_s
+            for one in standings
+            if one.total.sum == kind_of(policy).sum_of(policy)
+        ]
+        return stored_notices.raised_s(db, keys)
+
+    def _offences(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, int]:
+        found: dict[LockKey, int] = {}
+        for policy in self.plan.policies:
+            if isinstance(policy, Surge) and len(policy.lock_for_s) > 1:
+                sum_ = kind_of(policy).sum_of(policy)
+                keys = [lock_key(policy, one.total) for one in standings if one.total.sum == sum_]
+                found |= lock_history.ended_locks(db, keys, policy.forget_after_s)
+        return found

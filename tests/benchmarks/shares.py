@@ -1,0 +1,119 @@
+"""Cost of the warden's look at the candidates of a share policy, among callers below their floor.
+
+python -m tests.benchmarks.shares
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import REQUESTS
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import LoadShare
+from analyzer.core.judging.windows import Rolling
+from analyzer.core.model import CountTable, DrainedCounts, Partition, PartitionProgress
+from analyzer.store.database.engine import open_engine
+from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.schema import metadata, postponed
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.benchmarks.servers import AS_IN_PRODUCTION
+from tests.support.servers.postgres import find_postgres
+
+ACTIVE, CANDIDATES = 100_000, 100
+RESOURCE = "/v1/export"
+PART = Partition("cluster", "topic", 0, "access-log", "access-log")
+FLOOR = 1_000
+POLICY = LoadShare(
+    "neighbour", 400_000, FLOOR, Rolling(300), per="caller+resource", release=250_000, action="slow"
+)
+LOOKS = 30
+BOUND_S = 0.020  # of a look, each second
+
+
+class SharedResource:
+    """A database in which many callers use one resource, of which few are above their floor."""
+
+    def __init__(self, url: str, active: int = ACTIVE, candidates: int = CANDIDATES) -> None:
+        upgrade(url)
+        self.engine = open_engine(url)
+        self._store, self._plan = SqlStore(self.engine, "bench"), plan_of([], [], [POLICY])
+        self._version = self._store.activate(self._plan)
+        self._store.begin(PART, 0)
+        self._upkeep = SqlUpkeep(self.engine, "bench", lambda: f"{time.time_ns():x}"[-8:])
+        self._next = 0
+        slot_s = POLICY.window.slot_s
+        now_s = int(time.time()) // slot_s * slot_s
+        for at_s in range(now_s - 11 * slot_s, now_s + 1, slot_s):
+            self._flush(at_s, active, candidates)
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+            for table in metadata.tables if db.dialect.name == "postgresql" else ():
+                db.exec_driver_sql(f"vacuum analyze {table}")
+            assert db.execute(sa.select(sa.func.count()).select_from(postponed)).scalar_one() == candidates
+
+    def _flush(self, at_s: int, active: int, candidates: int) -> None:
+        amounts = [FLOOR // 2 if n < candidates else 1 for n in range(active)]
+        callers = [f"api_key:acct-{n:07}" for n in range(active)]
+        slots = [
+            self._table("caller+resource", at_s, callers, [RESOURCE] * active, amounts),
+            self._table("resource", at_s, [RESOURCE], [""], [sum(amounts)]),
+        ]
+        minutes = [
+            table._replace(width_s=60, buckets_s=[at_s // 60 * 60] * len(table.keys)) for table in slots
+        ]
+        moved = PartitionProgress(PART, self._next, self._next + active, active, active)
+        with self._store.transaction() as flush:
+            flush.move_offsets([moved], {})
+            now = flush.check_plan(self._plan, self._version)
+            flush.apply(self._plan, self._version, DrainedCounts([moved], minutes, (), slots=slots), now)
+        self._next += active
+
+    def _table(
+        self, grouping: str, at_s: int, keys: list[str], resources: list[str], amounts: list[int]
+    ) -> CountTable:
+        size = len(keys)
+        width_s = POLICY.window.slot_s
+        names = (REQUESTS.name,)
+        return CountTable(grouping, width_s, names, [at_s] * size, keys, resources, (amounts,), ())
+
+    def look(self) -> float:
+        """Lets the warden look once at all that is due; returns the seconds it took."""
+        with self.engine.begin() as db:
+            db.execute(sa.update(postponed).values(due_ms=0))
+        began_s = time.perf_counter()
+        waited, _ = self._upkeep.judge_waiting()
+        took_s = time.perf_counter() - began_s
+        assert waited == CANDIDATES
+        return took_s
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "postgres").mkdir(mode=0o755)
+        postgres = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
+        try:
+            for kind, url in (
+                ("postgresql", postgres.new_database()),
+                ("sqlite", f"sqlite:///{folder}/g.db"),
+            ):
+                resource = SharedResource(url)
+                took_s = sorted(resource.look() for _ in range(LOOKS))
+                print(
+                    f"{kind}: {CANDIDATES} of {ACTIVE:,} active callers above their floor: "
+                    f"{median(took_s) * 1000:.1f} ms a look, {took_s[-2] * 1000:.1f} ms at most but one; "
+                    f"bound {BOUND_S * 1000:g} ms"
+                )
+                resource.engine.dispose()
+        finally:
+            postgres.close()
+
+
+if __name__ == "__main__":
+    main()

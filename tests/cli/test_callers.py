@@ -1,0 +1,157 @@
+"""`gatelock callers`, `overrides` and `exempt`: what they change, show and refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.store.database.engine import open_engine
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
+
+Gatelock = Callable[..., Any]
+Configure = Callable[[str], Path]
+BY_PLAN = plan(quota(100, plan_limits=(("free", 10), ("pro", 1_000))))
+
+
+@pytest.fixture(autouse=True)
+def configured(migrated_url: str, configure: Configure) -> None:
+    configure(f'[database]\nurl = "{migrated_url}"\n')
+    engine = open_engine(migrated_url)
+    store = SqlStore(engine, "here")
+    store.activate(BY_PLAN)
+    flush(store, BY_PLAN, [a_row(60, now_s(engine), caller) for caller in (ACME, ANN)])
+    engine.dispose()
+
+
+@pytest.fixture
+def locks(migrated_url: str) -> Callable[[], set[str]]:
+    def read() -> set[str]:
+        engine = open_engine(migrated_url)
+        try:
+            return {key for key, _ in locked(engine)}
+        finally:
+            engine.dispose()
+
+    return read
+
+
+def rows(result: Any) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
+    (done,) = rows(gatelock("callers", "set", ACME, "--plan", "free", "--reason", "sold", "--json"))
+    assert done == {"caller": ACME, "plan": "free", "tenant": "", "locked": 1, "freed": 0}
+    assert locks() == {ACME}
+    assert "plan free, tenant shop; 0 locked" in gatelock("callers", "set", ACME, "--tenant", "shop").output
+    assert rows(gatelock("callers", "list", "--json")) == [{"caller": ACME, "plan": "free", "tenant": "shop"}]
+    assert rows(gatelock("callers", "list", "--plan", "pro", "--json")) == []
+    (shown,) = rows(gatelock("callers", "show", ACME, "--json"))
+    assert shown["limits"] == [{"policy": "daily", "limit": 10, "stated": 100}]
+    shown_row = gatelock("callers", "show", ACME).output.splitlines()[-1]
+    assert shown_row.split() == ["daily", "10", "100"]
+    assert {(one["act"], one["about"]) for one in rows(gatelock("events", "list", "--json"))} >= {
+        ("callers set", f"{ACME}: plan free")
+    }
+
+
+def test_a_file_sets_what_it_states(
+    gatelock: Gatelock, tmp_path: Path, locks: Callable[[], set[str]]
+) -> None:
+    gatelock("callers", "set", ACME, "--tenant", "shop")
+    file = tmp_path / "callers.csv"
+    file.write_text(
+        f"caller,plan\n{ACME},free\n{ANN},pro\n" + "".join(f"user:{n},free\n" for n in range(1_500))
+    )
+    (done,) = rows(gatelock("callers", "import", str(file), "--json"))
+    assert done == {"callers": 1_502, "locked": 1, "freed": 0}
+    assert locks() == {ACME}
+    known = rows(gatelock("callers", "list", "--json"))
+    assert len(known) == 1_502
+    assert {"caller": ACME, "plan": "free", "tenant": "shop"} in known
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("caller,plan\nacme,free\n", "line 2: 'acme' has no kind of name"),
+        ("name,plan\n", "the first line must name the columns"),
+        (f"caller,plan\n{ACME},free,x\n", "line 2: another number of columns"),
+        (f"caller,plan\n{ACME},a b\n", "'a b' is not the name of a plan"),
+        (f"caller,plan\n{ACME},free\n{ACME},pro\n", f"line 3: {ACME} is in the file twice"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(gatelock: Gatelock, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "callers.csv"
+    file.write_text(text)
+    result = gatelock("callers", "import", str(file))
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+    assert rows(gatelock("callers", "list", "--json")) == []
+
+
+def test_an_override_is_added_listed_and_ended(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
+    add = ("overrides", "add", "--caller", ACME, "--limit", "50", "--for", "30d", "--reason", "abuse")
+    (added,) = rows(gatelock(*add, "--json"))
+    assert (added["policy"], added["change"], added["state"], added["locked"]) == ("daily", 50, "in force", 1)
+    assert locks() == {ACME}
+    (listed,) = rows(gatelock("overrides", "list", "--json"))
+    assert listed.items() <= added.items()
+    assert "abuse" in gatelock("overrides", "list").output
+    ended = gatelock("overrides", "end", added["id"])
+    assert f"ended: caller {ACME}, policy daily, limit 50; 0 locked, 1 freed" in ended.output
+    assert locks() == set()
+    assert rows(gatelock("overrides", "list", "--json")) == []
+    assert rows(gatelock("overrides", "list", "--all", "--json"))[0]["state"] == "ended"
+    assert gatelock("overrides", "end", added["id"]).exit_code == 1
+
+
+def test_a_grant_is_added_to_the_limit(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
+    gatelock("callers", "set", ACME, "--plan", "free")
+    (done,) = rows(gatelock("callers", "grant", ACME, "+50_000", "--until", "2999-01-01", "--json"))
+    assert (done["change"], done["until"][:10], done["freed"]) == ("+50000", "2999-01-01", 1)
+    assert locks() == set()
+    assert rows(gatelock("callers", "show", ACME, "--json"))[0]["limits"][0]["limit"] == 50_010
+
+
+def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
+    gatelock("callers", "set", ACME, "--plan", "free")
+    (done,) = rows(gatelock("exempt", "add", "--caller", ACME, "--reason", "ours", "--json"))
+    assert (done["change"], done["policy"], done["freed"]) == ("exempt", None, 1)
+    assert rows(gatelock("exempt", "list", "--json"))[0]["name"] == ACME
+    assert "exempt" in gatelock("callers", "show", ACME).output
+    assert gatelock("overrides", "end", done["id"]).exit_code == 1, "it is an exemption"
+    assert gatelock("exempt", "end", done["id"]).exit_code == 0
+    assert locks() == {ACME}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("callers", "set", "acme", "--plan", "pro"), "api_key:acme"),
+        (("callers", "set", ACME), "write --plan or --tenant"),
+        (("callers", "grant", ACME, "500"), "+500"),
+        (("overrides", "add", "--limit", "5", "--reason", "x"), "--caller or --tenant"),
+        (("overrides", "add", "--caller", ACME, "--limit", "5 apples", "--reason", "x"), "whole number"),
+        (("overrides", "add", "--caller", ACME, "--limit", "1h", "--reason", "x"), "whole numbers"),
+        (("overrides", "add", "--caller", ACME, "--limit", "5", "--reason", " "), "write a reason"),
+        (
+            ("overrides", "add", "--caller", ACME, "--limit", "5", "--reason", "x", "--policy", "dayly"),
+            'did you mean "daily"',
+        ),
+        (
+            ("overrides", "add", "--caller", ACME, "--limit", "5", "--reason", "x", "--until", "2020-01-01"),
+            "is over",
+        ),
+        (("exempt", "add", "--address", "10.0.0.1/8", "--reason", "x"), "10.0.0.0/8"),
+        (("exempt", "add", "--address", "10.0.0.0/8", "--caller", ACME, "--reason", "x"), "one of them"),
+    ],
+)
+def test_wrong_usage_is_refused(gatelock: Gatelock, words: tuple[str, ...], message: str) -> None:
+    result = gatelock(*words)
+    assert (result.exit_code, message in result.output) == (2, True), result.output

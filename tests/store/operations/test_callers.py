@@ -1,0 +1,341 @@
+"""Callers with other limits: a change holds at once, up and down, with traffic and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.judging.caller_limits import Profile, Subject
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import RollingQuota, StatedOverride, Surge
+from analyzer.core.judging.windows import Rolling
+from analyzer.store.database.schema import overrides, totals
+from analyzer.store.operations import caller_changes as callers
+from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
+
+BOB = "user:bob"
+DAILY = quota(100)
+BY_PLAN = quota(100, plan_limits=(("free", 10), ("pro", 1_000)))
+
+
+class Installation:
+    """A store with a plan, in which callers are counted, changed and judged."""
+
+    def __init__(self, engine: sa.Engine, store: SqlStore, by_plan: Plan) -> None:
+        self.engine, self.store, self.plan = engine, store, by_plan
+        self.upkeep = SqlUpkeep(engine, "here", new_mark)
+        store.activate(by_plan)
+
+    def count(self, value: int, key: str = ACME, **rest: Any) -> None:
+        flush(self.store, self.plan, [a_row(value, now_s(self.engine), key, **rest)])
+
+    def override(self, kind: Any, amount: int = 0, subject: Subject | None = None, **rest: Any) -> str:
+        policy = "" if kind == "exempt" else "daily"
+        asked = OverrideRequest(kind, subject or Subject("caller", ACME), policy, amount, **rest)
+        return callers.add_override(self.engine, asked, "ann", "asked for", new_mark)[0].id
+
+    def end(self, id_: str) -> bool:
+        kinds = ("limit", "grant", "exempt")
+        return callers.end_override(self.engine, id_, kinds, "ann", "over", new_mark) is not None
+
+    def set(self, caller: str, plan_: str = "", tenant: str = "") -> None:
+        callers.set_callers(self.engine, {caller: Profile(plan_, tenant)}, "ann", "sold", new_mark)
+
+    @property
+    def locked(self) -> dict[str, str]:
+        """The sentence of each lock, by caller."""
+        return {key: detail for (key, _), detail in locked(self.engine).items()}
+
+
+@pytest.fixture
+def daily(engine: sa.Engine, store: SqlStore) -> Installation:
+    return Installation(engine, store, plan(DAILY))
+
+
+@pytest.fixture
+def by_plan(engine: sa.Engine, store: SqlStore) -> Installation:
+    return Installation(engine, store, plan(BY_PLAN))
+
+
+def sentence(limit: str, used: int) -> str:
+    return f"{limit} requests per month (UTC), {used} counted"
+
+
+def test_a_lower_limit_locks_without_traffic_and_its_end_frees(daily: Installation) -> None:
+    daily.count(50)
+    id_ = daily.override("limit", 40)
+    assert daily.locked == {ACME: sentence("40", 50)}
+    assert daily.end(id_)
+    assert daily.locked == {}
+    assert not daily.end(id_)
+
+
+def test_a_higher_limit_frees_and_locks_again_when_it_is_reached(daily: Installation) -> None:
+    daily.count(150)
+    daily.count(150, ANN)
+    daily.override("limit", 200)
+    assert daily.locked == {ANN: sentence("100", 150)}
+    daily.count(49)
+    assert ACME not in daily.locked
+    daily.count(1)
+    assert daily.locked[ACME] == sentence("200", 200)
+
+
+def test_a_lock_that_stays_names_the_new_limit(daily: Installation) -> None:
+    daily.count(150)
+    daily.override("limit", 60)
+    assert daily.locked == {ACME: sentence("60", 150)}
+
+
+def test_a_lower_limit_holds_for_totals_that_are_below_it(daily: Installation) -> None:
+    """The `next` of the total is written again: it was 100."""
+    daily.count(10)
+    daily.override("limit", 20)
+    daily.count(9)
+    assert daily.locked == {}
+    daily.count(1)
+    assert daily.locked == {ACME: sentence("20", 20)}
+
+
+def test_an_override_holds_for_the_first_total_of_a_caller(daily: Installation) -> None:
+    daily.override("limit", 20)
+    daily.count(20)
+    daily.count(20, ANN)
+    assert daily.locked == {ACME: sentence("20", 20)}
+
+
+def test_the_limit_is_that_of_the_callers_plan(by_plan: Installation) -> None:
+    by_plan.set(ACME, "pro")
+    by_plan.set(ANN, "free")
+    for caller in (ACME, ANN, BOB):
+        by_plan.count(100, caller)
+    assert by_plan.locked == {ANN: sentence("10", 100), BOB: sentence("100", 100)}
+    by_plan.set(ACME, "free")
+    by_plan.set(ANN, "pro")
+    assert by_plan.locked == {ACME: sentence("10", 100), BOB: sentence("100", 100)}
+
+
+def test_a_plan_without_a_limit_has_that_of_all(by_plan: Installation) -> None:
+    by_plan.set(ACME, "gold")
+    by_plan.count(100)
+    assert by_plan.locked == {ACME: sentence("100", 100)}
+
+
+def test_grants_add_up_to_the_limit(by_plan: Installation) -> None:
+    by_plan.set(ACME, "free")
+    first, _ = by_plan.override("grant", 20), by_plan.override("grant", 5)
+    by_plan.count(34)
+    assert by_plan.locked == {}
+    by_plan.count(1)
+    assert by_plan.locked == {ACME: sentence("35", 35)}
+    by_plan.override("limit", 50)
+    assert by_plan.locked == {}
+    by_plan.count(25)
+    assert by_plan.locked == {}
+    by_plan.end(first)
+    assert by_plan.locked == {ACME: sentence("55", 60)}
+
+
+def test_an_exempt_caller_is_never_locked_and_is_judged_when_it_ends(daily: Installation) -> None:
+    daily.count(150)
+    id_ = daily.override("exempt")
+    assert daily.locked == {}
+    daily.count(150)
+    assert daily.locked == {}
+    daily.end(id_)
+    assert daily.locked == {ACME: sentence("100", 300)}
+
+
+def test_an_override_of_a_tenant_is_for_each_of_its_callers(daily: Installation) -> None:
+    daily.set(ACME, tenant="shop")
+    daily.set(ANN, tenant="shop")
+    for caller in (ACME, BOB):
+        daily.count(50, caller)
+    id_ = daily.override("limit", 30, Subject("tenant", "shop"))
+    assert daily.locked == {ACME: sentence("30", 50)}
+    daily.count(29, ANN)
+    assert ANN not in daily.locked
+    daily.count(1, ANN)
+    assert daily.locked == {ACME: sentence("30", 50), ANN: sentence("30", 30)}
+    daily.set(ACME, tenant="other")
+    assert daily.locked == {ANN: sentence("30", 30)}
+    daily.end(id_)
+    assert daily.locked == {}
+
+
+def test_totals_of_a_tenant_that_grew_before_get_the_lower_limit(daily: Installation) -> None:
+    """No row of the tenant's callers is named by the command: they are judged when they grow next."""
+    daily.set(ACME, tenant="shop")
+    daily.count(10)
+    daily.override("limit", 30, Subject("tenant", "shop"))
+    daily.count(20)
+    assert daily.locked == {ACME: sentence("30", 30)}
+
+
+def test_the_callers_own_override_comes_before_its_tenants(daily: Installation) -> None:
+    daily.set(ACME, tenant="shop")
+    daily.override("limit", 30, Subject("tenant", "shop"))
+    daily.override("limit", 60)
+    daily.count(59)
+    assert daily.locked == {}
+    daily.count(1)
+    assert daily.locked == {ACME: sentence("60", 60)}
+
+
+def test_an_exempt_range_protects_callers_and_series_inside_it(engine: sa.Engine, store: SqlStore) -> None:
+    inside, outside = "address:10.1.2.3", "address:11.1.2.3"
+    both = plan_of(
+        ["address"], [], [DAILY, quota(100, name="one", grouping="address"),
+                          quota(100, name="net", grouping="address/24")],
+    )  # fmt: skip
+    here = Installation(engine, store, both)
+
+    def count() -> None:
+        at_s = now_s(engine)
+        rows = [a_row(150, at_s, caller) for caller in (inside, outside)]
+        for grouping, keys in (
+            ("address", ("10.1.2.3", "11.1.2.3")),
+            ("address/24", ("10.1.2.0/24", "11.1.2.0/24")),
+        ):
+            rows += [a_row(150, at_s, key)._replace(grouping=grouping) for key in keys]
+        flush(store, both, rows)
+
+    count()
+    assert len(here.locked) == 6
+    id_ = here.override("exempt", subject=Subject("address", "10.0.0.0/8"))
+    expected = {outside, "11.1.2.3", "11.1.2.0/24"}
+    assert here.locked.keys() == expected
+    count()
+    assert here.locked.keys() == expected
+    here.end(id_)
+    assert len(here.locked) == 6
+
+
+def test_the_warden_begins_and_ends_overrides_by_their_time(daily: Installation) -> None:
+    daily.count(50)
+    now_ms = now_s(daily.engine) * 1000
+    id_ = daily.override("limit", 40, from_ms=now_ms + 60_000, until_ms=now_ms + 90_000)
+    assert daily.upkeep.change_overrides() == (0, [])
+    assert daily.locked == {}
+    shift(daily, id_, from_ms=now_ms - 1, due_ms=now_ms - 1)
+    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.locked == {ACME: sentence("40", 50)}
+    assert daily.upkeep.change_overrides() == (0, [])
+    shift(daily, id_, until_ms=now_ms - 1, due_ms=now_ms - 1)
+    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.locked == {}
+    assert daily.upkeep.change_overrides() == (0, [])
+
+
+def shift(here: Installation, id_: str, **times: int) -> None:
+    with here.engine.begin() as db:
+        db.execute(sa.update(overrides).where(overrides.c.id == id_).values(times))
+
+
+def test_an_analyzer_that_has_the_directory_reads_what_changed_since(daily: Installation) -> None:
+    daily.override("limit", 20)
+    daily.count(1)
+    daily.override("limit", 30, Subject("caller", ANN))
+    id_ = daily.override("limit", 5, Subject("caller", BOB))
+    daily.end(id_)
+    for caller in (ACME, ANN, BOB):
+        daily.count(29, caller)
+    assert daily.locked == {ACME: sentence("20", 30)}
+    daily.count(1, ANN)
+    assert daily.locked[ANN] == sentence("30", 30)
+
+
+def test_a_directory_that_was_restored_is_read_again(daily: Installation) -> None:
+    daily.override("limit", 20)
+    daily.count(1)
+    with daily.engine.begin() as db:  # another directory under the number that the analyzer knows
+        db.execute(sa.update(overrides).values(amount=10))
+        db.exec_driver_sql("update directory_versions set mark = 'restored'")
+        db.execute(sa.update(totals).values(plan=0))
+    daily.count(9)
+    assert daily.locked == {ACME: sentence("10", 10)}
+
+
+def test_policies_by_resource_have_the_limit_of_their_caller(engine: sa.Engine, store: SqlStore) -> None:
+    by_resource = plan(quota(100, grouping="caller+resource"))
+    here = Installation(engine, store, by_resource)
+    here.count(50, resource="/a")
+    here.count(20, resource="/b")
+    here.override("limit", 40)
+    with engine.connect() as db:
+        rows = db.exec_driver_sql("select key, resource from locks").all()
+    assert [tuple(row) for row in rows] == [(ACME, "/a")]
+
+
+def test_rolling_quotas_follow_and_surges_last_for_their_time(engine: sa.Engine, store: SqlStore) -> None:
+    rolling = RollingQuota(name="hourly", limit=100, window=Rolling(7200))
+    both = plan_of([], [], [rolling, Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(900,))])
+    here = Installation(engine, store, both)
+    here.count(70)
+    names = lambda: {policy for _, policy in locked(engine)}  # noqa: E731
+    assert names() == {"flood"}
+    asked = OverrideRequest("limit", Subject("caller", ACME), "hourly", 50)
+    callers.add_override(engine, asked, "ann", "", new_mark)
+    assert names() == {"flood", "hourly"}
+    asked = OverrideRequest("limit", Subject("caller", ACME), "flood", 500)
+    callers.add_override(engine, asked, "ann", "", new_mark)
+    assert names() == {"flood", "hourly"}, "a surge's lock lasts for its time"
+    here.override("exempt")
+    assert names() == set()
+
+
+def test_an_override_needs_a_policy_of_the_plan(daily: Installation) -> None:
+    asked = OverrideRequest("limit", Subject("caller", ACME), "dayly", 1)
+    with pytest.raises(UnknownPolicy, match="daily"):
+        callers.add_override(daily.engine, asked, "ann", "", new_mark)
+
+
+def test_callers_may_be_stored_before_there_is_a_plan(engine: sa.Engine, store: SqlStore) -> None:
+    callers.set_callers(engine, {ANN: Profile("free")}, "ann", "", new_mark)
+    here = Installation(engine, store, plan(BY_PLAN))
+    here.count(10, ANN)
+    assert here.locked == {ANN: sentence("10", 10)}
+
+
+def stating(*overrides: StatedOverride) -> Plan:
+    return plan_of([], [], [DAILY], overrides=overrides)
+
+
+def test_overrides_of_the_configuration_come_and_go_with_the_plan(daily: Installation) -> None:
+    daily.count(50)
+    daily.count(150, ANN)
+    lower = StatedOverride("limit", "caller", ACME, "daily", 40)
+    exempt = StatedOverride("exempt", "caller", ANN)
+    daily.store.activate(stating(lower, exempt))
+    assert daily.locked == {ACME: sentence("40", 50)}
+    with pytest.raises(StatedByPlan):
+        daily.end(next(iter(stated_ids(daily))))
+    daily.store.activate(stating(exempt))
+    assert daily.locked == {}
+    daily.store.activate(plan(DAILY))
+    assert daily.locked == {ANN: sentence("100", 150)}
+    assert stated_ids(daily) == set()
+    daily.store.activate(stating(lower))
+    assert daily.locked == {ACME: sentence("40", 50), ANN: sentence("100", 150)}
+
+
+def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) -> None:
+    daily.count(50)
+    now = now_s(daily.engine)
+    daily.store.activate(stating(StatedOverride("limit", "caller", ACME, "daily", 40, until_s=now + 60)))
+    assert daily.locked == {ACME: sentence("40", 50)}
+    [id_] = stated_ids(daily)
+    shift(daily, id_, until_ms=now * 1000 - 1, due_ms=now * 1000 - 1)
+    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.locked == {}
+
+
+def stated_ids(here: Installation) -> set[str]:
+    stated = callers.stored_overrides(here.engine, ("limit", "grant", "exempt"))
+    return {one.id for one in stated if one.id.startswith("plan-")}

@@ -1,0 +1,228 @@
+"""Notices of thresholds: each raised once per series and window, by flushes, the warden and activations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.judging.caller_limits import Subject
+from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Grace, Quota
+from analyzer.core.judging.windows import window_at
+from analyzer.core.model import CountRow
+from analyzer.store.database.engine import writing
+from analyzer.store.database.schema import notices
+from analyzer.store.operations import caller_changes
+from analyzer.store.operations import upkeep as upkeep_module
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.raised_notices import raised_notices
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.model import Set
+from tests.store.flushing import ACME, ANN, a_row, counts, flush, locked, now_s, plan, quota, run_together
+
+HALVES = (500, 800, 1_000)
+
+
+def raise_by(store: SqlStore, by_plan: Plan, *rows: CountRow) -> Sequence[Notice]:
+    """Flushes rows; returns the notices that were raised."""
+    with store.transaction() as tx:
+        now = tx.check_plan(by_plan, store.active_plan()[0])
+        tx.apply(by_plan, store.active_plan()[0], counts(sorted(rows)), now)
+    return tx.notices
+
+
+def thresholds(raised: Sequence[Notice]) -> list[tuple[str, int]]:
+    return sorted((notice.at.key, notice.at.threshold) for notice in raised)
+
+
+def stored(engine: sa.Engine) -> list[tuple[str, int]]:
+    return thresholds([raised.notice for raised in raised_notices(engine)])
+
+
+def judged_again(engine: sa.Engine) -> Any:
+    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting()
+
+
+def test_each_threshold_is_noticed_once(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(quota(10, notify=HALVES))
+    store.activate(by_plan)
+    at_s = now_s(engine)
+    found = [
+        thresholds(raise_by(store, by_plan, a_row(value, at_s), a_row(1, at_s, ANN)))
+        for value in (4, 1, 1, 3, 1, 7)
+    ]
+    assert found == [[], [(ACME, 500)], [], [(ACME, 800)], [(ACME, 1_000), (ANN, 500)], []]
+    assert list(locked(engine)) == [(ACME, "daily")]
+    (newest, *_) = raised_notices(engine, caller=ACME)
+    assert (newest.notice.used, newest.notice.limit) == (10, 10)
+    assert newest.notice.detail == "100% of 10 requests per month (UTC), 10 counted"
+
+
+def test_several_thresholds_are_reached_at_once(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(quota(10, notify=HALVES))
+    store.activate(by_plan)
+    assert thresholds(raise_by(store, by_plan, a_row(9, now_s(engine)))) == [(ACME, 500), (ACME, 800)]
+
+
+def test_a_restart_and_another_plan_raise_no_notice_again(store: SqlStore, engine: sa.Engine) -> None:
+    before, after = plan(quota(10, notify=HALVES)), plan(quota(10, notify=HALVES), quota(99, name="other"))
+    store.activate(before)
+    at_s = now_s(engine)
+    assert raise_by(store, before, a_row(6, at_s))
+    store.activate(after)
+    restarted = SqlStore(engine, "another process")
+    assert raise_by(restarted, after, a_row(1, at_s)) == []
+    assert thresholds(raise_by(restarted, after, a_row(1, at_s))) == [(ACME, 800)]
+
+
+def test_a_limit_that_changes_raises_what_is_reached_by_it_and_was_not_raised(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    """A threshold is a share of the limit: that it was reached at another limit counts."""
+    store.activate(plan(quota(100, notify=HALVES)))
+    flush(store, plan(quota(100, notify=HALVES)), [a_row(60, now_s(engine))])
+    assert stored(engine) == [(ACME, 500)]
+    store.activate(plan(quota(70, notify=HALVES)))  # without traffic
+    assert stored(engine) == [(ACME, 500), (ACME, 800)]
+    store.activate(plan(quota(1_000, notify=HALVES)))
+    assert raise_by(store, plan(quota(1_000, notify=HALVES)), a_row(440, now_s(engine))) == []
+
+
+def test_thresholds_that_are_added_are_noticed_by_the_activation(store: SqlStore, engine: sa.Engine) -> None:
+    store.activate(plan(quota(10)))
+    flush(store, plan(quota(10)), [a_row(9, now_s(engine)), a_row(4, now_s(engine), ANN)])
+    with writing(engine) as db:
+        activated = plans.activate(db, plan(quota(10, notify=HALVES)), lambda: "mark")
+    assert thresholds(activated.notices) == [(ACME, 500), (ACME, 800)] == stored(engine)
+
+
+@pytest.mark.parametrize("policy", [{"action": "notify"}, {"action": "notify", "notify": (500,)}])
+def test_a_soft_quota_raises_notices_and_no_lock(
+    store: SqlStore, engine: sa.Engine, policy: dict[str, Any]
+) -> None:
+    by_plan = plan(quota(10, **policy))
+    store.activate(by_plan)
+    raised = raise_by(store, by_plan, a_row(25, now_s(engine)))
+    assert thresholds(raised) == [(ACME, policy.get("notify", (1_000,))[0])]
+    assert locked(engine) == {}
+
+
+def test_late_records_of_a_window_that_is_over_raise_nothing(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(quota(10, "day", notify=HALVES))
+    store.activate(by_plan)
+    over_s = window_at(by_plan.policies[0].window, now_s(engine)).start_s - 60
+    assert raise_by(store, by_plan, a_row(25, over_s)) == []
+
+
+def test_a_window_that_has_not_begun_raises_its_notices_when_it_begins(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    by_plan = plan(quota(10, "day", notify=HALVES))
+    store.activate(by_plan)
+    tomorrow_s = window_at(by_plan.policies[0].window, now_s(engine)).until_s
+    with store.transaction() as tx:
+        now = tx.check_plan(by_plan, 1)
+        tx.apply(by_plan, 1, counts([a_row(6, tomorrow_s)]), now)
+        assert tx.notices == []
+        assert tx._db.execute(sa.text("select due_ms from postponed")).scalar_one() == tomorrow_s * 1000
+
+
+def test_a_grace_by_volume_locks_beyond_the_limit(store: SqlStore, engine: sa.Engine) -> None:
+    for number, grace in enumerate((Grace(thousandths=100), Grace(amount=2))):
+        by_plan = plan(quota(20, grace=grace, name=f"daily-{number}"))
+        store.activate(by_plan)
+        key = f"user:{number}"
+        flush(store, by_plan, [a_row(21, now_s(engine), key)])
+        assert (key, f"daily-{number}") not in locked(engine)
+        flush(store, by_plan, [a_row(1, now_s(engine), key)])
+        shown = ("10%", "2")[number]
+        detail = f"20 requests per month (UTC) and a grace of {shown}, 22 counted"
+        assert locked(engine)[key, f"daily-{number}"] == detail
+
+
+def test_a_grace_by_time_locks_when_it_is_over_without_traffic(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(quota(10, grace=Grace(time_s=900)))
+    store.activate(by_plan)
+    raised = raise_by(store, by_plan, a_row(12, now_s(engine)))
+    assert thresholds(raised) == [(ACME, 1_000)]
+    assert (list(judged_again(engine).changes), locked(engine)) == ([], {})
+    pass_time(engine, 600)
+    assert judged_again(engine).waited == 0
+    flush(store, by_plan, [a_row(5, now_s(engine))])
+    assert locked(engine) == {}
+    pass_time(engine, 301)
+    judged = judged_again(engine)
+    assert [change.lock.policy for change in judged.changes if isinstance(change, Set)] == ["daily"]
+    assert (judged.waited, list(judged.notices)) == (1, [])
+    assert locked(engine) == {(ACME, "daily"): "10 requests per month (UTC) and a grace of 15m, 17 counted"}
+
+
+def test_a_grace_by_time_survives_a_change_of_plan(store: SqlStore, engine: sa.Engine) -> None:
+    grace = quota(10, grace=Grace(time_s=900))
+    store.activate(plan(grace))
+    flush(store, plan(grace), [a_row(12, now_s(engine))])
+    pass_time(engine, 600)
+    store.activate(plan(grace, quota(99, name="other")))
+    flush(store, plan(grace, quota(99, name="other")), [a_row(1, now_s(engine))])
+    pass_time(engine, 301)
+    assert len(judged_again(engine).changes) == 1
+
+
+def test_of_analyzers_that_reach_a_threshold_together_one_raises_its_notice(
+    store: SqlStore, engine: sa.Engine, new_engine: Any
+) -> None:
+    by_plan = plan(quota(10, notify=HALVES))
+    store.activate(by_plan)
+    stores = [SqlStore(new_engine(), f"analyzer {number}") for number in range(4)]
+    at_s = now_s(engine)
+    answers = run_together(*(lambda at=one: raise_by(at, by_plan, a_row(3, at_s)) for one in stores))
+    raised = [notice for answer in answers for notice in answer]  # type: ignore[attr-defined]
+    assert thresholds(raised) == [(ACME, 500), (ACME, 800), (ACME, 1_000)] == stored(engine)
+
+
+def test_notices_are_kept_for_longer_than_their_window_and_then_deleted(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    by_plan = plan(quota(10, notify=HALVES))
+    store.activate(by_plan)
+    flush(store, by_plan, [a_row(6, now_s(engine))])
+    upkeep = SqlUpkeep(engine, "here", lambda: "mark")
+    kept = timedelta(milliseconds=upkeep_module.NOTICES_KEPT_MS)
+    assert kept > timedelta(days=31)
+    pass_time(engine, int(kept.total_seconds()) - 60)
+    upkeep.prune()
+    assert stored(engine) == [(ACME, 500)]
+    pass_time(engine, 120)
+    upkeep.prune()
+    assert stored(engine) == []
+
+
+def pass_time(engine: sa.Engine, seconds: int) -> None:
+    """Lets time pass for what is stored: its times go back."""
+    with writing(engine) as db:
+        db.execute(sa.update(notices).values(at_ms=notices.c.at_ms - 1_000 * seconds))
+        db.exec_driver_sql(f"update postponed set due_ms = due_ms - {1_000 * seconds}")
+
+
+def test_the_names_of_a_policy_and_its_windows_tell_notices_apart(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(*(Quota(name, 4, quota(1).window, notify=(500,)) for name in ("a", "b")))
+    store.activate(by_plan)
+    raised = raise_by(store, by_plan, a_row(2, now_s(engine)))
+    assert len({notice.at.id for notice in raised}) == 2
+
+
+def test_a_limit_of_a_caller_alone_moves_its_thresholds(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan(quota(100, notify=HALVES))
+    store.activate(by_plan)
+    flush(store, by_plan, [a_row(45, now_s(engine)), a_row(45, now_s(engine), ANN)])
+    asked = caller_changes.OverrideRequest("limit", Subject("caller", ACME), "daily", 50)
+    caller_changes.add_override(engine, asked, "ann", "asked for", lambda: "mark")
+    assert stored(engine) == [(ACME, 500), (ACME, 800)]
+    (latest, *_) = raised_notices(engine, caller=ACME)
+    assert (latest.notice.limit, latest.notice.used) == (50, 45)
