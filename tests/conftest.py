@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,21 @@ def pytest_collection() -> Iterator[None]:
     gc.enable()
     gc.freeze()
     return found
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Takes back what a command that ran in this process set up.
+
+    Its handler writes to the stream of that command, which is closed by then: each later record of the same
+    process, of any thread, would print a traceback into whatever another test reads.
+    """
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

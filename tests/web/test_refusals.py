@@ -50,7 +50,7 @@ def url(
 
 def gatelock(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, arguments)
-    return result.exit_code, result.output
+    return result.exit_code, result.stdout
 
 
 def test_clients_without_a_valid_token_are_named_by_gates_list_and_doctor(
