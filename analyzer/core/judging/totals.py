@@ -85,7 +85,7 @@ def growth_of(
     """
     by_grouping = {table.grouping: table for table in tables}
     growth: dict[Sum, Growth] = {}
-    for sum_ in sorted(sums, key=order_of):
+    for sum_ in sorted(sums, key=lock_order):
         table = by_grouping.get(sum_.grouping)
         if table is not None and sum_.meter in table.meters:
             grown = _growth(sum_, table, filled_to.get(sum_))
@@ -205,5 +205,14 @@ def unjudged_keys(grouping: Grouping) -> tuple[str, ...]:
 
 
 def order_of(sum_: Sum) -> tuple[str, str, str]:
-    """Returns the sum's key in the table of totals, which is also the order of its row locks."""
+    """Returns the sum's key in the table of totals."""
     return sum_.grouping, sum_.meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)
+
+
+def lock_order(sum_: Sum) -> tuple[bool, str, str, str]:
+    """Returns the place of a sum in the order in which every transaction locks the rows of totals.
+
+    Those that many callers share come last, because all analyzers add to them: a flush holds them from there
+    to its commit only.
+    """
+    return grouping_of(sum_.grouping).is_shared, *order_of(sum_)

@@ -19,7 +19,7 @@ from analyzer.core.judging.judge import judge_changed
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.totals import Sum, order_of
+from analyzer.core.judging.totals import Sum, lock_order
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms, instant, millis
 from analyzer.store.database.schema import plans as plans_table
@@ -97,7 +97,7 @@ def _judge_callers(db: sa.Connection, judge: Judge, before: Limits, callers: Col
             series[sum_] = keys
     stored = [
         one
-        for sum_ in sorted(series, key=order_of)
+        for sum_ in sorted(series, key=lock_order)
         for one in held_of_keys(db, sum_, _windows_s(sum_, now_s), series[sum_], judge.catalog)
     ]
     standings = with_slots(db, [one.standing for one in stored], judge.catalog, now_s)

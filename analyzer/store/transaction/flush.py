@@ -22,7 +22,7 @@ from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.totals import Growth, SeenValues, Sum, growth_of, order_of, values_of
+from analyzer.core.judging.totals import Growth, SeenValues, Sum, growth_of, lock_order, values_of
 from analyzer.core.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database.clock import instant
@@ -172,7 +172,7 @@ class SqlFlush:
         counted = self._decided(counted, plan)
         growth: dict[Sum, Growth | SeenValues] = {**growth_of(plan.policies_of, counted.tables, filling)}
         if seen := values_of(plan.policies_of, counted.distinct):
-            growth = {sum_: (growth | seen)[sum_] for sum_ in sorted({*growth, *seen}, key=order_of)}
+            growth = {sum_: (growth | seen)[sum_] for sum_ in sorted({*growth, *seen}, key=lock_order)}
         of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
         shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
         now_s, directory = int(now.timestamp()), self._plan_row.directory

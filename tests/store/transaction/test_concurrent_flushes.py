@@ -19,9 +19,21 @@ from analyzer.core.judging.windows import window_at
 from analyzer.core.model import CountRow, Partition
 from analyzer.store.database.schema import buckets
 from analyzer.store.transaction import lock_feed
+from analyzer.store.transaction.catalog import load
+from analyzer.store.transaction.judgement.totals import StoredTotal, held
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Change
-from tests.store.flushing import a_row, counts, feed_changes, now_s, plan, quota, run_together
+from tests.store.flushing import (
+    a_row,
+    counts,
+    feed_changes,
+    flush,
+    now_s,
+    plan,
+    quota,
+    run_together,
+    wait_for_waiters,
+)
 from tests.support.stored_counts import put_counts
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -81,6 +93,39 @@ def race(new_engine: NewEngine, judge: Judge, tries: int) -> Counter[str]:
 def test_two_analyzers_that_reach_a_limit_together_publish_one_lock(new_engine: NewEngine) -> None:
     seen = race(new_engine, by_totals, TRIES)
     assert seen == {f"user:{attempt:03}": 1 for attempt in range(TRIES)}
+
+
+def test_a_warden_and_a_flush_lock_totals_in_one_order(new_engine: NewEngine) -> None:
+    """A flush holds a caller's total, and goes on to that of an address, whose grouping's name comes first."""
+    engine, other = new_engine(), new_engine()
+    judged = plan(quota(100), quota(100, name="of an address", grouping="address"))
+    version = SqlStore(engine, "analyzer").activate(judged)
+    at_s = now_s(engine)
+    rows = [a_row(1, at_s), a_row(1, at_s, "192.0.2.1")._replace(grouping="address")]
+    flush(SqlStore(engine, "analyzer"), judged, rows, version)
+    with engine.begin() as db:
+        catalog = load(db)
+    wanted = [
+        TotalKey(sum_, row.key, "", window_at(sum_.window, at_s))
+        for sum_ in judged.policies_of
+        for row in rows
+        if row.grouping == sum_.grouping
+    ]
+    caller, address = sorted(wanted, key=lambda total: total.sum.grouping, reverse=True)
+    held_by_warden: list[StoredTotal] = []
+
+    def judge_both() -> None:
+        with other.begin() as db:
+            held_by_warden.extend(held(db, wanted, catalog))
+
+    with engine.begin() as db:
+        assert held(db, [caller], catalog)
+        warden = threading.Thread(target=judge_both)
+        warden.start()
+        wait_for_waiters(other, 1)
+        assert held(db, [address], catalog), "the warden waits for the caller's total, and holds nothing yet"
+    warden.join()
+    assert [one.standing.total for one in held_by_warden] == [caller, address]
 
 
 def test_without_a_row_that_both_lock_neither_sees_the_limit(new_engine: NewEngine) -> None:

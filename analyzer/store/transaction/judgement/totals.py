@@ -27,7 +27,7 @@ from analyzer.core.judging.totals import (
     Sum,
     TotalKey,
     ValueRow,
-    order_of,
+    lock_order,
     unjudged_keys,
 )
 from analyzer.core.judging.windows import Rolling, window_at
@@ -200,7 +200,10 @@ def set_next(
 
 
 def held(db: sa.Connection, wanted: Iterable[TotalKey], catalog: Catalog) -> list[StoredTotal]:
-    """Returns those of the `wanted` totals that exist, and blocks flushes of their series until commit."""
+    """Returns those of the `wanted` totals that exist, and blocks flushes of their series until commit.
+
+    Rows are locked in the order in which flushes lock them.
+    """
     of_sum: dict[Sum, list[tuple[int, str, str]]] = {}
     for total in sorted(set(wanted), key=_sort_key):
         of_sum.setdefault(total.sum, []).append((total.window.start_s, total.key, total.resource))
@@ -256,7 +259,7 @@ def _stored(sum_: Sum, row: sa.Row[Any]) -> StoredTotal:
 
 
 def _sort_key(total: TotalKey) -> tuple[Any, ...]:
-    return (*order_of(total.sum), total.window.start_s, total.key, total.resource)
+    return (*lock_order(total.sum), total.window.start_s, total.key, total.resource)
 
 
 def _add_used(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
