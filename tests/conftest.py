@@ -58,7 +58,7 @@ def _logging_as_before() -> Iterator[None]:
     """Takes back what a command that ran in this process set up.
 
     Its handler writes to the stream of that command, which is closed by then: each later record of the same
-    process, of any thread, would print a traceback into whatever another test reads.
+    process, of any thread, would print a traceback into the output that another test reads.
     """
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analyzer.core.judging.caller_limits import Subject
     from analyzer.core.judging.policies import OverrideKind, Policy
-    from analyzer.store.operations.caller_changes import StoredOverride
+    from analyzer.store.operations.caller_changes import OverrideRequest, StoredOverride
 
 DAYS_MAX = 100 * 366  # more is probably a typing error
 
@@ -154,6 +154,18 @@ def fields_of(override: StoredOverride) -> dict[str, Any]:
         "reason": override.reason,
         "who": override.who,
     }
+
+
+def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: bool) -> None:
+    """Stores an override, and says what it is and which locks it has changed."""
+    from analyzer.cli.operator import operator_name
+    from analyzer.cli.output import outcome
+    from analyzer.store.operations.caller_changes import add_override, in_words
+    from analyzer.store.transaction.lock_feed import new_mark
+
+    stored, changes = add_override(engine, asked, operator_name(), why, new_mark)
+    sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {describe_changes(changes)}"
+    outcome(sentence, fields_of(stored) | count_changes(changes), as_json=as_json)
 
 
 def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: str, *, as_json: bool) -> None:

@@ -112,10 +112,10 @@ def at_version(engine: sa.Engine) -> int:
         return int(db.execute(sa.select(feed.c.version)).scalar_one())
 
 
-def run_together(*acts: Callable[[], object]) -> list[BaseException | object]:
+def run_together(*acts: Callable[[], object]) -> list[Any]:
     """Runs each act in a thread, all at the same time; returns what they return or raise."""
     barrier = threading.Barrier(len(acts))
-    answers: list[BaseException | object] = [None] * len(acts)
+    answers: list[Any] = [None] * len(acts)
 
     def perform(number: int, act: Callable[[], object]) -> None:
         barrier.wait()

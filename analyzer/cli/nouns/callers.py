@@ -15,11 +15,11 @@ from analyzer.cli.override_options import (
     EndOption,
     ForOption,
     PolicyOption,
+    add_one,
     amount_of,
     count_changes,
     describe_changes,
     end_ms,
-    fields_of,
     policy_of,
     require_caller,
 )
@@ -179,18 +179,13 @@ def grant(
     if not amount.startswith("+"):
         raise usage_error(f"{amount}: write a plus sign in front, +{amount}: it is added to the limit")
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.cli.operator import operator_name
-        from analyzer.cli.output import outcome
         from analyzer.core.judging.caller_limits import Subject
-        from analyzer.store.operations.caller_changes import OverrideRequest, add_override, in_words
-        from analyzer.store.transaction.lock_feed import new_mark
+        from analyzer.store.operations.caller_changes import OverrideRequest
 
         judged = policy_of(engine, policy)
         granted = amount_of(judged, "+AMOUNT", amount.removeprefix("+"))
         asked = OverrideRequest("grant", Subject("caller", name), judged.name, granted, until_ms=ends)
-        stored, changes = add_override(engine, asked, operator_name(), reason, new_mark)
-        sentence = f"{stored.id}: {in_words(stored)}; {describe_changes(changes)}"
-        outcome(sentence, fields_of(stored) | count_changes(changes), as_json=json)
+        add_one(engine, asked, reason, as_json=json)
 
 
 def checked(profile: Profile, where: str) -> Profile:

@@ -16,13 +16,11 @@ from analyzer.cli.override_options import (
     FromOption,
     PolicyOption,
     TenantOption,
+    add_one,
     amount_of,
     begin_ms,
-    count_changes,
-    describe_changes,
     end_ms,
     end_one,
-    fields_of,
     policy_of,
     show_overrides,
     subject_of,
@@ -65,17 +63,12 @@ def add(
     subject, why = subject_of(caller, tenant), require_reason(reason)
     begins, ends = begin_ms(from_), end_ms(until, for_)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.cli.operator import operator_name
-        from analyzer.cli.output import outcome
-        from analyzer.store.operations.caller_changes import OverrideRequest, add_override, in_words
-        from analyzer.store.transaction.lock_feed import new_mark
+        from analyzer.store.operations.caller_changes import OverrideRequest
 
         judged = policy_of(engine, policy)
         amount = amount_of(judged, "--limit", limit)
         asked = OverrideRequest("limit", subject, judged.name, amount, begins, ends)
-        stored, changes = add_override(engine, asked, operator_name(), why, new_mark)
-        sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {describe_changes(changes)}"
-        outcome(sentence, fields_of(stored) | count_changes(changes), as_json=json)
+        add_one(engine, asked, why, as_json=json)
 
 
 @app.command("list")

@@ -45,6 +45,17 @@ class Circumstances(NamedTuple):
         return int(self.now.timestamp())
 
 
+class Needs(NamedTuple):
+    """What the judgement of a policy depends on, besides totals, locks and the time."""
+
+    ended_locks_s: int = 0  # how long ended locks of the series are remembered; 0: not needed
+    limit_notices: bool = False  # when the notice that its limit is reached was raised
+    addresses: bool = False  # of a network: what each of its addresses has
+
+
+NOTHING_ELSE = Needs()
+
+
 class Wait(NamedTuple):
     """A total that must be judged again at this time, grown or not, and what holds until then."""
 

@@ -16,7 +16,7 @@ from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import LoadShare, Policy, Surge
+from analyzer.core.judging.policies import Policy
 from analyzer.core.judging.totals import Standing, TotalKey, is_judged
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
@@ -134,9 +134,9 @@ def judge_changed(
 
 
 def _stays(plan: Plan, at: LockKey, limits: OwnPolicies | None) -> bool:
-    """Whether a lock is one of a surge or a share whose series is not exempt: no limit of it can change."""
+    """Whether a lock lasts for its time, because of its kind, and its series is not exempt."""
     policy = plan.policy(at.policy)
-    if not isinstance(policy, Surge | LoadShare):
+    if policy is None or not kind_of(policy).locks_last:
         return False
     return limits is None or limits.policy_for(policy, at.key) is not None
 

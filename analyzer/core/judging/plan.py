@@ -23,7 +23,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_RESOURCE, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, grouping_of
 from analyzer.core.counting.meters import (
     DISTINCT,
     JOIN_NAMES,
@@ -34,7 +34,7 @@ from analyzer.core.counting.meters import (
     with_requests,
 )
 from analyzer.core.judging.kinds import KINDS, kind_of
-from analyzer.core.judging.policies import Policy, Quota, StatedOverride, Surge
+from analyzer.core.judging.policies import Policy, Quota, StatedOverride
 from analyzer.core.judging.rolling import growth_to
 from analyzer.core.judging.totals import NEVER, Standing, Sum, order_of
 from analyzer.core.judging.windows import Calendar, Rolling
@@ -100,13 +100,11 @@ class Plan:
 
     @cached_property
     def addresses_of(self) -> Mapping[Sum, Sum]:
-        """The sum of the addresses of each network, of which only slots are kept, for surges by network."""
+        """The sum of the addresses of each network, of which only slots are kept, where a policy needs it."""
         return {
             sum_: Sum(sum_.grouping + BY_ADDRESS, sum_.meter, sum_.window, role="address")
             for sum_, policies in self.policies_of.items()
-            if grouping_of(sum_.grouping).scope == "range" and not sum_.grouping.endswith(BY_RESOURCE)
-            if any(isinstance(policy, Surge) for policy in policies)
-            if sum_.join != DISTINCT
+            if any(kind_of(policy).needs(policy).addresses for policy in policies)
         }
 
     @cached_property

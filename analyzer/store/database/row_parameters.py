@@ -111,6 +111,22 @@ def insert_given(
     return insert_into(dialect, table).from_select(list(names), sa.select(*selected).where(sa.true()))
 
 
+@lru_cache(maxsize=STATEMENTS_MAX)
+def store_given(dialect: str, columns: tuple[sa.Column[Any], ...]) -> Any:
+    """Returns an INSERT of given rows that replaces those that exist, to be executed with `as_parameters`."""
+    table = columns[0].table
+    added = insert_given(dialect, table, [column.name for column in columns])
+    changed = {one.name: added.excluded[one.name] for one in columns if not one.primary_key}
+    return added.on_conflict_do_update(index_elements=table.primary_key, set_=changed)
+
+
+@lru_cache(maxsize=STATEMENTS_MAX)
+def delete_given(dialect: str, columns: tuple[sa.Column[Any], ...]) -> sa.Delete:
+    """Returns a DELETE of rows by given values of these columns, to be executed with `as_parameters`."""
+    given = rows_given(dialect, columns)
+    return sa.delete(columns[0].table).where(sa.tuple_(*columns).in_(sa.select(*given.c)))
+
+
 def _joined(columns: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
     """Returns a separator that occurs in none of the texts, and each column joined by it."""
     separator = SEPARATOR

@@ -18,7 +18,6 @@ from analyzer.core.judging.caller_limits import Limits, Subject
 from analyzer.core.judging.judge import judge_changed
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.totals import Sum, lock_order
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms, instant, millis
@@ -121,9 +120,9 @@ def _steps(
 ) -> list[Step]:
     """Returns the steps after which the locks of these policies agree with the totals of open windows.
 
-    Without those of surges, which stay for their time.
+    Without those that last for their time.
     """
-    judged = [policy for policy in plan.policies if policy.name in names and not isinstance(policy, Surge)]
+    judged = [policy for policy in plan.policies if policy.name in names and not kind_of(policy).locks_last]
     by_sum: dict[Sum, list[str]] = {}
     for policy in judged:
         by_sum.setdefault(kind_of(policy).sum_of(policy), []).append(policy.name)

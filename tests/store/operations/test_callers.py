@@ -278,7 +278,10 @@ def test_rolling_quotas_follow_and_surges_last_for_their_time(engine: sa.Engine,
     both = plan_of([], [], [rolling, Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(900,))])
     here = Installation(engine, store, both)
     here.count(70)
-    names = lambda: {policy for _, policy in locked(engine)}  # noqa: E731
+
+    def names() -> set[str]:
+        return {policy for _, policy in locked(engine)}
+
     assert names() == {"flood"}
     asked = OverrideRequest("limit", Subject("caller", ACME), "hourly", 50)
     callers.add_override(engine, asked, "ann", "", new_mark)

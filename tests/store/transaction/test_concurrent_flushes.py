@@ -96,7 +96,7 @@ def test_two_analyzers_that_reach_a_limit_together_publish_one_lock(new_engine: 
 
 
 def test_a_warden_and_a_flush_lock_totals_in_one_order(new_engine: NewEngine) -> None:
-    """A flush holds a caller's total, and goes on to that of an address, whose grouping's name comes first."""
+    """A flush holds a caller's total, and then takes that of an address, whose name comes first."""
     engine, other = new_engine(), new_engine()
     judged = plan(quota(100), quota(100, name="of an address", grouping="address"))
     version = SqlStore(engine, "analyzer").activate(judged)

@@ -182,7 +182,7 @@ def test_of_analyzers_that_reach_a_threshold_together_one_raises_its_notice(
     stores = [SqlStore(new_engine(), f"analyzer {number}") for number in range(4)]
     at_s = now_s(engine)
     answers = run_together(*(lambda at=one: raise_by(at, by_plan, a_row(3, at_s)) for one in stores))
-    raised = [notice for answer in answers for notice in answer]  # type: ignore[attr-defined]
+    raised = [notice for answer in answers for notice in answer]
     assert thresholds(raised) == [(ACME, 500), (ACME, 800), (ACME, 1_000)] == stored(engine)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.circumstances import NOTHING_ELSE, Circumstances, Needs, Wait
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.kinds import quota, share, surge
 from analyzer.core.judging.policies import LoadShare, Policy, Quota, RollingQuota, Surge
@@ -30,6 +30,8 @@ class Kind(NamedTuple):
         notices: Returns the notices of the thresholds that a series has reached by its total, those raised
             before among them.
         describe: Returns the policy as a phrase.
+        needs: Returns what the judgement depends on besides totals and locks.
+        locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
     """
@@ -40,6 +42,8 @@ class Kind(NamedTuple):
     judge: Callable[[Any, Standing, Lock | None, Circumstances], Lock | Wait | None]
     notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
     describe: Callable[[Any], str]
+    needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
+    locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
 
 
@@ -56,11 +60,21 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.judge_calendar,
         quota.calendar_notices,
         quota.describe,
+        quota.needs,
     ),
     RollingQuota.kind: Kind(
         RollingQuota, quota.sum_of, quota.thresholds, quota.judge_rolling, no_notices, quota.describe
     ),
-    Surge.kind: Kind(Surge, surge.sum_of, surge.thresholds, surge.judge_surge, no_notices, surge.describe),
+    Surge.kind: Kind(
+        Surge,
+        surge.sum_of,
+        surge.thresholds,
+        surge.judge_surge,
+        no_notices,
+        surge.describe,
+        surge.needs,
+        locks_last=True,
+    ),
     LoadShare.kind: Kind(
         LoadShare,
         share.sum_of,
@@ -68,7 +82,8 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         share.judge_share,
         no_notices,
         share.describe,
-        share.whole_of,
+        locks_last=True,
+        whole_of=share.whole_of,
     ),
 }
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
-from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.core.judging.earned_notices import WHOLE, Notice, amount_at, notice_key, percent
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
@@ -35,6 +35,11 @@ def thresholds(policy: AnyQuota) -> tuple[int, ...]:
         return (policy.limit,)
     noticed = {amount_at(policy.limit, threshold) for threshold in policy.thresholds}
     return tuple(sorted({*noticed, policy.locks_at} - {NEVER}))
+
+
+def needs(policy: Quota) -> Needs:
+    """A grace of time begins with the notice that the limit is reached."""
+    return Needs(limit_notices=policy.grace_given.time_s > 0)
 
 
 def judge_calendar(

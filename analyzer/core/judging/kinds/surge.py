@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
-from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.counting.meters import DISTINCT
+from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
     counted_text,
@@ -34,6 +35,15 @@ def sum_of(policy: Surge) -> Sum:
 def thresholds(policy: Surge) -> tuple[int, ...]:
     """Values of the sum at which the policy must be judged."""
     return (policy.limit,)
+
+
+def needs(policy: Surge) -> Needs:
+    """A duration that escalates depends on earlier locks, a lock on a network on each of its addresses."""
+    is_of_network = grouping_of(policy.per).scope == "range" and not policy.per.endswith(BY_RESOURCE)
+    return Needs(
+        ended_locks_s=policy.forget_after_s if len(policy.lock_for_s) > 1 else 0,
+        addresses=is_of_network and policy.meter_join != DISTINCT,
+    )
 
 
 def judge_surge(

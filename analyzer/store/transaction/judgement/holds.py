@@ -9,13 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.judging.circumstances import Hold
-from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.row_parameters import delete_given, in_parts, rows_given, store_given
 from analyzer.store.database.schema import holds
 from gatekeeper.model import LockKey
 
 KEPT_MS = 3_600_000  # after the last look: of policies and series that are gone
-KEY = [holds.c[name] for name in ("scope", "key", "resource", "policy")]
-COLUMNS = [*KEY, holds.c.since_ms, holds.c.seen_ms]
+KEY = (holds.c.scope, holds.c.key, holds.c.resource, holds.c.policy)
+COLUMNS = (*KEY, holds.c.since_ms, holds.c.seen_ms)
 
 
 def stored(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Hold]:
@@ -31,12 +31,12 @@ def replace(db: sa.Connection, before: Collection[LockKey], found: Mapping[LockK
     """Stores the holds that a look found, and deletes those of `before` that it did not."""
     gone = sorted(key for key in before if key not in found)
     for given in in_parts(db.dialect.name, KEY, gone):
-        db.execute(_delete(db.dialect.name), given)
+        db.execute(delete_given(db.dialect.name, KEY), given)
     rows = sorted(
         [*key, round(hold.since_s * 1000), round(hold.seen_s * 1000)] for key, hold in found.items()
     )
     for given in in_parts(db.dialect.name, COLUMNS, rows):
-        db.execute(_store(db.dialect.name), given)
+        db.execute(store_given(db.dialect.name, COLUMNS), given)
 
 
 def outdated(now_ms: int) -> sa.ColumnElement[bool]:
@@ -49,16 +49,3 @@ def _stored(dialect: str) -> sa.Select[Any]:
     wanted = rows_given(dialect, KEY)
     match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
     return sa.select(*COLUMNS).join_from(wanted, holds, match)
-
-
-@lru_cache
-def _store(dialect: str) -> Any:
-    added = insert_given(dialect, holds, [column.name for column in COLUMNS])
-    changed = {"since_ms": added.excluded.since_ms, "seen_ms": added.excluded.seen_ms}
-    return added.on_conflict_do_update(index_elements=holds.primary_key, set_=changed)
-
-
-@lru_cache
-def _delete(dialect: str) -> sa.Delete:
-    wanted = rows_given(dialect, KEY)
-    return sa.delete(holds).where(sa.tuple_(*KEY).in_(sa.select(*wanted.c)))

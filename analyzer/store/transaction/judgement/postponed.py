@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.circumstances import Wait
 from analyzer.core.judging.totals import Sum, TotalKey
 from analyzer.core.judging.windows import window_at
-from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.row_parameters import delete_given, in_parts, store_given
 from analyzer.store.database.schema import postponed
 from analyzer.store.transaction.catalog import Catalog
 
 AT_ONCE = 1_000  # judged in one transaction
-KEY = [postponed.c[name] for name in ("sum", "window_s", "key", "resource")]
-COLUMNS = [*KEY, postponed.c.due_ms, postponed.c.is_behind]
+KEY = (postponed.c.sum, postponed.c.window_s, postponed.c.key, postponed.c.resource)
+COLUMNS = (*KEY, postponed.c.due_ms, postponed.c.is_behind)
 
 
 def store(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog) -> None:
@@ -30,7 +28,7 @@ def store(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog)
         for total, wait in waiting.items()
     )
     for given in in_parts(db.dialect.name, COLUMNS, rows):
-        db.execute(_store(db.dialect.name), given)
+        db.execute(store_given(db.dialect.name, COLUMNS), given)
 
 
 def has_due(db: sa.Connection, now_ms: int) -> bool:
@@ -62,21 +60,8 @@ def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[T
 def forget(db: sa.Connection, totals: Sequence[TotalKey], catalog: Catalog) -> None:
     """Deletes the rows of totals that are being judged; the transaction holds the rows of these totals."""
     for given in in_parts(db.dialect.name, KEY, sorted(_row(total, catalog) for total in totals)):
-        db.execute(_forget(db.dialect.name), given)
+        db.execute(delete_given(db.dialect.name, KEY), given)
 
 
 def _row(total: TotalKey, catalog: Catalog) -> list[int | str]:
     return [catalog.sum_number(total.sum), total.window.start_s, total.key, total.resource]
-
-
-@lru_cache
-def _store(dialect: str) -> Any:
-    added = insert_given(dialect, postponed, [column.name for column in COLUMNS])
-    changed = {"due_ms": added.excluded.due_ms, "is_behind": added.excluded.is_behind}
-    return added.on_conflict_do_update(index_elements=postponed.primary_key, set_=changed)
-
-
-@lru_cache
-def _forget(dialect: str) -> sa.Delete:
-    given = rows_given(dialect, KEY)
-    return sa.delete(postponed).where(sa.tuple_(*KEY).in_(sa.select(*given.c)))

@@ -180,17 +180,9 @@ def _address_sums(
 
 @lru_cache
 def _sums_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
-    given = rows_given(dialect, [table.c.key])
-    return (
-        sa.select(table.c.key, table.c.resource, bounded_sum(table.c.value))
-        .select_from(given.join(table, table.c.key == given.c.key))
-        .where(
-            table.c.sum == sa.bindparam("number"),
-            table.c.slot_s > sa.bindparam("from_s", type_=sa.BigInteger),
-            table.c.slot_s < sa.bindparam("until_s", type_=sa.BigInteger),
-        )
-        .group_by(table.c.key, table.c.resource)
-    )
+    columns = (table.c.key, table.c.resource)
+    wanted = sa.select(*columns, bounded_sum(table.c.value))
+    return wanted.select_from(_given_slots(dialect, table, ["key"])).group_by(*columns)
 
 
 def _whole_of(plan: Plan, total: TotalKey) -> TotalKey | None:
@@ -229,18 +221,21 @@ def _read(
 
 @lru_cache
 def _slots_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
-    given = rows_given(dialect, [table.c[name] for name in SERIES])
-    is_given = sa.and_(*(table.c[name] == given.c[name] for name in SERIES))
-    return sa.select(*(table.c[name] for name in (*SERIES, "slot_s", "value"))).select_from(
-        given.join(
-            table,
-            sa.and_(
-                table.c.sum == sa.bindparam("number"),
-                is_given,
-                table.c.slot_s > sa.bindparam("from_s", type_=sa.BigInteger),
-                table.c.slot_s < sa.bindparam("until_s", type_=sa.BigInteger),
-            ),
-        )
+    wanted = sa.select(*(table.c[name] for name in (*SERIES, "slot_s", "value")))
+    return wanted.select_from(_given_slots(dialect, table, SERIES))
+
+
+def _given_slots(dialect: str, table: sa.Table, by: Sequence[str]) -> sa.Join:
+    """Returns the slots of a sum between two times, of the series that are given by these columns."""
+    given = rows_given(dialect, [table.c[name] for name in by])
+    return given.join(
+        table,
+        sa.and_(
+            table.c.sum == sa.bindparam("number"),
+            *(table.c[name] == given.c[name] for name in by),
+            table.c.slot_s > sa.bindparam("from_s", type_=sa.BigInteger),
+            table.c.slot_s < sa.bindparam("until_s", type_=sa.BigInteger),
+        ),
     )
 
 

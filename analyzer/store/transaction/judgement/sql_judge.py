@@ -19,7 +19,6 @@ from analyzer.core.judging.judge import judge, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Quota, Surge
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
 from analyzer.store.database.clock import millis
@@ -118,18 +117,17 @@ class Judge(NamedTuple):
     def _notified_s(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[NoticeKey, float]:
         keys = [
             notice_key(policy.name, one.total, WHOLE)
-            for policy in self.plan.policies
-            if isinstance(policy, Quota) and policy.grace_given.time_s
             for one in standings
-            if one.total.sum == kind_of(policy).sum_of(policy)
+            for policy in self.plan.policies_of.get(one.total.sum, ())
+            if kind_of(policy).needs(policy).limit_notices
         ]
         return stored_notices.raised_s(db, keys)
 
     def _offences(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, int]:
         found: dict[LockKey, int] = {}
         for policy in self.plan.policies:
-            if isinstance(policy, Surge) and len(policy.lock_for_s) > 1:
+            if ended_s := kind_of(policy).needs(policy).ended_locks_s:
                 sum_ = kind_of(policy).sum_of(policy)
                 keys = [lock_key(policy, one.total) for one in standings if one.total.sum == sum_]
-                found |= lock_history.ended_locks(db, keys, policy.forget_after_s)
+                found |= lock_history.ended_locks(db, keys, ended_s)
         return found
