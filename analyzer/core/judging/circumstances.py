@@ -46,7 +46,7 @@ class Circumstances(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What the judgement of a policy depends on, besides totals, locks and the time."""
+    """The facts that the judgement of a policy depends on, besides totals, locks and the time."""
 
     ended_locks_s: int = 0  # how long ended locks of the series are remembered; 0: not needed
     limit_notices: bool = False  # when the notice that its limit is reached was raised
