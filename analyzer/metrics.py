@@ -127,6 +127,12 @@ FAILING_JOBS = Metric(
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
+UNMET_LOCKS = Metric(
+    "gatelock_unmet_locks",
+    "gauge",
+    "Locks that no gate has met although requests of their callers still count, 100 at most; up to a minute "
+    "old, and absent where gates do not report all that they meet. `gatelock gates locks` names them.",
+)
 SUSPENDED = Metric(
     "gatelock_suspended", "gauge", "1 while `gatelock locks suspend` keeps every gate open, otherwise 0."
 )
@@ -147,6 +153,7 @@ class Measurements(NamedTuple):
     since_loop_s: float | None
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
+    unmet_locks: int | None
     feed_version: int | None
     suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
@@ -261,6 +268,7 @@ class _Collector(Collector):
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(FAILING_JOBS, {(name,): 1 for name in now.failing_jobs})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
+        yield _gauge(UNMET_LOCKS, {(): now.unmet_locks})
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(WAITING, {(): now.waiting_judgements})
         yield _gauge(FEED_VERSION, {(): now.feed_version})

@@ -19,6 +19,7 @@ from analyzer.web.authentication import Authenticator
 from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
 
+UNMET_KEPT_S = 60.0  # counting them reads the requests of up to a hundred callers
 HIDDEN = "details are in the log, and here for a request with a token"
 
 
@@ -29,6 +30,7 @@ class AppState:
     health: Health
     source_problems: Callable[[], Mapping[str, str]]  # may be called by any thread
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
+    count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
     required_revision: str  # of the tables, by this program
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
@@ -37,6 +39,7 @@ def create_app(state: AppState) -> FastAPI:
     """Returns an application with the endpoints of health and metrics."""
     app = FastAPI(title="Gatelock", openapi_url=None, redirect_slashes=False)
     status_reader = SingleFlight(state.read_status)
+    unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
     health = state.health
 
     @app.get("/livez")
@@ -73,8 +76,10 @@ def create_app(state: AppState) -> FastAPI:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Returns all metrics; paths of files only for a request that may read the locks."""
-        (status, problems), has_details = await asyncio.gather(
-            _status_and_problems(state, status_reader), state.authenticator.allows("read", request)
+        (status, problems), unmet_locks, has_details = await asyncio.gather(
+            _status_and_problems(state, status_reader),
+            _unless_away(unmet_counter),
+            state.authenticator.allows("read", request),
         )
         measurements = Measurements(
             lags=health.current_lags,
@@ -84,6 +89,7 @@ def create_app(state: AppState) -> FastAPI:
             since_loop_s=health.since_loop_s,
             problems=problems.keys(),
             active_locks=None if status is None else status.active_locks,
+            unmet_locks=unmet_locks,
             feed_version=None if status is None else status.feed_version,
             waiting_judgements=None if status is None else status.waiting_judgements,
             suspended=None if status is None else status.suspended_until is not None,
@@ -107,6 +113,14 @@ def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) 
                 at = "" if gap.position is None else f" at offset {gap.position}"
                 found[without_path(name)] = f"stopped{at}: {gap.kind}"
     return found
+
+
+async def _unless_away(counter: SingleFlight[int | None]) -> int | None:
+    """Returns the number; None while the database is away, which the status tells."""
+    try:
+        return await counter.get()
+    except (AnalyzerError, TimeoutError):
+        return None
 
 
 async def _status_and_problems(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,21 +18,29 @@ T = TypeVar("T")
 class SingleFlight(Generic[T]):
     """Calls a blocking function in a thread; callers that come while it runs share its result or error.
 
-    With a call for each caller, a database that hangs would keep the last of them waiting for minutes.
+    With a call for each caller, a database that hangs would keep the last of them waiting for minutes. A
+    result is returned for `kept_s` seconds after its call began; an error is not kept.
     """
 
-    def __init__(self, call: Callable[[], T]) -> None:
+    def __init__(self, call: Callable[[], T], kept_s: float = 0.0) -> None:
         self._call = call
+        self._kept_s = kept_s
         self._running: asyncio.Future[T] | None = None
+        self._began_s = 0.0
 
     async def get(self) -> T:
         """Returns or raises what the function does. Raises TimeoutError when it takes too long."""
-        if self._running is None or self._running.done():
-            self._running = run_in_thread(self._call)
+        running = self._running
+        if running is None or (running.done() and not self._is_kept(running)):
+            running = self._running = run_in_thread(self._call)
+            self._began_s = time.monotonic()
         try:
-            return await asyncio.wait_for(asyncio.shield(self._running), TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.shield(running), TIMEOUT_S)
         except TimeoutError:
             raise TimeoutError(f"the database has not answered for {TIMEOUT_S:g} s") from None
+
+    def _is_kept(self, done: asyncio.Future[T]) -> bool:
+        return done.exception() is None and time.monotonic() - self._began_s < self._kept_s
 
 
 def run_in_thread(call: Callable[[], T]) -> asyncio.Future[T]:

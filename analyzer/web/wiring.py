@@ -17,6 +17,7 @@ from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.gate_reports import gate_owners, store_statuses
 from analyzer.store.reports.refused_clients import store_refusals
 from analyzer.store.reports.status import installation_status
+from analyzer.store.reports.unmet_locks import number_of_unmet_locks
 from analyzer.store.transaction.notify import listening
 from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import (
@@ -63,7 +64,16 @@ def web_application(
         authenticator = Authenticator(
             partial(stored_tokens, engine), time.monotonic, connections.admitted, _on_refused(engine, health)
         )
-        app = create_app(AppState(health, source_problems, read_status, head(), authenticator))
+        app = create_app(
+            AppState(
+                health,
+                source_problems,
+                read_status,
+                partial(number_of_unmet_locks, engine),
+                head(),
+                authenticator,
+            )
+        )
         add_locks_endpoint(app, feed, authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)

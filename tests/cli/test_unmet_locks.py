@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.model import CountRow
+from analyzer.store.reports.unmet_locks import number_of_unmet_locks
 from analyzer.store.transaction import lock_feed
 from gatekeeper.model import SUSPENSION, Lock, LockHits, Set
 from tests.cli.test_doctor import findings, make_healthy
@@ -67,6 +68,7 @@ def test_a_lock_that_no_gate_has_met_is_named_while_its_caller_is_still_counted(
         listed = gatelock("locks", "list", *more)
         assert (listed.exit_code, listed.stderr) == (0, f"{SENTENCE}\n")
     assert gatelock("locks", "list", "--caller", ANN).stderr == ""
+    assert number_of_unmet_locks(engine) == 1
 
 
 def test_without_any_gate_the_lock_is_named_too(gatelock: Gatelock, engine: sa.Engine) -> None:
@@ -101,6 +103,7 @@ def test_a_lock_is_not_named(gatelock: Gatelock, engine: sa.Engine, case: str) -
             lock_feed.publish(db, [Set(off)], "off")
     if case == "more":
         report(engine, gate_status(more=(1, 1)))
+    assert number_of_unmet_locks(engine) == (None if case == "more" else 0)
     assert gatelock("gates", "locks").exit_code == 0
     assert "no gate has met" not in gatelock("locks", "list").stderr
     assert "no gate has met" not in gatelock("doctor").output

@@ -56,6 +56,8 @@ class World:
     )
     database_answers: threading.Event = field(default_factory=threading.Event)
     database_reads: int = 0
+    unmet_locks: int | Exception | None = 3
+    unmet_counts: int = 0
 
     def __post_init__(self) -> None:
         self.database_answers.set()
@@ -67,6 +69,22 @@ class World:
         if isinstance(self.status, Exception):
             raise self.status
         return self.status
+
+    def count_unmet_locks(self) -> int | None:
+        self.unmet_counts += 1
+        if isinstance(self.unmet_locks, Exception):
+            raise self.unmet_locks
+        return self.unmet_locks
+
+    def state(self, authenticator: Authenticator) -> AppState:
+        return AppState(
+            self.health,
+            lambda: self.source_problems,
+            self.read_status,
+            self.count_unmet_locks,
+            "head",
+            authenticator,
+        )
 
     def flush(self, *, seconds: float = 0.004, lags: dict[Partition, Lag] | None = None) -> None:
         """Reports a loop with a flush that set a lock, after which the warden ended that lock."""
@@ -95,10 +113,7 @@ def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
 def serving_to_a_token(world: World) -> Iterator[str]:
     """Yields the URL of a server that has a token with the scope read, gatelock_shop."""
     known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
-    state = AppState(
-        world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator(known)
-    )
-    with serving(create_app(state), ("127.0.0.1", 0)) as address:
+    with serving(create_app(world.state(an_authenticator(known))), ("127.0.0.1", 0)) as address:
         assert address is not None
         yield f"http://127.0.0.1:{address[1]}"
 
@@ -112,9 +127,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx2.Client]:
-    app = create_app(
-        AppState(world.health, lambda: world.source_problems, world.read_status, "head", an_authenticator())
-    )
+    app = create_app(world.state(an_authenticator()))
     with serving(app, ("127.0.0.1", 0)) as address:
         assert address is not None
         with plain_http.Client(base_url=f"http://127.0.0.1:{address[1]}", timeout=10) as client:
@@ -270,6 +283,7 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         ("gatelock_problems", (), 1),
         ("gatelock_problem", (("name", "database"),), 1),
         ("gatelock_active_locks", (("policy", "daily"),), 2),
+        ("gatelock_unmet_locks", (), 3),
         ("gatelock_feed_version", (), 57),
         ("gatelock_build_info", (("version", "1.2.3"),), 1),
     ]:
@@ -329,6 +343,20 @@ def test_metrics_of_the_process_do_not_need_the_database(world: World, client: h
     assert values["gatelock_problems", ()] == 1
     assert ("gatelock_flush_seconds_count", ()) in values
     assert not any(name in ("gatelock_active_locks", "gatelock_feed_version") for name, _ in values)
+
+
+def test_unmet_locks_are_counted_once_a_minute(world: World, client: httpx2.Client) -> None:
+    for _ in range(3):
+        assert samples(client.get("/metrics").text)["gatelock_unmet_locks", ()] == 3
+    assert world.unmet_counts == 1
+
+
+@pytest.mark.parametrize("unknown", [None, StoreAway("away")])
+def test_unmet_locks_that_are_not_known_are_left_out(
+    world: World, client: httpx2.Client, unknown: Exception | None
+) -> None:
+    world.unmet_locks = unknown
+    assert ("gatelock_unmet_locks", ()) not in samples(client.get("/metrics").text)
 
 
 def problems_of(client: httpx2.Client) -> dict[str, str]:
@@ -436,7 +464,7 @@ def test_an_unknown_host_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_stopping_closes_the_port_and_ends_the_thread(world: World) -> None:
-    app = create_app(AppState(world.health, dict, world.read_status, "head", an_authenticator()))
+    app = create_app(world.state(an_authenticator()))
     with plain_http.Client() as kept_alive:  # an idle connection must not delay it
         with serving(app, ("127.0.0.1", 0)) as address:
             assert address is not None

@@ -67,6 +67,31 @@ def test_a_caller_after_the_end_of_a_call_begins_another_one() -> None:
     assert asyncio.run(story()) == [1, 2]
 
 
+def test_a_result_is_kept_for_a_time_and_an_error_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(single_flight.time, "monotonic", lambda: now_s)
+    answers: list[int | Exception] = [1, 2, StoreAway("away"), 4]
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def story() -> None:
+        nonlocal now_s
+        flight = SingleFlight(call, kept_s=60)
+        assert [await flight.get(), await flight.get()] == [1, 1]
+        now_s = 61
+        assert await flight.get() == 2
+        now_s = 122
+        with pytest.raises(StoreAway):
+            await flight.get()
+        assert await flight.get() == 4
+
+    asyncio.run(story())
+
+
 def test_a_call_that_takes_too_long_is_a_time_out_and_still_the_only_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

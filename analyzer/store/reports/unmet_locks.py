@@ -13,8 +13,10 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import BY_RESOURCE
 from analyzer.core.counting.meters import REQUESTS, WIDTHS_S
+from analyzer.core.fleet.gate_health import living_gates, met_locks
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import reading
+from analyzer.store.reports.gate_reports import reporting_gates
 from analyzer.store.reports.status import locks_in_force, suspended_until
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 from gatekeeper.model import Lock, LockKey
@@ -58,6 +60,15 @@ def unmet_locks(
     candidates = list(_candidates(locks_in_force(engine, key, policy), met, now_s))
     counted = (UnmetLock(lock, _counted_since(engine, lock, now_s)) for lock in candidates)
     return [unmet for unmet in counted if unmet.requests]
+
+
+def number_of_unmet_locks(engine: sa.Engine) -> int | None:
+    """Returns how many locks no gate has met, of the gates that report; None if that is not known.
+
+    Raises StoreAway.
+    """
+    met = met_locks(living_gates(reporting_gates(engine)))
+    return None if met is None else len(unmet_locks(engine, met))
 
 
 def _candidates(locks: Iterator[Lock], met: Set[LockKey], now_s: float) -> Iterator[Lock]:
