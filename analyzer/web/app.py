@@ -39,7 +39,6 @@ def create_app(state: AppState) -> FastAPI:
     """Returns an application with the endpoints of health and metrics."""
     app = FastAPI(title="Gatelock", openapi_url=None, redirect_slashes=False)
     status_reader = SingleFlight(state.read_status)
-    unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
     health = state.health
 
     @app.get("/livez")
@@ -73,6 +72,14 @@ def create_app(state: AppState) -> FastAPI:
             }
         return JSONResponse(body, 503 if problems else 200)
 
+    _add_metrics(app, state, status_reader)
+    return app
+
+
+def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[InstallationStatus]) -> None:
+    unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
+    health = state.health
+
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Returns all metrics; paths of files only for a request that may read the locks."""
@@ -97,8 +104,6 @@ def create_app(state: AppState) -> FastAPI:
         )
         content, content_type = health.metrics.exposition(measurements, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
-
-    return app
 
 
 def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) -> dict[str, str]:
