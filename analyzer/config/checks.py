@@ -551,19 +551,17 @@ def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
 
 
 def _notices(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
-    """Faults of thresholds and graces, which quotas of calendar periods have."""
+    """Faults of policies that set no lock, and of thresholds and graces, which need a calendar period."""
     notifies = policy.soft or policy.action.does == "notify"
     if policy.soft and "action" in policy.model_fields_set and policy.action.does != "notify":
         yield KeyFault((*at, "soft"), "sets no lock, so the action has no effect", "remove one of the two")
     if notifies and policy.grace is not None:
         yield KeyFault((*at, "grace"), "has no effect: the policy sets no lock", "remove it")
     if policy.kind == "surge" or policy.window.rolling is not None:
-        named: list[str] = [key for key in ("notify", "soft", "grace") if key in policy.model_fields_set]
-        if policy.action.does == "notify":
-            named.append("action")
-        for key in named:
-            what = "needs a calendar period: a notice is raised once in each, and a rolling window has none"
-            yield KeyFault((*at, key), what, 'write window = { per = "day" }, or remove it')
+        for key in ("notify", "grace"):
+            if key in policy.model_fields_set:
+                what = "needs a calendar period, and a rolling window has none"
+                yield KeyFault((*at, key), what, 'write window = { per = "day" }, or remove it')
         return
     if policy.grace is None:
         return

@@ -15,6 +15,7 @@ from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import holds, locks, postponed
+from analyzer.store.reports.raised_notices import raised_notices
 from analyzer.store.reports.status import installation_status
 from tests.support.whole_loop import PART, World
 
@@ -110,6 +111,20 @@ def test_a_caller_with_more_than_its_share_is_refused_on_this_resource_until_it_
     load_s(world, 70, noisy=0, others=4)
     assert is_admitted(world)
     assert (count(world, locks), count(world, holds)) == (0, 0)
+
+
+def test_a_neighbour_that_is_only_watched_is_one_notice_as_long_as_it_lasts(
+    world: World, tmp_path: Path
+) -> None:
+    put_in_force(world, plan_with(tmp_path, action='"notify"'))
+    assert load_s(world, 150, noisy=4, others=4) == -1
+    (raised,) = raised_notices(world.engine)
+    assert (raised.notice.at.key, raised.notice.at.resource) == ("api_key:noisy", EXPORT)
+    assert raised.notice.used >= raised.notice.limit >= 60
+    assert raised.notice.detail.startswith("50 % of all requests of the resource in 1m, ")
+    load_s(world, 70, noisy=0, others=4)
+    assert (count(world, locks), count(world, holds)) == (0, 0)
+    assert world.gate.version == 0, "no gate was told anything"
 
 
 def test_a_lock_ends_although_the_caller_continues_because_refused_requests_do_not_count(

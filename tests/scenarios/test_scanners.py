@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import distinct_values, totals
+from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 
 ROUTES = [f"/items/{number}" for number in range(100)]
@@ -53,26 +50,12 @@ limit = 5
 window = { per = "day" }
 """
 
-NewWorld = Callable[[str], World]
+NewWorld = Callable[[str], World]  # by the policies
 
 
 @pytest.fixture
-def new_world(tmp_path: Path) -> Iterator[NewWorld]:
-    opened: list[World] = []
-
-    def open_world(policies: str) -> World:
-        url = f"sqlite:///{tmp_path}/gatelock.db"
-        upgrade(url)
-        (tmp_path / "gatelock.toml").write_text(SOURCE + policies)
-        world = World(url, InlineFlushes(), load(tmp_path / "gatelock.toml").plan())
-        opened.append(world)
-        world.gate.ready(1)
-        world.pass_s(1)
-        return world
-
-    yield open_world
-    for world in opened:
-        world.close()
+def new_world(open_world: OpenWorld) -> NewWorld:
+    return lambda policies: open_world(SOURCE + policies)
 
 
 def ask(world: World, key: str, path: str = "/", ip: str = "192.0.2.1") -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.settings import load
 from analyzer.core.model import Record
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import postponed, slots, totals
+from analyzer.store.reports.raised_notices import raised_notices
+from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 
 SOURCE = """
@@ -49,26 +47,12 @@ limit = 60
 window = { rolling = "6h" }
 """
 
-NewWorld = Callable[[str], World]
+NewWorld = Callable[[str], World]  # by the policies
 
 
 @pytest.fixture
-def new_world(tmp_path: Path) -> Iterator[NewWorld]:
-    opened: list[World] = []
-
-    def open_world(policies: str) -> World:
-        url = f"sqlite:///{tmp_path}/gatelock.db"
-        upgrade(url)
-        (tmp_path / "gatelock.toml").write_text(SOURCE + policies)
-        world = World(url, InlineFlushes(), load(tmp_path / "gatelock.toml").plan())
-        opened.append(world)
-        world.gate.ready(1)
-        world.pass_s(1)
-        return world
-
-    yield open_world
-    for world in opened:
-        world.close()
+def new_world(open_world: OpenWorld) -> NewWorld:
+    return lambda policies: open_world(SOURCE + policies)
 
 
 def send(world: World, per_s: int, seconds: int, key: str = "ann") -> list[bool]:
@@ -107,6 +91,20 @@ def test_a_flood_is_refused_and_the_second_one_for_longer(new_world: NewWorld) -
     assert not world.gate.allow("api_key:ann")
     world.pass_s(10)
     assert world.gate.allow("api_key:ann")
+
+
+def test_a_flood_that_is_only_watched_is_one_notice_and_the_next_one_another(new_world: NewWorld) -> None:
+    world = new_world(FLOOD + 'action = "notify"\n')
+    for _ in range(2):
+        assert all(send(world, 30, 6)), "nothing is refused"
+        assert world.gate.version == 0, "no gate is told anything"
+        world.clock.jump(300)
+        world.pass_s(2)
+    assert locks_of(world) == 0, "they have ended by their time"
+    found = raised_notices(world.engine)
+    assert [one.notice.at.policy for one in found] == ["flood"] * 2
+    assert all(one.notice.detail.startswith("60 requests in any 1m, ") for one in found)
+    assert all("locked" not in one.notice.detail for one in found)
 
 
 def test_offences_are_forgotten(new_world: NewWorld) -> None:

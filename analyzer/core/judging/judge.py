@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.circumstances import Circumstances, Hold, OwnPolicies, Wait
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.earned_notices import WHOLE, Notice, notice_key
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
@@ -50,6 +50,7 @@ def judge(
         wanted = answer.lock if isinstance(answer, Wait) else answer
         if wanted is not None and (present is None or present.until < wanted.until):
             changes.append(Set(wanted))
+            notices += _notices_of(policy, standing, wanted, present, at)
         if isinstance(answer, Wait):
             waiting[standing.total] = _first(answer, waiting.get(standing.total, answer))
             if answer.clears and present is not None:
@@ -59,6 +60,17 @@ def judge(
             elif answer.is_behind and key in at.holds:
                 holds[key] = at.holds[key]  # nothing was seen
     return Judgement(changes, waiting, notices, holds)
+
+
+def _notices_of(
+    policy: Policy, standing: Standing, lock: Lock, present: Lock | None, at: Circumstances
+) -> Iterator[Notice]:
+    """Yields the notice of a lock that begins and that no gate is told of."""
+    if policy.action != "notify" or (present is not None and present.until > at.now):
+        return
+    used, limit = kind_of(policy).amounts(policy, standing, at.now_s)
+    key = notice_key(policy.name, standing.total, WHOLE)._replace(window_s=int(lock.began.timestamp()))
+    yield Notice(key, lock.scope, used, limit, int(lock.until.timestamp()), lock.detail)
 
 
 def _first(one: Wait, other: Wait) -> Wait:
@@ -112,24 +124,23 @@ def judge_changed(
     """
     changes: list[Change] = []
     waiting: dict[TotalKey, Wait] = {}
+    notices: list[Notice] = []
     stay = {key for key in locks if _stays(plan, key, at.limits)}
     at = at._replace(is_warden=False)  # what is compared with a whole waits for its next look
     for policy, standing in _pairs(plan, standings, at.limits):
         key = lock_key(policy, standing.total)
+        notices += kind_of(policy).notices(policy, standing, at)
         if (policy.name, key.key) not in changed or key in stay:
             continue
         match kind_of(policy).judge(policy, standing, None, at):
             case Lock() as wanted:
                 stay.add(key)
-                changes.append(Set(replace(wanted, began=locks[key].began if key in locks else wanted.began)))
+                present = locks.get(key)
+                changes.append(Set(replace(wanted, began=wanted.began if present is None else present.began)))
+                notices += _notices_of(policy, standing, wanted, present, at)
             case Wait() as wait:
                 waiting[standing.total] = _first(wait, waiting.get(standing.total, wait))
     cleared: list[Change] = [Clear(key) for key in sorted(locks) if key not in stay]
-    notices = [
-        notice
-        for policy, standing in _pairs(plan, standings, at.limits)
-        for notice in kind_of(policy).notices(policy, standing, at)
-    ]
     return ChangedJudgement(cleared + changes, waiting, notices)
 
 

@@ -73,9 +73,7 @@ def change(
         changes = [*exempt, *(one for one in activation.changes if one.at not in cleared)]
     else:
         changes = _judge_callers(db, judge, before, keys)
-    if changes:
-        lock_feed.publish(db, changes, random_mark())
-    return changes
+    return lock_feed.publish(db, changes, random_mark()) if changes else []
 
 
 def _judge_callers(db: sa.Connection, judge: Judge, before: Limits, callers: Collection[str]) -> list[Change]:

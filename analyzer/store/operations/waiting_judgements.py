@@ -98,9 +98,7 @@ def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> list[Chang
     kept = {change.at for change in judged}
     ended = lapsed(lock_feed.due(db, now_ms), instant(now_ms))
     changes = [*(change for change in ended if change.at not in kept), *judged]
-    if changes:
-        lock_feed.publish(db, changes, mark)
-    return changes
+    return lock_feed.publish(db, changes, mark) if changes else []
 
 
 def _judged(db: sa.Connection, judges: JudgeOfWarden, now_ms: int) -> Sequence[Change]:

@@ -16,7 +16,7 @@ from analyzer.store.database.revisions import revision_of
 from analyzer.store.database.schema import disbelieved, feed, locks, plans, postponed, rejects
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.lock_feed import lock_of
+from analyzer.store.transaction.lock_feed import NOT_ENFORCED, lock_of
 from analyzer.store.transaction.plans import active
 from gatekeeper.model import SUSPENSION, Lock
 
@@ -49,7 +49,7 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         if revision != head:
             return InstallationStatus(revision, {}, 0)
         in_force = sa.select(locks.c.policy, sa.func.count(), sa.func.max(locks.c.until_ms))
-        rows = db.execute(in_force.where(locks.c.until_ms > NowMs()).group_by(locks.c.policy)).all()
+        rows = db.execute(in_force.where(*_in_force()).group_by(locks.c.policy)).all()
         until_ms = next((until_ms for name, _, until_ms in rows if name == SUSPENSION.policy), None)
         version = db.execute(sa.select(feed.c.version)).scalar_one_or_none()
         counts = {name: count for name, count, _ in rows if name != SUSPENSION.policy}
@@ -93,6 +93,11 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
     return unready_policies(steps_of(pending), plan, known.sum_numbers(plan))
 
 
+def _in_force() -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for locks that gates enforce at this time."""
+    return [locks.c.until_ms > NowMs(), locks.c.action != NOT_ENFORCED]
+
+
 def suspended_until(engine: sa.Engine) -> datetime | None:
     """Returns the end of the suspension of all locks; None when there is none. Raises StoreAway."""
     at = sa.and_(*(locks.c[name] == value for name, value in SUSPENSION._asdict().items()))
@@ -106,7 +111,7 @@ def locks_in_force(engine: sa.Engine, key: str | None = None, policy: str | None
 
     In constant memory. Raises StoreAway.
     """
-    wanted = [locks.c.until_ms > NowMs()]
+    wanted = _in_force()
     wanted += [locks.c.key == key] if key is not None else []
     wanted += [locks.c.policy == policy] if policy is not None else []
     order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)

@@ -1,6 +1,7 @@
 """The locks and their feed: versioned changes, each version with a random mark.
 
-`publish` and `publish_longer` are the only writers of both.
+`publish` and `publish_longer` are the only writers of both. Locks with the action "notify" are rows like any
+other, which begin, last and end, but the feed has no changes of them: no gate learns of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from analyzer.store.transaction.verdicts import lock_history
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
 LAPSED_MAX = 10_000  # locks that end in one transaction
+NOT_ENFORCED = "notify"
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 LOCK = tuple(locks.c)
@@ -77,39 +79,55 @@ def ending(db: sa.Connection, until_ms: int) -> list[Lock]:
     return list(_by_key(rows).values())
 
 
-def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
-    """Applies `changes` (at least one) to the locks, and returns the new version of the feed.
+def is_enforced(lock: Lock) -> bool:
+    """Whether gates are told of the lock."""
+    return lock.action != NOT_ENFORCED
+
+
+def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> list[Change]:
+    """Applies `changes` (each key once) to the locks; returns those that the feed has, in a new version.
 
     Must be the last statement of its transaction.
     """
-    dialect = db.dialect.name
-    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
-    cleared = [change.at for change in changes if isinstance(change, Clear)]
-    _execute(db, _upsert(dialect), LOCK, _in_order(LOCK, set_))
-    _execute(db, _delete(dialect), KEY, sorted(cleared))
-    return _add_version(db, changes, mark)
+    return _publish(db, _upsert(db.dialect.name), changes, mark)
 
 
 def publish_longer(db: sa.Connection, changes: Sequence[Change], mark: str) -> list[Change]:
-    """Publishes changes, each key once, except locks where one that lasts as long is there; returns the
-    published.
+    """Publishes changes as `publish` does, except locks where one that lasts as long is there.
 
     When a window ends, a flush that was judged by the old window may come behind one that was judged by the
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    set_ = [_lock_columns(change.lock) for change in changes if isinstance(change, Set)]
-    cleared = [change.at for change in changes if isinstance(change, Clear)]
-    given = _in_order(LOCK, set_)
-    written = {LockKey(*row) for row in _execute(db, _upsert_longer(db.dialect.name), LOCK, given)}
-    _execute(db, _delete(db.dialect.name), KEY, sorted(cleared))
-    published = [change for change in changes if isinstance(change, Clear) or change.at in written]
-    if published:
-        _add_version(db, published, mark)
-    return published
+    return _publish(db, _upsert_longer(db.dialect.name), changes, mark)
 
 
-def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
+def _publish(db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str) -> list[Change]:
+    set_ = [change.lock for change in changes if isinstance(change, Set)]
+    cleared = sorted(change.at for change in changes if isinstance(change, Clear))
+    # A policy whose action has become "notify" takes the place of its lock, of which gates must be told.
+    ended = _enforced(db, [lock.at for lock in set_ if not is_enforced(lock)])
+    given = _in_order(LOCK, map(_lock_columns, set_))
+    written = {LockKey(*row) for row in _execute(db, upsert, LOCK, given)}
+    deleted = _execute(db, _delete(db.dialect.name), KEY, cleared)
+    unknown = {LockKey(*at) for *at, action in deleted if action == NOT_ENFORCED}
+    told: list[Change] = []
+    for change in changes:
+        if isinstance(change, Clear):
+            told += [change] if change.at not in unknown else []
+        elif change.at in written:
+            told += [change] if is_enforced(change.lock) else [Clear(change.at)] * (change.at in ended)
+    if told:
+        _add_version(db, told, mark)
+    return told
+
+
+def _enforced(db: sa.Connection, keys: Collection[LockKey]) -> set[LockKey]:
+    """Returns the keys at which there is a lock that gates have been told of."""
+    return {at for at, lock in locked(db, keys).items() if is_enforced(lock)} if keys else set()
+
+
+def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> None:
     # The row stays locked until commit, so versions become visible in the order of their numbers. From a
     # sequence, 8 could commit before 7: a gate that has seen 8 asks for `version > 8` and would never see 7.
     # Last, because other writers wait for it, and with the rows at hand for the same reason.
@@ -124,7 +142,6 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int
     for given in parts:
         db.execute(_insert_changes(dialect), given | {"given_version": version})
     notify.feed_changed(db)
-    return int(version)
 
 
 def _execute(
@@ -159,7 +176,7 @@ def _locked(dialect: str) -> sa.Select[Any]:
 @lru_cache
 def _upsert(dialect: str) -> Any:
     added = insert_given(dialect, locks, locks.c.keys())
-    return added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added))
+    return added.on_conflict_do_update(index_elements=list(KEY), set_=_all_but_key(added)).returning(*KEY)
 
 
 @lru_cache
@@ -171,10 +188,10 @@ def _upsert_longer(dialect: str) -> Any:
 
 
 @lru_cache
-def _delete(dialect: str) -> sa.Delete:
+def _delete(dialect: str) -> Any:
     keys = rows_given(dialect, KEY)
     # Not `exists`: SQLite would read the whole table, and `keys` for each of its rows.
-    return sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c)))
+    return sa.delete(locks).where(sa.tuple_(*KEY).in_(sa.select(*keys.c))).returning(*KEY, locks.c.action)
 
 
 @lru_cache

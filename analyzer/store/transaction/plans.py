@@ -228,9 +228,7 @@ def _run(
     left = activation.run(steps)
     if left or steps:
         store_steps(db, version, left)
-    if activation.changes:
-        lock_feed.publish(db, activation.changes, random_mark())
-    return activation.changes
+    return lock_feed.publish(db, activation.changes, random_mark()) if activation.changes else []
 
 
 def block_flushes(db: sa.Connection) -> None:

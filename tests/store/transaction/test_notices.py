@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,20 +12,34 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import Subject
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Grace, Quota
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.core.model import CountRow
 from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import notices
+from analyzer.store.database.revisions import head
+from analyzer.store.database.schema import lock_changes, notices
 from analyzer.store.operations import caller_changes
 from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.raised_notices import raised_notices
+from analyzer.store.reports.status import installation_status, locks_in_force
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Set
-from tests.store.flushing import ACME, ANN, a_row, counts, flush, locked, now_s, plan, quota, run_together
+from gatekeeper.sources.sql import SqlSource
+from tests.store.flushing import (
+    ACME,
+    ANN,
+    a_row,
+    counts,
+    flush,
+    locked,
+    now_s,
+    plan,
+    quota,
+    run_together,
+)
 
 HALVES = (500, 800, 1_000)
 
@@ -226,3 +241,64 @@ def test_a_limit_of_a_caller_alone_moves_its_thresholds(store: SqlStore, engine:
     assert stored(engine) == [(ACME, 500), (ACME, 800)]
     (latest, *_) = raised_notices(engine, caller=ACME)
     assert (latest.notice.limit, latest.notice.used) == (50, 45)
+
+
+def rolling(kind: str) -> Policy:
+    """Returns a policy that a series of 70 requests within a minute reaches, and that sets no lock."""
+    if kind == "surge":
+        return Surge(name="watched", limit=60, window=Rolling(7_200), action="notify", lock_for_s=(600,))
+    return RollingQuota(name="watched", limit=60, window=Rolling(7_200), action="notify")
+
+
+@pytest.mark.parametrize("kind", ["quota", "surge"])
+def test_a_rolling_window_raises_one_notice_while_its_lock_would_last(
+    store: SqlStore, engine: sa.Engine, kind: str
+) -> None:
+    by_plan = plan_of([], [], [rolling(kind)])
+    store.activate(by_plan)
+    (notice,) = raise_by(store, by_plan, a_row(70, now_s(engine)))
+    assert (notice.at.policy, notice.at.key, notice.at.threshold) == ("watched", ACME, 1_000)
+    assert (notice.used, notice.limit, notice.scope) == (70, 60, "caller")
+    assert "locked" not in notice.detail
+    assert "70 counted" in notice.detail
+    for _ in range(3):
+        assert not raise_by(store, by_plan, a_row(5, now_s(engine)))
+    assert told(engine) == []
+
+
+def test_no_gate_learns_of_a_lock_that_is_not_enforced(store: SqlStore, engine: sa.Engine) -> None:
+    by_plan = plan_of([], [], [rolling("quota"), RollingQuota(name="hard", limit=60, window=Rolling(7_200))])
+    store.activate(by_plan)
+    flush(store, by_plan, [a_row(70, now_s(engine))])
+    assert [policy for _, policy in locked(engine)] == ["hard", "watched"]
+    assert told(engine) == [("set", "hard", ACME)]
+    with closing(SqlSource(str(engine.url.render_as_string(hide_password=False)))) as source:
+        snapshot = source.fetch(None)
+    assert [change.at.policy for change in snapshot.changes] == ["hard"]
+    assert installation_status(engine, head()).active_locks == {"hard": 1}
+    assert [lock.policy for lock in locks_in_force(engine)] == ["hard"]
+
+
+def test_a_policy_that_stops_enforcing_opens_the_gates_and_one_that_begins_closes_them(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    soft, hard = (
+        plan_of([], [], [RollingQuota(name="hourly", limit=60, window=Rolling(7_200), action=action)])
+        for action in ("notify", "deny")
+    )
+    store.activate(soft)
+    flush(store, soft, [a_row(70, now_s(engine))])
+    assert told(engine) == []
+    store.activate(hard)
+    assert [(op, key) for op, _, key in told(engine)] == [("set", ACME)]
+    store.activate(soft)
+    assert [(op, key) for op, _, key in told(engine)] == [("set", ACME), ("clear", ACME)]
+    assert len(stored(engine)) == 1, "it was raised by the first plan, and has not ended"
+
+
+def told(engine: sa.Engine) -> list[tuple[str, str, str]]:
+    """Returns the changes of the feed: op, policy and key."""
+    columns = (lock_changes.c.op, lock_changes.c.policy, lock_changes.c.key)
+    with engine.connect() as db:
+        rows = db.execute(sa.select(*columns).order_by(lock_changes.c.version, lock_changes.c.number))
+        return [tuple(row) for row in rows]

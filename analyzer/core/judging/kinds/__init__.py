@@ -29,6 +29,7 @@ class Kind(NamedTuple):
             circumstances; None for no lock, `Wait` if it cannot be judged now.
         notices: Returns the notices of the thresholds that a series has reached by its total, those raised
             before among them.
+        amounts: Returns what a series has by its total at a time, and the amount that earns it a lock.
         describe: Returns the policy as a phrase.
         needs: Returns what the judgement depends on besides totals and locks.
         locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
     thresholds: Callable[[Any], Sequence[int]]
     judge: Callable[[Any, Standing, Lock | None, Circumstances], Lock | Wait | None]
     notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
+    amounts: Callable[[Any, Standing, int], tuple[int, int]]
     describe: Callable[[Any], str]
     needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
     locks_last: bool = False
@@ -48,7 +50,7 @@ class Kind(NamedTuple):
 
 
 def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
-    """Returns no notices, for kinds that raise locks alone."""
+    """Returns no notices: of kinds without thresholds only a lock that is not enforced raises one."""
     return ()
 
 
@@ -59,11 +61,18 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.thresholds,
         quota.judge_calendar,
         quota.calendar_notices,
+        quota.calendar_amounts,
         quota.describe,
         quota.needs,
     ),
     RollingQuota.kind: Kind(
-        RollingQuota, quota.sum_of, quota.thresholds, quota.judge_rolling, no_notices, quota.describe
+        RollingQuota,
+        quota.sum_of,
+        quota.thresholds,
+        quota.judge_rolling,
+        no_notices,
+        quota.rolling_amounts,
+        quota.describe,
     ),
     Surge.kind: Kind(
         Surge,
@@ -71,6 +80,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.thresholds,
         surge.judge_surge,
         no_notices,
+        quota.rolling_amounts,
         surge.describe,
         surge.needs,
         locks_last=True,
@@ -81,6 +91,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         share.thresholds,
         share.judge_share,
         no_notices,
+        share.amounts,
         share.describe,
         locks_last=True,
         whole_of=share.whole_of,

@@ -15,7 +15,7 @@ from analyzer.core.judging.kinds.earned_locks import (
     is_of_all_clients,
     lock_of,
 )
-from analyzer.core.judging.policies import NO_GRACE, Quota, RollingQuota
+from analyzer.core.judging.policies import NO_GRACE, Quota, RollingQuota, Surge
 from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
 from analyzer.core.judging.totals import NEVER, Standing, Sum
 from analyzer.core.judging.windows import Calendar, Windows
@@ -88,6 +88,16 @@ def calendar_notices(policy: Quota, standing: Standing, at: Circumstances) -> li
         for threshold in policy.thresholds
         if standing.used >= amount_at(policy.limit, threshold)
     ]
+
+
+def calendar_amounts(policy: Quota, standing: Standing, _now_s: int) -> tuple[int, int]:
+    """Returns what a series has used in the window of its total, and its limit."""
+    return standing.used, policy.limit
+
+
+def rolling_amounts(policy: RollingQuota | Surge, standing: Standing, now_s: int) -> tuple[int, int]:
+    """Returns what a series has in the windows that hold `now_s`, the largest sum, and its limit."""
+    return present_sum(standing.slots, policy.window, now_s), policy.limit
 
 
 def judge_rolling(

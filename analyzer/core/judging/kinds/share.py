@@ -56,6 +56,12 @@ def behind_max_s(policy: LoadShare) -> float:
     return max(float(policy.window.slot_s), BEHIND_S_MIN)
 
 
+def amounts(policy: LoadShare, standing: Standing, now_s: int) -> tuple[int, int]:
+    """Returns what a series has in the window that ends now, and how much of the whole it may have."""
+    whole = sum_at(standing.whole, policy.window, now_s)
+    return sum_at(standing.slots, policy.window, now_s), max(policy.floor, whole * policy.limit // WHOLE)
+
+
 def judge_share(
     policy: LoadShare, standing: Standing, present: Lock | None, at: Circumstances
 ) -> Wait | None:

@@ -112,6 +112,8 @@ def explain(
     if not is_of_all_clients(policy):
         text += f", {counted_text(policy, used)}"
         text += f" from {addresses:,} addresses" if addresses else ""
+    if policy.action == "notify":
+        return text
     again = f"offence {offence} within {_duration(policy.forget_after_s)}, " if offence > 1 else ""
     return f"{text}; {again}locked for {_duration(lasts_s or duration_s(policy, offence))}"
 

@@ -11,7 +11,7 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, stored_text
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.judge import judge, judge_policies
+from analyzer.core.judging.judge import judge, judge_policies, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import NEVER, BucketPosition, Standing, Sum, TotalKey
@@ -176,10 +176,13 @@ class Activation:
         judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
         at = judges.circumstances(self._db, standings, judges.limits_of(self._db, standings))
-        judged = judge(self._plan, standings, {}, at)
+        judged = judge(self._plan, standings, self._present(standings), at)
         postponed.store(self._db, judged.waiting, self._catalog)
         self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
         return judge_policies(self._plan, policies, standings, {}, at)
+
+    def _present(self, standings: Sequence[Standing]) -> Mapping[LockKey, Lock]:
+        return lock_feed.locked(self._db, lock_keys(self._plan, standings))
 
     def _is_by_this_plan(self, lock: Lock) -> bool:
         """Whether a flush has set the lock since the plan is in force.
