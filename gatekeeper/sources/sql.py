@@ -40,7 +40,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 # The columns that a gate reads; a test compares them with the analyzer's schema.
 OPS = ("set", "clear")
-NOT_ENFORCED = "notify"  # action of locks that gates are not told
+NOT_ENFORCED = "notify"  # action of locks that no gate gets
 LOCK_COLUMNS = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail",
                 "began_ms", "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A day of many innocent callers and a few floods: counted late it locks nobody, live exactly the floods.
+"""A day of many innocent callers and a few floods: counted late it locks no caller, live just the floods.
 
 The variable BACKLOG_CALLERS=100000 plays it with more callers than the usual 2,000.
 """
@@ -132,7 +132,7 @@ def new_world(folder: Path, starts_after_s: int) -> World:
     return World(url, InlineFlushes(), plan, START + timedelta(seconds=starts_after_s))
 
 
-def test_a_backlog_of_a_day_locks_nobody(tmp_path: Path, requests: list[Request]) -> None:
+def test_a_backlog_of_a_day_locks_no_caller(tmp_path: Path, requests: list[Request]) -> None:
     """The analyzer was away all day. Also the floods are over: who is refused now has done nothing now."""
     world = new_world(tmp_path, DAY_S + 60)
     try:

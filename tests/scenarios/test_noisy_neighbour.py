@@ -124,7 +124,7 @@ def test_a_neighbour_that_is_only_watched_is_one_notice_as_long_as_it_lasts(
     assert raised.notice.detail.startswith("50 % of all requests of the resource in 1m, ")
     load_s(world, 70, noisy=0, others=4)
     assert (count(world, locks), count(world, holds)) == (0, 0)
-    assert world.gate.version == 0, "no gate was told anything"
+    assert world.gate.version == 0, "no gate got anything"
 
 
 def test_a_lock_ends_although_the_caller_continues_because_refused_requests_do_not_count(

@@ -97,7 +97,7 @@ def test_a_flood_that_is_only_watched_is_one_notice_and_the_next_one_another(new
     world = new_world(FLOOD + 'action = "notify"\n')
     for _ in range(2):
         assert all(send(world, 30, 6)), "nothing is refused"
-        assert world.gate.version == 0, "no gate is told anything"
+        assert world.gate.version == 0, "no gate gets anything"
         world.clock.jump(300)
         world.pass_s(2)
     assert locks_of(world) == 0, "they have ended by their time"

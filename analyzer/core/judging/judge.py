@@ -65,7 +65,7 @@ def judge(
 def _notices_of(
     policy: Policy, standing: Standing, lock: Lock, present: Lock | None, at: Circumstances
 ) -> Iterator[Notice]:
-    """Yields the notice of a lock that begins and that no gate is told of."""
+    """Yields the notice of a lock that begins and that no gate gets."""
     if policy.action != "notify" or (present is not None and present.until > at.now):
         return
     used, limit = kind_of(policy).amounts(policy, standing, at.now_s)

@@ -80,7 +80,7 @@ def ending(db: sa.Connection, until_ms: int) -> list[Lock]:
 
 
 def is_enforced(lock: Lock) -> bool:
-    """Whether gates are told of the lock."""
+    """Whether gates get the lock."""
     return lock.action != NOT_ENFORCED
 
 
@@ -105,25 +105,25 @@ def publish_longer(db: sa.Connection, changes: Sequence[Change], mark: str) -> l
 def _publish(db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str) -> list[Change]:
     set_ = [change.lock for change in changes if isinstance(change, Set)]
     cleared = sorted(change.at for change in changes if isinstance(change, Clear))
-    # A policy whose action has become "notify" takes the place of its lock, of which gates must be told.
+    # A policy whose action has become "notify" takes the place of its lock, which gates must drop.
     ended = _enforced(db, [lock.at for lock in set_ if not is_enforced(lock)])
     given = _in_order(LOCK, map(_lock_columns, set_))
     written = {LockKey(*row) for row in _execute(db, upsert, LOCK, given)}
     deleted = _execute(db, _delete(db.dialect.name), KEY, cleared)
     unknown = {LockKey(*at) for *at, action in deleted if action == NOT_ENFORCED}
-    told: list[Change] = []
+    published: list[Change] = []
     for change in changes:
         if isinstance(change, Clear):
-            told += [change] if change.at not in unknown else []
+            published += [change] if change.at not in unknown else []
         elif change.at in written:
-            told += [change] if is_enforced(change.lock) else [Clear(change.at)] * (change.at in ended)
-    if told:
-        _add_version(db, told, mark)
-    return told
+            published += [change] if is_enforced(change.lock) else [Clear(change.at)] * (change.at in ended)
+    if published:
+        _add_version(db, published, mark)
+    return published
 
 
 def _enforced(db: sa.Connection, keys: Collection[LockKey]) -> set[LockKey]:
-    """Returns the keys at which there is a lock that gates have been told of."""
+    """Returns the keys at which there is a lock that gates have got."""
     return {at for at, lock in locked(db, keys).items() if is_enforced(lock)} if keys else set()
 
 

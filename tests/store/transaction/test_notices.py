@@ -263,7 +263,7 @@ def test_a_rolling_window_raises_one_notice_while_its_lock_would_last(
     assert "70 counted" in notice.detail
     for _ in range(3):
         assert not raise_by(store, by_plan, a_row(5, now_s(engine)))
-    assert told(engine) == []
+    assert changes_of_feed(engine) == []
 
 
 def test_no_gate_learns_of_a_lock_that_is_not_enforced(store: SqlStore, engine: sa.Engine) -> None:
@@ -271,7 +271,7 @@ def test_no_gate_learns_of_a_lock_that_is_not_enforced(store: SqlStore, engine: 
     store.activate(by_plan)
     flush(store, by_plan, [a_row(70, now_s(engine))])
     assert [policy for _, policy in locked(engine)] == ["hard", "watched"]
-    assert told(engine) == [("set", "hard", ACME)]
+    assert changes_of_feed(engine) == [("set", "hard", ACME)]
     with closing(SqlSource(str(engine.url.render_as_string(hide_password=False)))) as source:
         snapshot = source.fetch(None)
     assert [change.at.policy for change in snapshot.changes] == ["hard"]
@@ -288,15 +288,15 @@ def test_a_policy_that_stops_enforcing_opens_the_gates_and_one_that_begins_close
     )
     store.activate(soft)
     flush(store, soft, [a_row(70, now_s(engine))])
-    assert told(engine) == []
+    assert changes_of_feed(engine) == []
     store.activate(hard)
-    assert [(op, key) for op, _, key in told(engine)] == [("set", ACME)]
+    assert [(op, key) for op, _, key in changes_of_feed(engine)] == [("set", ACME)]
     store.activate(soft)
-    assert [(op, key) for op, _, key in told(engine)] == [("set", ACME), ("clear", ACME)]
+    assert [(op, key) for op, _, key in changes_of_feed(engine)] == [("set", ACME), ("clear", ACME)]
     assert len(stored(engine)) == 1, "it was raised by the first plan, and has not ended"
 
 
-def told(engine: sa.Engine) -> list[tuple[str, str, str]]:
+def changes_of_feed(engine: sa.Engine) -> list[tuple[str, str, str]]:
     """Returns the changes of the feed: op, policy and key."""
     columns = (lock_changes.c.op, lock_changes.c.policy, lock_changes.c.key)
     with engine.connect() as db:

@@ -26,7 +26,7 @@ def lock_of(
 ) -> Lock:
     """Returns a lock on the series of a total, with the effect that the policy gives to its locks.
 
-    No gate is told of one with the action "notify".
+    No gate gets one with the action "notify".
     """
     return Lock(
         **lock_key(policy, total)._asdict(),
