@@ -9,7 +9,9 @@ with the plan and done step by step, each in a transaction of bounded length tha
             totals only what it counts before that position, the rest will be found in the buckets. No policy
             judges a sum that is not filled.
     judge   raises the locks that totals have earned, for policies that are new or changed
-    clear   removes the locks that changed policies would not raise, and all of policies that are gone
+    clear   removes the locks that changed policies would not raise, and all of policies that are gone; of
+            policies whose locks last for their time and of which some series have another limit, those of
+            series that are exempt
             (and writes an earned one again that still has the settings of the old plan, because the total
             reached its limit between the steps)
 
@@ -19,10 +21,12 @@ Pure: `analyzer.store.transaction.judgement.activation` does the steps.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeGuard
 
 import msgspec
 
 from analyzer.core.counting.meters import DISTINCT
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum
 from analyzer.core.judging.windows import Calendar, window_at
@@ -48,6 +52,7 @@ class ClearStep(msgspec.Struct, tag="clear", frozen=True):
 
     policies: tuple[str, ...]
     behind: tuple[str, str, str, str] | None = None
+    exempt: bool = False  # only those of series that are exempt: the other locks last for their time
 
 
 Step = FillStep | JudgeStep | ClearStep
@@ -85,8 +90,12 @@ def steps_after(
     """
     changed = {policy.name for policy in plan.policies if policy != before.policy(policy.name)}
     changed |= {policy.name for policy in before.policies if plan.policy(policy.name) is None}
-    changed |= _with_other_overrides(before, plan)
-    changed |= {name for step in unfinished if not isinstance(step, FillStep) for name in step.policies}
+    changed |= {name for step in unfinished if _is_of_changed(step) for name in step.policies}
+    with_other_limits = _with_other_overrides(before, plan) | {
+        name for step in unfinished if isinstance(step, ClearStep) and step.exempt for name in step.policies
+    }
+    lasting = {name for name in with_other_limits - changed if _has_lasting_locks(plan, name)}
+    changed |= with_other_limits
     fills = {step.sum: step for step in unfinished if isinstance(step, FillStep)}
     new = plan.policies_of.keys() - kept
     changed |= {policy.name for sum_ in new for policy in plan.policies_of[sum_]}
@@ -111,8 +120,20 @@ def steps_after(
         if sums is not filled:
             names |= {name for name in changed if plan.policy(name) is None}
         existed = sorted(name for name in names if before.policy(name) or unfinished)
-        steps += [ClearStep(tuple(existed))] if existed else []
+        for exempt in (False, True):
+            cleared = tuple(name for name in existed if (name in lasting) is exempt)
+            steps += [ClearStep(cleared, exempt=exempt)] if cleared else []
     return steps
+
+
+def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep]:
+    """Whether the step is about policies that have changed, rather than limits of some series."""
+    return isinstance(step, JudgeStep) or (isinstance(step, ClearStep) and not step.exempt)
+
+
+def _has_lasting_locks(plan: Plan, name: str) -> bool:
+    policy = plan.policy(name)
+    return policy is not None and kind_of(policy).locks_last
 
 
 def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:

@@ -29,10 +29,9 @@ from analyzer.store.transaction.judgement.slots import with_slots
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.stored_values import AHEAD_S
 from analyzer.store.transaction.judgement.totals import held_of_keys, set_next
-from gatekeeper.model import Change, Clear
+from gatekeeper.model import Change
 
 CALLERS_MAX = 1_000  # changed in one transaction: flushes wait for a fraction of a second
-LOCKS_AT_ONCE = 1_000
 ROWS_MAX = 20_000  # totals that a change for a tenant or a range reads itself; the warden reads the others
 
 
@@ -68,9 +67,7 @@ def change(
         named = [one.name for one in plan.policies if one.name in policies or "" in policies]
         activation = Activation(db, StoredPlan(plan, row.version, row.at_ms), numbers, clock_ms(db), ROWS_MAX)
         store_steps(db, row.version, activation.run([*steps, *_steps(plan, numbers, filling, named)]))
-        exempt = _exempt_locks(db, judge, named)
-        cleared = {one.at for one in exempt}
-        changes = [*exempt, *(one for one in activation.changes if one.at not in cleared)]
+        changes = activation.changes
     else:
         changes = _judge_callers(db, judge, before, keys)
     return lock_feed.publish(db, changes, random_mark()) if changes else []
@@ -118,7 +115,7 @@ def _steps(
 ) -> list[Step]:
     """Returns the steps after which the locks of these policies agree with the totals of open windows.
 
-    Without those that last for their time.
+    Exempt series come first. Locks that last for their time are not judged again.
     """
     judged = [policy for policy in plan.policies if policy.name in names and not kind_of(policy).locks_last]
     by_sum: dict[Sum, list[str]] = {}
@@ -129,17 +126,5 @@ def _steps(
         JudgeStep(numbers.sum_number(sum_), tuple(of_sum)) for sum_, of_sum in filled.items()
     ]
     cleared = sorted(name for of_sum in filled.values() for name in of_sum)
-    return [*steps, ClearStep(tuple(cleared))] if cleared else steps
-
-
-def _exempt_locks(db: sa.Connection, judge: Judge, names: Collection[str]) -> list[Change]:
-    """Returns the changes that clear the locks of these policies on series that are exempt."""
-    found: list[Change] = []
-    behind: tuple[str, str, str, str] | None = None
-    while locks := lock_feed.of_policies(db, names, behind, LOCKS_AT_ONCE):
-        limits = directory.limits_of(db, judge.plan, judge.directory, {at.key for at in locks})
-        policies = {policy.name: policy for policy in judge.plan.policies}
-        found += [Clear(at) for at in locks if limits.policy_for(policies[at.policy], at.key) is None]
-        last = max(locks)
-        behind = (last.scope, last.key, last.resource, last.policy)
-    return found
+    steps += [ClearStep(tuple(cleared))] if cleared else []
+    return [ClearStep(tuple(sorted(names)), exempt=True), *steps] if names else []

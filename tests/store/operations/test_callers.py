@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -11,7 +12,7 @@ from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import RollingQuota, StatedOverride, Surge
 from analyzer.core.judging.windows import Rolling
-from analyzer.store.database.schema import overrides, totals
+from analyzer.store.database.schema import buckets, overrides, totals
 from analyzer.store.operations import caller_changes as callers
 from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -326,6 +327,26 @@ def test_overrides_of_the_configuration_come_and_go_with_the_plan(daily: Install
     assert stated_ids(daily) == set()
     daily.store.activate(stating(lower))
     assert daily.locked == {ACME: sentence("40", 50), ANN: sentence("100", 150)}
+
+
+def test_overrides_of_the_configuration_leave_locks_that_last_for_their_time(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    """The window of the flood has passed, its lock has not."""
+    flood = Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(86_400,))
+    here = Installation(engine, store, plan_of([], [], [flood]))
+    here.count(70)
+    here.count(70, ANN)
+    with engine.begin() as db:
+        db.execute(sa.delete(buckets))
+    lower = StatedOverride("limit", "caller", "user:zed", "flood", 10)
+    store.activate(plan_of([], [], [flood], overrides=[lower]))
+    assert here.locked.keys() == {ACME, ANN}
+    exempt = StatedOverride("exempt", "caller", ANN)
+    store.activate(plan_of([], [], [flood], overrides=[lower, exempt]))
+    assert here.locked.keys() == {ACME}
+    store.activate(plan_of([], [], [msgspec.structs.replace(flood, limit=600)], overrides=[lower, exempt]))
+    assert here.locked == {}, "the policy itself has changed"
 
 
 def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
@@ -193,24 +194,38 @@ class Activation:
 
     def _clear(self, step: ClearStep) -> ClearStep | None:
         present = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
-        found = {at: lock for at, lock in present.items() if not self._is_compared(at.policy)}
+        self._count(len(present))
+        if step.exempt:
+            self._clear_exempt(present)
+        else:
+            self._clear_unearned(
+                {at: lock for at, lock in present.items() if not self._is_compared(at.policy)}, step
+            )
+        if len(present) < LOCKS_AT_ONCE:
+            return None
+        last = max(present)
+        return msgspec.structs.replace(step, behind=(last.scope, last.key, last.resource, last.policy))
+
+    def _clear_exempt(self, present: Mapping[LockKey, Lock]) -> None:
+        limits = limits_of(self._db, self._plan, self._directory, {at.key for at in present})
+        policies = {policy.name: policy for policy in self._plan.policies}
+        self.changes += [
+            Clear(at) for at in present if limits.policy_for(policies[at.policy], at.key) is None
+        ]
+
+    def _clear_unearned(self, found: Mapping[LockKey, Lock], step: ClearStep) -> None:
         wanted = self._wanted(step.policies, self._standings_of(found))
         earned = {change.at for change in wanted}
+        written = {change.at for change in self.changes}
         # A lock that this plan has set is earned. No time is compared: the clock may have been set back.
-        self.changes += [Clear(at) for at in found if at not in earned]
+        self.changes += [Clear(at) for at in found if at not in earned and at not in written]
         # A total may have reached its limit after the judge step: the flush found a lock of the old plan and
         # left it, with the old action.
-        written = {change.at for change in self.changes}
         self.changes += [
             change
             for change in wanted
             if change.at in found and change.at not in written and not self._is_by_this_plan(found[change.at])
         ]
-        self._count(len(present))
-        if len(present) < LOCKS_AT_ONCE:
-            return None
-        last = max(present)
-        return ClearStep(step.policies, (last.scope, last.key, last.resource, last.policy))
 
     def _is_compared(self, name: str) -> bool:
         """Whether the warden alone knows which locks a policy earns: it ends them, or writes them again."""
