@@ -173,7 +173,7 @@ def test_a_cleared_lock_is_found_by_its_key(store: SqlStore, engine: sa.Engine, 
             plans.extend(line for *_, line in cursor.execute(f"explain query plan {text}", values).fetchall())
 
     publish_in(store, Clear(a_lock("user:ann", now).at))
-    assert any(line.startswith("SEARCH locks USING INDEX") and "policy=?" in line for line in plans), plans
+    assert any(line.startswith("SEARCH locks USING") and "policy=?" in line for line in plans), plans
 
 
 # Pruning
