@@ -89,7 +89,7 @@ def test_a_plan_without_windows_of_callers_is_stored_as_before() -> None:
         ('per = "month", anchor = "caller"', {"requests": "routes"}, "counts distinct values"),
     ],
 )
-def test_what_has_no_meaning_is_refused(
+def test_keys_without_a_meaning_are_refused(
     plan: Callable[..., Plan], window: str, changes: dict[str, Any], message: str
 ) -> None:
     # As a literal string, so that no change of the grouping replaces it.

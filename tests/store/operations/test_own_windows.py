@@ -57,7 +57,7 @@ def at(text: str) -> int:
 STARTS = [
     at("2011-12-27T09:58Z"),  # before the 30th of December that Apia did not have
     at("2024-02-27T22:00Z"), at("2026-02-27T22:59Z"), at("2026-03-28T22:00Z"), at("2026-10-24T20:00Z"),
-    at("2026-04-04T14:45Z"),  # Lord Howe sets its clocks back by half an hour
+    at("2026-04-04T14:45Z"),  # Lord Howe sets its clocks back by 30 minutes
     at("2026-12-30T23:30Z"),
 ]  # fmt: skip
 
@@ -352,7 +352,7 @@ def not_refilled(patch: pytest.MonkeyPatch) -> None:
 
 
 def added_twice(patch: pytest.MonkeyPatch) -> None:
-    """The buckets are added, whatever the total has counted since the change."""
+    """What totals lack is added twice."""
     right = refilling.missing
 
     def missing(db: sa.Connection, *given: Any) -> Any:

@@ -39,7 +39,7 @@ class Refill(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What a total lacks, by resource."""
+    """Amounts that a total lacks, by resource."""
 
     refill: Refill
     values: dict[str, int]
@@ -212,9 +212,9 @@ def _minutes_of(dialect: str, place: int) -> sa.Select[Any]:
     )
     if dialect == "postgresql":
         # The offset keeps it a subquery that is run for each minute: as a join it may become a scan.
-        each = of_minute.offset(0).lateral("each")
-        return sa.select(each.c.bucket_s, each.c.resource, each.c.value).select_from(
-            sa.join(times, each, sa.true())
+        lookup = of_minute.offset(0).lateral("lookup")
+        return sa.select(lookup.c.bucket_s, lookup.c.resource, lookup.c.value).select_from(
+            sa.join(times, lookup, sa.true())
         )
     conditions = of_minute.whereclause
     assert conditions is not None  # noqa: S101 - as written above
