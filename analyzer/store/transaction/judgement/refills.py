@@ -26,7 +26,7 @@ from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement.stored_values import AHEAD_S
 from analyzer.store.transaction.judgement.totals import JOINED_USED
 
-MINUTES_MAX = 200_000  # looked up in one snapshot, which takes some tenths of a second
+MINUTES_MAX = 100_000  # looked up in one snapshot, which takes up to a second
 
 
 class Refill(NamedTuple):
