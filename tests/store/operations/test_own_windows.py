@@ -352,7 +352,7 @@ def not_refilled(patch: pytest.MonkeyPatch) -> None:
 
 
 def added_twice(patch: pytest.MonkeyPatch) -> None:
-    """What totals lack is added twice."""
+    """Adds the missing amounts twice."""
     right = refilling.missing
 
     def missing(db: sa.Connection, *given: Any) -> Any:
