@@ -419,6 +419,9 @@ def _distinct_of_policy(at: KeyPath, policy: PolicyTable, meter: MeterTable) -> 
         what = f"{quote(policy.meter)} counts distinct values, which cannot be divided"
         yield KeyFault((*at, "meter"), what, "name a meter that counts or sums")
         return
+    if policy.window.is_by_caller:
+        what = f"{quote(policy.meter)} counts distinct values, which cannot be moved to another window"
+        yield KeyFault((*at, "window"), what, "name one zone, and remove anchor")
     if policy.window.rolling is not None and policy.window.rolling > HOUR_S:
         what = (
             f"{quote(policy.meter)} counts distinct values, which are kept for rolling windows of at most 1h"
@@ -531,6 +534,9 @@ def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterato
 
 def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
     """Faults of keys that the policy's kind does not have."""
+    if policy.window.is_by_caller and not grouping_of(policy.per).is_of_callers:
+        what = f"a window of each caller needs series of callers, and {quote(policy.per)} has others"
+        yield KeyFault((*at, "window"), what, 'write per = "caller", or remove zone and anchor')
     for key in ("of", "floor", "hold", "release"):
         if key in policy.model_fields_set and policy.kind != "share":
             yield KeyFault((*at, key), "applies to shares", 'remove it, or write kind = "share"')

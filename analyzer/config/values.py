@@ -7,13 +7,14 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, NamedTuple, NoReturn, get_args
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
 from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
+
+from analyzer.core.judging.windows import is_zone
 
 QUOTED_MAX = 60  # characters of a faulty value that a message repeats
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header and as a file name
@@ -255,16 +256,10 @@ def _negatable(value: object) -> NegatableValues:
     return NegatableValues(_condition(value["not"]), is_not=True)
 
 
-def _zone(value: object) -> str:
-    # Besides unknown zones: a name that leads out of the zones' folder, and a folder inside it.
-    with suppress(KeyError, ValueError, OSError):
-        if isinstance(value, str):
-            return ZoneInfo(value).key
-    if value == "caller":
-        raise_fault(
-            "a time zone for each caller is not available in this version",
-            'name one zone, or leave it out for "UTC"',
-        )
+def time_zone(value: object) -> str:
+    """Returns the name of a time zone that this machine knows."""
+    if isinstance(value, str) and is_zone(value):
+        return value
     cure = suggestion(value, available_timezones(), 'write a name such as "Europe/Berlin" or "UTC"')
     raise_fault(f"{quote(value)} is not a time zone", cure)
 
@@ -288,6 +283,6 @@ RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPathText = Annotated[tuple[str, ...], BeforeValidator(_path)]
 ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_condition)]
 NegatableCondition = Annotated[NegatableValues, PlainValidator(_negatable)]
-Zone = Annotated[str, BeforeValidator(_zone)]
+Zone = Annotated[str, BeforeValidator(time_zone)]
 Amount = Annotated[Decimal, BeforeValidator(_amount)]
 Listen = Annotated[str, BeforeValidator(_listen)]

@@ -34,6 +34,9 @@ class Upkeep(Protocol):
     def change_overrides(self) -> tuple[int, Sequence[Change]]:
         """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
 
+    def refill_totals(self) -> tuple[int, Sequence[Change], Sequence[Notice]]:
+        """Completes totals of callers whose windows have changed; returns as `judge_waiting` does."""
+
     def empty_slots(self) -> int:
         """Empties the slots of the next generation; returns 1 if there were any, else 0."""
 
@@ -89,13 +92,13 @@ def lock_jobs(
                 log.info("unlocked %s: its lock by %s has ended", who, policy)
         return sum(not isinstance(change, Set) for change in changes)
 
-    def judge_waiting() -> int:
-        waited, changes, notices = upkeep.judge_waiting()
+    def judged(step: Callable[[], tuple[int, Sequence[Change], Sequence[Notice]]]) -> int:
+        number, changes, notices = step()
         report(changes)
         report_notices(notices)
         for notice in notices:
             log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
-        return waited
+        return number
 
     def change_overrides() -> int:
         number, changes = upkeep.change_overrides()
@@ -104,8 +107,9 @@ def lock_jobs(
 
     return [
         Job("end-locks", end_locks, LOCKS_EVERY_S),
-        Job("judge-waiting", judge_waiting, LOCKS_EVERY_S),
+        Job("judge-waiting", lambda: judged(upkeep.judge_waiting), LOCKS_EVERY_S),
         Job("change-overrides", change_overrides, LOCKS_EVERY_S),
+        Job("refill-totals", lambda: judged(upkeep.refill_totals), LOCKS_EVERY_S),
         Job("activation", upkeep.continue_activation, LOCKS_EVERY_S),
     ]
 

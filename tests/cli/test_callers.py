@@ -15,6 +15,7 @@ from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, q
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
+FREE = {"caller": ACME, "plan": "free", "tenant": "", "zone": "", "anchor": ""}
 BY_PLAN = plan(quota(100, plan_limits=(("free", 10), ("pro", 1_000))))
 
 
@@ -47,10 +48,11 @@ def rows(result: Any) -> list[dict[str, Any]]:
 
 def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
     (done,) = rows(gatelock("callers", "set", ACME, "--plan", "free", "--reason", "sold", "--json"))
-    assert done == {"caller": ACME, "plan": "free", "tenant": "", "locked": 1, "freed": 0}
+    assert done == FREE | {"locked": 1, "freed": 0}
     assert locks() == {ACME}
-    assert "plan free, tenant shop; 0 locked" in gatelock("callers", "set", ACME, "--tenant", "shop").output
-    assert rows(gatelock("callers", "list", "--json")) == [{"caller": ACME, "plan": "free", "tenant": "shop"}]
+    printed = gatelock("callers", "set", ACME, "--tenant", "shop").output
+    assert "plan free, tenant shop, zone (none), anchor (none); 0 locked" in printed
+    assert rows(gatelock("callers", "list", "--json")) == [FREE | {"tenant": "shop"}]
     assert rows(gatelock("callers", "list", "--plan", "pro", "--json")) == []
     (shown,) = rows(gatelock("callers", "show", ACME, "--json"))
     assert shown["limits"] == [{"policy": "daily", "limit": 10, "stated": 100}]
@@ -59,6 +61,20 @@ def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Calla
     assert {(one["act"], one["about"]) for one in rows(gatelock("events", "list", "--json"))} >= {
         ("callers set", f"{ACME}: plan free")
     }
+
+
+def test_a_callers_zone_and_anchor_are_set_and_shown(gatelock: Gatelock) -> None:
+    own = {"zone": "Europe/Berlin", "anchor": "2026-01-31"}
+    (done,) = rows(
+        gatelock("callers", "set", ANN, "--zone", own["zone"], "--anchor", own["anchor"], "--json")
+    )
+    assert done.items() >= own.items()
+    gatelock("callers", "set", ANN, "--plan", "pro")
+    (shown,) = rows(gatelock("callers", "show", ANN, "--json"))
+    assert shown.items() >= (own | {"caller": ANN, "plan": "pro"}).items()
+    assert "zone Europe/Berlin, anchor 2026-01-31" in gatelock("callers", "show", ANN).output
+    (done,) = rows(gatelock("callers", "set", ANN, "--zone", "", "--json"))
+    assert (done["zone"], done["anchor"]) == ("", own["anchor"])
 
 
 def test_a_file_sets_what_it_states(
@@ -74,7 +90,7 @@ def test_a_file_sets_what_it_states(
     assert locks() == {ACME}
     known = rows(gatelock("callers", "list", "--json"))
     assert len(known) == 1_502
-    assert {"caller": ACME, "plan": "free", "tenant": "shop"} in known
+    assert FREE | {"tenant": "shop"} in known
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,9 @@ def test_a_file_sets_what_it_states(
         ("name,plan\n", "the first line must name the columns"),
         (f"caller,plan\n{ACME},free,x\n", "line 2: another number of columns"),
         (f"caller,plan\n{ACME},a b\n", "'a b' is not the name of a plan"),
+        (f"caller,zone\n{ACME},Europe/Atlantis\n", "'Europe/Atlantis' is not a time zone"),
+        (f"caller,anchor\n{ACME},31.1.2026\n", "'31.1.2026' is not a day: write it as 2026-01-31"),
+        (f"caller,anchor\n{ACME},2026-02-30\n", "'2026-02-30' is not a day"),
         (f"caller,plan\n{ACME},free\n{ACME},pro\n", f"line 3: {ACME} is in the file twice"),
     ],
 )
@@ -134,7 +153,7 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
     ("words", "message"),
     [
         (("callers", "set", "acme", "--plan", "pro"), "api_key:acme"),
-        (("callers", "set", ACME), "write --plan or --tenant"),
+        (("callers", "set", ACME), "write --plan, --tenant, --zone or --anchor"),
         (("callers", "grant", ACME, "500"), "+500"),
         (("overrides", "add", "--limit", "5", "--reason", "x"), "--caller or --tenant"),
         (("overrides", "add", "--caller", ACME, "--limit", "5 apples", "--reason", "x"), "whole number"),

@@ -134,6 +134,8 @@ FURTHER = {
         "move-old prove-day",
         "move-old retry",
     ),
+    "zoned": ("set-zone flush-zoned", "set-zone refill", "set-zone set-zone", "set-zone end-locks"),
+    "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]

@@ -23,6 +23,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Update
 from tests.interleavings.actors import Actor, TransactionFunction
 from tests.interleavings.worlds import (
+    ABIDJAN,
     ACME,
     ANN,
     BOB,
@@ -46,6 +47,7 @@ from tests.interleavings.worlds import (
     STRICT_PLAN,
     TO_MIDNIGHT_MS,
     ZED,
+    ZONED_PLAN,
     Counted,
     count,
     for_everyone,
@@ -148,6 +150,11 @@ def set_plan(actor: Actor) -> object:
     return set_callers(actor.engine, {ANN: Profile("free")}, "operator", "", actor.mark)
 
 
+def set_zone(actor: Actor) -> object:
+    """An operator moves acme; the command refills its totals."""
+    return set_callers(actor.engine, {ACME: ABIDJAN}, "operator", "", actor.mark, ["zone"])
+
+
 def accept_gap(actor: Actor) -> None:
     """An operator's decision on the gap of the third partition; the operator has listed it before."""
     accept(actor.engine, RECORDED, 10, "operator", "lost")
@@ -216,6 +223,10 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "flush-first": counting(PARTS[1], requests(BOB, 60), by=(3, DAILY_PLAN)),
     "flush-zed": counting(PARTS[0], requests(ZED, 60), by=(3, DAILY_PLAN)),
     "set-plan": set_plan,
+    "set-zone": set_zone,
+    "refill": lambda actor: upkeep_of(actor).refill_totals(),
+    "flush-zoned": counting(PARTS[0], requests(ACME, 60), by=(3, ZONED_PLAN)),
+    "flush-zoned-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, ZONED_PLAN)),
     "suspend": suspend,
     "resume": resume,
     "accept-gap": accept_gap,

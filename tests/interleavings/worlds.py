@@ -15,16 +15,18 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
+from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Surge
+from analyzer.core.judging.policies import Quota, Surge
 from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.windows import Rolling
+from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import CountRow, DrainedCounts, Gap, Partition, PartitionProgress, Rejected
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import catalog, metadata
 from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.operations.caller_changes import set_callers
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.catalog import MOVING
@@ -55,6 +57,9 @@ START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
 DAILY_PLAN = plan(DAILY)
 FLOOD_PLAN = plan_of([], [], [Surge("flood", 100, Rolling(60))])
+# Windows of each caller; acme moves to a zone whose days are those of UTC.
+ZONED_PLAN = plan_of([], [], [Quota("daily", 100, Calendar("day", "UTC", ("zone",)))])
+ABIDJAN = Profile(zone="Africa/Abidjan")
 STRICT_PLAN = plan(quota(60, "day"))
 SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
@@ -219,6 +224,18 @@ def flooded(history: History) -> None:
     history.store.activate(FLOOD_PLAN)
 
 
+def zoned(history: History) -> None:
+    """Puts a plan with windows of callers in force."""
+    history.store.activate(ZONED_PLAN)
+
+
+def moved(history: History) -> None:
+    """Has acme's zone changed by a command that was killed before it refilled the totals."""
+    zoned(history)
+    # The row is new, so that its zone is stored; no zone is among the fields, so that nothing is refilled.
+    set_callers(history.engine, {ACME: ABIDJAN}, "operator", "", lambda: "history", ["plan"])
+
+
 def restored(history: History) -> None:
     """Puts another plan in force under the number of DAILY_PLAN, as after a dump was restored."""
     history.store.activate(STRICT_PLAN)
@@ -247,6 +264,8 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "shared": shared,
     "flooded": flooded,
     "restored": restored,
+    "zoned": zoned,
+    "moved": moved,
     "moving": moving,
 }
 

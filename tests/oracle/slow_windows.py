@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from datetime import date, datetime, timedelta
+from typing import cast
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.windows import Calendar, CalendarPeriod, Window
+from msgspec import UNSET
+
+from analyzer.core.judging.windows import Calendar, Window
 
 HOUR_S, DAY_S = 3600, 86_400
 SET_BACK_S = 3 * HOUR_S  # more than any zone's clock was set back since 1972
@@ -53,11 +56,24 @@ def windows_shown(calendar: Calendar, moments: range) -> Iterator[tuple[int, Has
                 yield moment_s, (shown.date(), shown.hour, shown.minute, shown.utcoffset())
             case "hour":
                 yield moment_s, (shown.date(), shown.hour, shown.utcoffset())
-            case per:
-                yield moment_s, period_of(per, latest)
+            case _:
+                yield moment_s, period_of(calendar, latest)
 
 
-def period_of(per: CalendarPeriod, day: date) -> Hashable:
-    if per == "week":
-        return day - timedelta(days=day.weekday())
-    return (day.year, day.month) if per == "month" else day
+def period_of(calendar: Calendar, day: date) -> date:
+    """Returns the first day of a period, found by walking back day by day."""
+    while not begins_on(calendar, day):
+        day -= timedelta(days=1)
+    return day
+
+
+def begins_on(calendar: Calendar, day: date) -> bool:
+    """Whether a period begins on a day. A month without the anchor's day begins on its last one."""
+    if calendar.per == "day":
+        return True
+    anchored = calendar.first_day is not UNSET
+    if calendar.per == "week":
+        return day.weekday() == (calendar.first_day if anchored else 0)
+    first_day = cast(int, calendar.first_day) if anchored else 1
+    is_last = (day + timedelta(days=1)).month != day.month
+    return day.day == first_day or (is_last and day.day < first_day)

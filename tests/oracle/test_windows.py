@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.windows import Calendar, window_at
-from tests.oracle.slow_windows import slow_window_at
+from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
+from tests.oracle.slow_windows import begins_on, slow_window_at
 
 ZONES = {
     "UTC": [],
@@ -47,6 +47,35 @@ def moments(draw: st.DrawFn) -> tuple[str, int]:
         around_s = draw(st.sampled_from([120, 7200, 90_000, 40 * 86_400]))
         return zone, draw(st.integers(change_s - around_s, change_s + around_s))
     return zone, draw(st.integers(FIRST_S, LAST_S))
+
+
+@settings(max_examples=120)
+@given(moments(), st.sampled_from(["week", "month", "month"]), st.data())
+def test_windows_from_an_anchor_agree_with_local_time(
+    moment: tuple[str, int], per: CalendarPeriod, data: st.DataObject
+) -> None:
+    zone, at_s = moment
+    days = st.integers(0, 6) if per == "week" else st.sampled_from([1, 2, 15, 27, 28, 29, 30, 31])
+    calendar = Calendar(per, zone, first_day=data.draw(days))
+    assert window_at(calendar, at_s) == slow_window_at(calendar, at_s)
+
+
+@pytest.mark.parametrize(
+    "zone", ["Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "America/St_Johns"]
+)
+@pytest.mark.parametrize("first_day", [28, 29, 30, 31])
+@pytest.mark.parametrize("year", [2011, 2024])
+def test_a_year_of_months_from_an_anchor_has_no_gap(zone: str, first_day: int, year: int) -> None:
+    calendar = Calendar("month", zone, first_day=first_day)
+    window = window_at(calendar, int(datetime(year, 1, 10, tzinfo=UTC).timestamp()))
+    for _ in range(14):
+        began = datetime.fromtimestamp(window.start_s, ZoneInfo(zone))
+        assert begins_on(calendar, began.date()) or (zone == "Pacific/Apia" and began.month == 12), began
+        for at_s in (window.start_s, (window.start_s + window.until_s) // 2, window.until_s - 1):
+            assert window_at(calendar, at_s) == window
+        after = window_at(calendar, window.until_s)
+        assert after.start_s == window.until_s
+        window = after
 
 
 @pytest.mark.parametrize("per", ["minute", "hour", "day", "week", "month"])

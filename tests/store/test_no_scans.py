@@ -44,7 +44,8 @@ CALLERS, MINUTES = 100, 150  # of each day
 KEY = key_row_of(PART)
 LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
 # `overrides`, of at most 100,000 rows, is read whole where ranges are looked up, and where one is added.
-OF_JUDGEMENTS = ("slots_0", "slots_1", "slots_2", "postponed", "holds", "notices", "callers")
+OF_JUDGEMENTS = ("slots_0", "slots_1", "slots_2", "postponed", "holds", "notices", "callers", "refills")
+DROPPED = 30_000  # number of a sum that no plan has
 ROWS = 20_000  # of each of these tables
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
@@ -60,6 +61,7 @@ JUDGING_PLAN = plan_of(
         Surge("flood", 50, Rolling(60), (600, 3600)),
         RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
         Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),
+        Quota("subscribed", 80, Calendar("week", "UTC", ("anchor",)), per="caller+resource"),
     ],
 )
 CONFIGURATION = """
@@ -321,6 +323,7 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
             f"detail, at_ms) select 'daily', {daily}, k, '', 0, 500, 'caller', 1, 1, 1, '', {now}000 - i",
             "lock_history": "(scope, key, until_ms, began_ms, resource, policy, ended_ms, cause) "
             f"select 'caller', k, {now}000 - i, 0, '', 'flood', {now}000 - i, 'lapsed'",
+            "refills": f"(sum, key, window_s, version) select {DROPPED}, k, 0, 0",
             "callers": "(caller, plan, tenant, version) select k, 'free', '', 0",
         }  # fmt: skip
         numbers = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {ROWS})"
@@ -353,7 +356,9 @@ def judge_everything(engine: sa.Engine) -> None:
             now = tx.check_plan(plan, version)
             tx.apply(plan, version, DrainedCounts([], tables_of(rows), [], slots=tables_of(slots)), now)
     assert upkeep.judge_waiting().waited == 3, "the shares are not compared"
-    set_callers(engine, {"user:1": Profile("pro")}, "operator", "", str)
+    set_callers(engine, {"user:1": Profile("pro", anchor="2026-01-31")}, "operator", "", str)
+    while upkeep.refill_totals().rows:
+        pass
     asked = OverrideRequest("limit", Subject("caller", "user:2"), "daily", 50)
     add_override(engine, asked, "operator", "", str)
     upkeep.end_locks()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +19,13 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from analyzer.cli.nouns.callers import read_file
 from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.schema import buckets, lock_changes, lock_history, locks, postponed, rejects
+from analyzer.store.operations.caller_changes import set_callers
 from gatekeeper.model import Decision
 from tests.support.whole_loop import STEP_S, World
 
@@ -33,7 +36,7 @@ NEW_CHANGES = (
     .where(lock_changes.c.version > sa.bindparam("seen"))
     .order_by(lock_changes.c.version, lock_changes.c.number)
 )
-ACT_KEYS = {"at", "restart", "stop", "policies"}
+ACT_KEYS = {"at", "restart", "stop", "policies", "callers"}
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -160,6 +163,10 @@ class Folder:
             if "stop" in fields:
                 yield Moment(instant_of(fields["at"]), Stage.stop)
                 return
+            if "callers" in fields:
+                text = self.files[fields["callers"]]
+                yield Moment(instant_of(fields["at"]), partial(Stage.import_callers, text=text))
+                return
             plan = self.plan(fields["policies"]) if "policies" in fields else None
             yield Moment(instant_of(fields["at"]), partial(Stage.restart, plan=plan))
             return
@@ -230,6 +237,15 @@ class Stage:
     def stop(self) -> None:
         """Stops the analyzer until `restart`."""
         self._is_running = False
+
+    def import_callers(self, text: str) -> None:
+        """Imports a CSV file, as `gatelock callers import` does."""
+        with tempfile.TemporaryDirectory() as at:
+            file = Path(at) / "callers.csv"
+            file.write_text(text)
+            fields, profiles = read_file(file)
+        marks = partial(next, map(str, count()))
+        set_callers(self.world.engine, profiles, "operator", "", marks, fields)
 
     def ask(self, asked: Asked) -> None:
         """Asks the gate, and notes what differs."""

@@ -1,4 +1,4 @@
-"""`gatelock callers`: plans and tenants of callers, and amounts granted to them."""
+"""`gatelock callers`: facts about callers, such as their plans and zones, and amounts granted to them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from analyzer.cli.override_options import (
 if TYPE_CHECKING:
     from analyzer.core.judging.caller_limits import Profile
 
-app = typer.Typer(help="Plans and tenants of callers, and amounts granted to them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Plans, tenants, zones and anchors of callers, and amounts granted to them.", no_args_is_help=True
+)
 
 CallerName = Annotated[
     str, typer.Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
 ]
-COLUMNS = ("caller", "plan", "tenant")
-VALUE_MAX = 64  # characters of the name of a plan; of a tenant 256
+COLUMNS = ("caller", "plan", "tenant", "zone", "anchor")
 
 
 @app.command("list")
@@ -44,7 +45,7 @@ def list_(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the callers with a plan or a tenant.
+    """Show the callers with a plan, a tenant, a zone or an anchor.
 
     Example: gatelock callers list --plan free
     """
@@ -56,14 +57,14 @@ def list_(
         if json:
             json_lines(dict(zip(COLUMNS, row, strict=True)) for row in found)
         else:
-            table(COLUMNS, found, "no caller has a plan or a tenant")
+            table(COLUMNS, found, "no caller has a plan, a tenant, a zone or an anchor")
 
 
 @app.command("show")
 def show(
     context: typer.Context, caller: CallerName, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """Show a caller's plan and tenant, and what each policy allows it.
+    """Show a caller's plan, tenant, zone and anchor, and what each policy allows it.
 
     Example: gatelock callers show api_key:acme
     """
@@ -77,7 +78,7 @@ def show(
             shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
             json_lines([{"caller": name, **profile._asdict(), "limits": shown}])
             return
-        say(f"{name}: plan {profile.plan or '(none)'}, tenant {profile.tenant or '(none)'}")
+        say(f"{name}: {describe(profile)}")
         rows = [
             (one.policy, "exempt" if one.limit is None else f"{one.limit:,}", f"{one.stated:,}")
             for one in limits
@@ -91,19 +92,27 @@ def set_(
     caller: CallerName,
     plan: Annotated[str | None, typer.Option(metavar="NAME", help='The plan; "" for none.')] = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help='The tenant; "" for none.')] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help='The time zone, Europe/Berlin; "" for none.')
+    ] = None,
+    anchor: Annotated[
+        str | None, typer.Option(metavar="DATE", help='The day on which its periods begin; "" for none.')
+    ] = None,
     reason: ReasonOption = "",
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set a caller's plan or tenant.
+    """Set a caller's plan, tenant, time zone or anchor.
 
-    Its limits hold at once: it is locked if it is above them, and freed if it is below them.
+    Its limits and windows hold at once: it is locked if it is above a limit, and freed if it is below.
 
-    Example: gatelock callers set api_key:acme --plan pro
+    Example: gatelock callers set api_key:acme --plan pro --anchor 2026-01-31
     """
     name = require_caller(caller)
-    if plan is None and tenant is None:
-        raise usage_error("write --plan or --tenant")
+    stated = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
+    given = {key: value for key, value in stated.items() if value is not None}
+    if not given:
+        raise usage_error("write --plan, --tenant, --zone or --anchor")
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
         from analyzer.cli.output import outcome
@@ -111,13 +120,11 @@ def set_(
         from analyzer.store.operations.caller_changes import profile_of, set_callers
         from analyzer.store.transaction.lock_feed import new_mark
 
-        fields = [key for key, value in (("plan", plan), ("tenant", tenant)) if value is not None]
-        stated = checked(Profile(plan or "", tenant or ""), name)
-        changes = set_callers(engine, {name: stated}, operator_name(), reason, new_mark, fields)
+        profiles = {name: checked(Profile(**given), name)}
+        changes = set_callers(engine, profiles, operator_name(), reason, new_mark, list(given))
         profile, _ = profile_of(engine, name)
-        sentence = f"{name}: plan {profile.plan or '(none)'}, tenant {profile.tenant or '(none)'}"
         outcome(
-            f"{sentence}; {describe_changes(changes)}",
+            f"{name}: {describe(profile)}; {describe_changes(changes)}",
             {"caller": name, **profile._asdict(), **count_changes(changes)},
             as_json=json,
         )
@@ -131,11 +138,11 @@ def import_(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set plans and tenants of many callers from a CSV file.
+    """Set plans, tenants, time zones and anchors of many callers from a CSV file.
 
-    Its first line names the columns: caller, and plan or tenant or both. What the file does not have stays as
-    it is. The file is checked before anything is changed; then 1,000 callers at a time are stored
-    and judged.
+    Its first line names the columns: caller, and one or more of plan, tenant, zone, anchor. What the file
+    does not have stays as it is. The file is checked before anything is changed; then 1,000 callers at a time
+    are stored and judged.
 
     Example: gatelock callers import customers.csv
     """
@@ -188,15 +195,28 @@ def grant(
         add_one(engine, asked, reason, as_json=json)
 
 
+def describe(profile: Profile) -> str:
+    """Returns facts about a caller as a phrase: "plan pro, tenant (none), zone (none), anchor 2026-01-31"."""
+    return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())
+
+
 def checked(profile: Profile, where: str) -> Profile:
-    """Returns the profile. Exits with 2 if a value cannot be a plan or a tenant."""
+    """Returns the profile. Exits with 2 if a value cannot be what it stands for."""
     from analyzer.config.values import NAME
+    from analyzer.core.judging.caller_limits import is_anchor
+    from analyzer.core.judging.windows import is_zone
     from analyzer.logs import printable
 
     if profile.plan and not NAME.fullmatch(profile.plan):
         raise usage_error(printable(f"{where}: {profile.plan!r} is not the name of a plan"))
     if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
         raise usage_error(printable(f"{where}: {profile.tenant!r} is not the name of a tenant"))
+    if profile.zone and not is_zone(profile.zone):
+        what = f"{where}: {profile.zone!r} is not a time zone: write a name such as Europe/Berlin"
+        raise usage_error(printable(what))
+    if profile.anchor and not is_anchor(profile.anchor):
+        what = f"{where}: {profile.anchor!r} is not a day: write it as 2026-01-31"
+        raise usage_error(printable(what))
     return profile
 
 
@@ -223,7 +243,7 @@ def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
                 raise usage_error(f"{where}: {caller!r} has no kind of name in front, as in api_key:acme")
             if caller in found:
                 raise usage_error(f"{where}: {caller} is in the file twice")
-            profile = Profile((row.get("plan") or "").strip(), (row.get("tenant") or "").strip())
+            profile = Profile(*((row.get(name) or "").strip() for name in Profile._fields))
             found[caller] = checked(profile, where)
     return [name for name in columns if name != "caller"], found
 
@@ -231,7 +251,7 @@ def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
 def _require_columns(file: Path, given: Sequence[str]) -> None:
     unknown = [name for name in given if name not in COLUMNS]
     if "caller" not in given or len(given) < 2 or unknown:
-        raise usage_error(f"{file}: the first line must name the columns: caller,plan,tenant")
+        raise usage_error(f"{file}: the first line must name the columns: {','.join(COLUMNS)}")
 
 
 def _numbered(file: Path, reader: object) -> Iterator[tuple[int, dict[str, str]]]:

@@ -35,7 +35,4 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "dry_run": UnavailableKey(NO_SHADOW),
         "enabled": UnavailableKey(ALWAYS_ENFORCED),
     },
-    ("policies", "window"): {
-        "anchor": UnavailableKey("remove it; months begin on the 1st"),
-    },
 }

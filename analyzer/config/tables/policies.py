@@ -24,6 +24,7 @@ from analyzer.config.values import (
     one_of,
     quote,
     raise_fault,
+    time_zone,
     whole_number,
     whole_seconds,
 )
@@ -38,8 +39,19 @@ from analyzer.core.judging.policies import (
     RollingQuota,
     Surge,
 )
-from analyzer.core.judging.windows import DAY_S, HOUR_S, Calendar, CalendarPeriod, Rolling, Windows
+from analyzer.core.judging.windows import (
+    ANCHORED,
+    DAY_S,
+    HOUR_S,
+    NOT_BY_CALLER,
+    Calendar,
+    CalendarPeriod,
+    CallerFact,
+    Rolling,
+    Windows,
+)
 
+CALLER = "caller"  # as a zone or an anchor: that of each caller
 DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan
 LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
 ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
@@ -49,6 +61,7 @@ LOCK_S_MAX = 31 * DAY_S
 HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
 NOTIFY_MAX = 10
 NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
+ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers set --anchor`'
 PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
 PolicyKind = Literal["quota", "surge", "share"]
 OnStale = Literal["keep", "allow"]
@@ -175,11 +188,23 @@ def _grace(value: object) -> Grace:
     )
 
 
+def _zone_or_caller(value: object) -> str:
+    return CALLER if value == CALLER else time_zone(value)
+
+
+def _anchor(value: object) -> str:
+    if value != CALLER:
+        raise_fault(f"must be {quote(CALLER)}, not {quote(value)}", ANCHOR_CURE)
+    return CALLER
+
+
 class WindowTable(ConfigTable):
     """A calendar period, or a rolling window."""
 
     per: Annotated[CalendarPeriod, one_of(CalendarPeriod), BeforeValidator(_period)] | None = None
-    zone: Zone = "UTC"
+    zone: Annotated[str, BeforeValidator(_zone_or_caller)] = "UTC"
+    default_zone: Zone = "UTC"
+    anchor: Annotated[Literal["caller"], BeforeValidator(_anchor)] | None = None
     rolling: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, *ROLLING_S))] | None = None
 
     @model_validator(mode="after")
@@ -190,6 +215,15 @@ class WindowTable(ConfigTable):
             raise_fault(
                 "a rolling window has no zone", f'write {{ rolling = "{format_duration(self.rolling)}" }}'
             )
+        if self.rolling is not None and self.anchor is not None:
+            raise_fault("a rolling window has no anchor", "remove anchor")
+        if self.anchor is not None and self.per not in ANCHORED:
+            raise_fault(
+                f"an anchor is the day on which months or weeks begin, and the period is a {self.per}",
+                'remove it, or write per = "month" or "week"',
+            )
+        if self.zone != CALLER and "default_zone" in self.model_fields_set:
+            raise_fault('default_zone stands beside zone = "caller"', "remove it, or write it as zone")
         if self.rolling is not None and self.rolling > HOUR_S and self.rolling % 60:
             raise_fault("a rolling window of more than an hour must be whole minutes", "round it to minutes")
         return self
@@ -199,7 +233,15 @@ class WindowTable(ConfigTable):
         if self.rolling is not None:
             return Rolling(self.rolling)
         assert self.per is not None  # noqa: S101 - one of the two is there
-        return Calendar(self.per, self.zone)
+        facts: list[CallerFact] = ["anchor"] if self.anchor is not None else []
+        if self.zone == CALLER:
+            return Calendar(self.per, self.default_zone, (*facts, "zone"))
+        return Calendar(self.per, self.zone, tuple(facts) or NOT_BY_CALLER)
+
+    @property
+    def is_by_caller(self) -> bool:
+        """Whether each caller has its own windows."""
+        return self.anchor is not None or self.zone == CALLER
 
     @property
     def phrase(self) -> str:

@@ -45,6 +45,7 @@ class JudgeStep(msgspec.Struct, tag="judge", frozen=True):
     sum: int
     policies: tuple[str, ...]
     behind: tuple[str, str] | None = None  # key and resource
+    behind_s: int = 0  # start of the window, of a sum by the windows of callers
 
 
 class ClearStep(msgspec.Struct, tag="clear", frozen=True):
@@ -108,7 +109,7 @@ def steps_after(
     steps: list[Step] = []
     for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):
         steps += [
-            fills.get(number) or FillStep(number, (window_at(sum_.window, now_s).start_s, "", ""))
+            fills.get(number) or FillStep(number, (first_start_s(sum_, now_s), "", ""))
             for sum_, number in sums.items()
             if sums is filled
         ]
@@ -134,6 +135,14 @@ def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep]:
 def _has_lasting_locks(plan: Plan, name: str) -> bool:
     policy = plan.policy(name)
     return policy is not None and kind_of(policy).locks_last
+
+
+def first_start_s(sum_: Sum, now_s: int) -> int:
+    """Returns the start of the open window; of callers' windows a time before each of them."""
+    windows = sum_.window
+    if isinstance(windows, Calendar) and windows.facts:
+        return max(0, now_s - windows.longest_s)
+    return window_at(windows, now_s).start_s
 
 
 def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:

@@ -1,9 +1,9 @@
-"""The limits of each series: by the plan of its caller, overrides, grants and exemptions.
+"""The limits of each series, and its windows: by the plan, zone and anchor of its caller, and by overrides.
 
-A policy has a limit, and may have others for the plans that callers are sold. The directory says which caller
-has which plan, and which callers have an override. `Limits` joins both: the policies as they
-apply to one series. Kinds judge such a policy like any other, so that locks and sentences name the limit of
-this caller.
+A policy has a limit, and may have others for the plans that callers are sold. Its calendar may be that of
+each caller. The directory says which caller has which plan, zone and anchor, and which have an override.
+`Limits` joins both: the policies as they apply to one series. Kinds judge such a policy like any other, so
+that locks and sentences name the limit and the window of this caller.
 
 The directory depends on no clock: an override begins and ends when the warden says so in the database.
 """
@@ -11,9 +11,9 @@ The directory depends on no clock: an override begins and ends when the warden s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from ipaddress import ip_network
-from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import OverrideKind, Policy, SubjectKind
 from analyzer.core.judging.totals import NEVER, Standing, Sum
-from analyzer.core.judging.windows import Calendar
+from analyzer.core.judging.windows import Calendar, Window, Windows, is_zone, window_at
 
 ADDRESS = "address:"  # beginning of the names of callers that are known by their address
 LIMIT_MAX = 1 << 62
@@ -42,6 +42,15 @@ class Profile(NamedTuple):
 
     plan: str = ""
     tenant: str = ""
+    zone: str = ""  # the name of a time zone
+    anchor: str = ""  # the day of the subscription: 2026-01-31
+
+
+class Group(NamedTuple):
+    """Callers with one plan and one tenant."""
+
+    plan: str = ""
+    tenant: str = ""
 
 
 class Override(NamedTuple):
@@ -57,28 +66,92 @@ class Override(NamedTuple):
 
 
 NO_PROFILE = Profile()
+# A caller in memory is a number: those of its tenant and its plan, and its clock, which is the number of its
+# zone, the day of the week and the day of the month of its anchor. 0 stands for a caller without any facts.
+# A plan beyond 65,535 others is none, and so is a zone beyond 4,095: tenants have no bound.
+DAY_BITS, WEEKDAY_BITS, ZONE_BITS, PLAN_BITS = 5, 3, 12, 16
+CLOCK_BITS = DAY_BITS + WEEKDAY_BITS + ZONE_BITS
+CLOCK = (1 << CLOCK_BITS) - 1
+SHARED_MAX = 1 << 16  # numbers of which equal ones are one object
+
+
+def is_anchor(text: str) -> bool:
+    """Whether a text is a day, as an anchor is stated: 2026-01-31."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+class NumberedNames:
+    """Numbers that stand for names, from 0 for the empty one, which also stands for those beyond `most`."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.names = [""]
+        self._numbers = {"": 0}
+        self._most = most
+
+    def number(self, name: str) -> int:
+        """Returns the number of a name, a new one for a name that has none."""
+        found = self._numbers.get(name)
+        if found is None:
+            if self._most is not None and len(self.names) >= self._most:
+                return 0
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return found
 
 
 class Directory:
-    """Profiles of callers, and the overrides in force by their subject and id. Changed in place.
-
-    Equal profiles are one object: a million callers share a few.
-    """
+    """Facts about callers, and the overrides in force by their subject and id. Changed in place."""
 
     def __init__(self) -> None:
-        self.profiles: dict[str, Profile] = {}
+        self.numbers: dict[str, int] = {}  # by caller
         self.overrides: dict[Subject, dict[str, Override]] = {}
-        self._known: dict[Profile, Profile] = {}
+        self._plans, self._tenants, self._zones = (
+            NumberedNames(1 << PLAN_BITS),
+            NumberedNames(),
+            NumberedNames(1 << ZONE_BITS),
+        )
+        self._shared: dict[int, int] = {}
 
     def set_profile(self, caller: str, profile: Profile) -> None:
-        if profile == NO_PROFILE:
-            self.profiles.pop(caller, None)
+        """Stores the facts about a caller. A zone that this machine does not know is none."""
+        zone = profile.zone if is_zone(profile.zone) else ""
+        group = self._tenants.number(profile.tenant) << PLAN_BITS | self._plans.number(profile.plan)
+        number = group << CLOCK_BITS | self._zones.number(zone) << (WEEKDAY_BITS + DAY_BITS)
+        if profile.anchor:
+            day = date.fromisoformat(profile.anchor)
+            number |= day.weekday() << DAY_BITS | day.day - 1
+        if not number:
+            self.numbers.pop(caller, None)
             return
-        known = self._known.get(profile)
-        if known is None:
-            known = Profile(*map(intern, profile))
-            self._known[known] = known
-        self.profiles[caller] = known
+        if len(self._shared) < SHARED_MAX:
+            self._shared.setdefault(number, number)
+        self.numbers[caller] = self._shared.get(number, number)
+
+    def group_of(self, caller: str) -> Group:
+        """Returns the plan and the tenant of a caller."""
+        group = self.numbers.get(caller, 0) >> CLOCK_BITS
+        return Group(self._plans.names[group & (1 << PLAN_BITS) - 1], self._tenants.names[group >> PLAN_BITS])
+
+    @property
+    def tenants(self) -> set[str]:
+        """The tenants that any caller has had."""
+        return {*self._tenants.names} - {""}
+
+    def calendar_of(self, calendar: Calendar, clock: int) -> Calendar:
+        """Returns the calendar of callers with this clock, by the one of a policy."""
+        facts, zone = calendar.facts, self._zones.names[clock >> (WEEKDAY_BITS + DAY_BITS)]
+        first_day: int | msgspec.UnsetType = msgspec.UNSET
+        weekday, day = clock >> DAY_BITS & (1 << WEEKDAY_BITS) - 1, (clock & (1 << DAY_BITS) - 1) + 1
+        if "anchor" in facts and calendar.per == "week" and weekday:
+            first_day = weekday
+        if "anchor" in facts and calendar.per == "month" and day > 1:
+            first_day = day
+        return Calendar(
+            calendar.per, zone if zone and "zone" in facts else calendar.zone, first_day=first_day
+        )
 
     def set_override(self, id_: str, subject: Subject, override: Override | None) -> None:
         """Stores an override under its id; None: it has ended."""
@@ -107,17 +180,19 @@ class Limits:
         ]
         self._named = {name for found in directory.overrides.values() for name in _policies(found.values())}
         # Most series have no override: what applies to them depends on the caller's plan alone.
-        self._by_plan: dict[tuple[str, str], Policy] = {}
         self._thresholds: dict[tuple[Sum, str], Sequence[int]] = {}
         self._has_own: dict[Sum, bool] = {}
+        self._calendars: dict[tuple[Calendar, int], Calendar] = {}  # by that of the policy and the clock
+        self._windows: dict[tuple[Calendar, int], Window] = {}  # those that were asked for last
         self._is_in_range = lru_cache(KEYS_CACHED)(self._in_range)
 
     def policy_for(self, policy: Policy, key: str) -> Policy | None:
-        """Returns the policy with the limit of the series `key`; None if that is exempt."""
+        """Returns the policy with the limit and the calendar of the series `key`; None if that is exempt."""
         grouping = grouping_of(policy.per)
-        profile = self._profile(grouping, key)
-        of_plan = self._of_plan(policy, profile.plan)
-        found = [one for one in self._overrides(grouping, key, profile) if one.is_for(policy.name)]
+        group = self._group(grouping, key)
+        policy = self._in_own_calendar(policy, key)
+        of_plan = self._of_plan(policy, group.plan)
+        found = [one for one in self._overrides(grouping, key, group) if one.is_for(policy.name)]
         if any(one.kind == "exempt" for one in found) or self._is_exempt_address(grouping, key):
             return None
         if not found or kind_of(policy).whole_of is not None:
@@ -125,19 +200,19 @@ class Limits:
         # The caller's own override comes before its tenant's.
         limit = next((one.amount for one in found if one.kind == "limit"), _limit_of(of_plan))
         granted = sum(one.amount for one in found if one.kind == "grant")
-        return _with_limit(policy, min(limit + granted, LIMIT_MAX))
+        return _with(policy, "limit", min(limit + granted, LIMIT_MAX))
 
     def thresholds_of(self, sum_: Sum, key: str) -> Sequence[int]:
         """Returns the values of the sum at which one of its policies must be judged for `key`, ascending."""
         if not self.has_own(sum_):
             return self._plan.thresholds_of[sum_]
         grouping = grouping_of(sum_.grouping)
-        profile = self._profile(grouping, key)
+        group = self._group(grouping, key)
         if self._directory.overrides and (
-            self._overrides(grouping, key, profile) or self._is_exempt_address(grouping, key)
+            self._overrides(grouping, key, group) or self._is_exempt_address(grouping, key)
         ):
             return self._thresholds_for(sum_, key)
-        at = sum_, profile.plan
+        at = sum_, group.plan
         found = self._thresholds.get(at)
         if found is None:
             found = self._thresholds[at] = self._thresholds_for(sum_, key)
@@ -162,7 +237,7 @@ class Limits:
         if found is None:
             policies = self._plan.policies_of[sum_]
             names = {"", *(policy.name for policy in policies)}
-            has_plans = bool(self._directory.profiles) and any(map(_limits_of_plans, policies))
+            has_plans = bool(self._directory.numbers) and any(map(_limits_of_plans, policies))
             found = self._has_own[sum_] = has_plans or bool(self._named & names)
         return found
 
@@ -173,12 +248,12 @@ class Limits:
         if self._directory.overrides or not grouping_of(sum_.grouping).is_of_callers:
             found = [next(iter(self.thresholds_of(sum_, key)), NEVER) for key in keys]
         else:
-            # The usual case, for ten thousand keys: their plans decide, and there are few.
-            get = self._directory.profiles.get
-            plans = [get(key, NO_PROFILE).plan for key in keys]
-            some_key = dict(zip(plans, keys, strict=True))
-            first = {plan: self.thresholds_of(sum_, key)[0] for plan, key in some_key.items()}
-            found = [first[plan] for plan in plans]
+            # The usual case, for ten thousand keys: their groups decide, and there are few.
+            get = self._directory.numbers.get
+            groups = [get(key, 0) >> CLOCK_BITS for key in keys]
+            some_key = dict(zip(groups, keys, strict=True))
+            first = {group: self.thresholds_of(sum_, key)[0] for group, key in some_key.items()}
+            found = [first[group] for group in groups]
         return found if len({*found}) > 1 else found[0]
 
     def next_judgement(self, standing: Standing, now_s: float) -> int:
@@ -186,24 +261,69 @@ class Limits:
         total = standing.total
         return self._plan.next_judgement(standing, now_s, self.thresholds_of(total.sum, total.key))
 
+    def window_of(self, sum_: Sum, key: str, at_s: int) -> Window:
+        """Returns the window of a series' total that holds `at_s`."""
+        if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
+            return window_at(sum_.window, at_s)
+        return self._window(sum_.window, self._directory.numbers.get(key, 0) & CLOCK, at_s)
+
+    def calendar_for(self, sum_: Sum, key: str) -> Windows:
+        """Returns the windows of a sum as the series `key` has them."""
+        if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
+            return sum_.window
+        return self._calendar(sum_.window, self._directory.numbers.get(key, 0) & CLOCK)
+
+    def window_starts(self, sum_: Sum, keys: Sequence[str], times_s: Sequence[int]) -> list[int]:
+        """Returns the starts of the windows of totals, each for a series and a time.
+
+        The windows of `sum_` are those of callers.
+        """
+        get, calendar = self._directory.numbers.get, sum_.window
+        assert isinstance(calendar, Calendar)  # noqa: S101 - as promised
+        known: dict[tuple[int, int], int] = {}
+        found = []
+        for key, at_s in zip(keys, times_s, strict=True):
+            at = get(key, 0) & CLOCK, at_s
+            start_s = known.get(at)
+            if start_s is None:
+                start_s = known[at] = self._window(calendar, *at).start_s
+            found.append(start_s)
+        return found
+
+    def _window(self, calendar: Calendar, clock: int, at_s: int) -> Window:
+        at = calendar, clock
+        found = self._windows.get(at)
+        if found is None or not found.start_s <= at_s < found.until_s:
+            found = self._windows[at] = window_at(self._calendar(calendar, clock), at_s)
+        return found
+
+    def _calendar(self, calendar: Calendar, clock: int) -> Calendar:
+        at = calendar, clock
+        found = self._calendars.get(at)
+        if found is None:
+            found = self._calendars[at] = self._directory.calendar_of(calendar, clock)
+        return found
+
+    def _in_own_calendar(self, policy: Policy, key: str) -> Policy:
+        window = getattr(policy, "window", None)
+        if not isinstance(window, Calendar) or not window.facts:
+            return policy
+        clock = self._directory.numbers.get(key, 0) & CLOCK
+        return _with(policy, "window", self._calendar(window, clock))
+
     def _of_plan(self, policy: Policy, plan: str) -> Policy:
         limits = _limits_of_plans(policy)
-        if plan not in limits:
-            return policy
-        at = policy.name, plan
-        if at not in self._by_plan:
-            self._by_plan[at] = _with_limit(policy, limits[plan])
-        return self._by_plan[at]
+        return _with(policy, "limit", limits[plan]) if plan in limits else policy
 
-    def _profile(self, grouping: Grouping, key: str) -> Profile:
-        return self._directory.profiles.get(key, NO_PROFILE) if grouping.is_of_callers else NO_PROFILE
+    def _group(self, grouping: Grouping, key: str) -> Group:
+        return self._directory.group_of(key) if grouping.is_of_callers else Group()
 
-    def _overrides(self, grouping: Grouping, key: str, profile: Profile) -> list[Override]:
+    def _overrides(self, grouping: Grouping, key: str, group: Group) -> list[Override]:
         """Returns the overrides of a series, those of its caller first."""
         overrides = self._directory.overrides
         if not overrides:
             return []
-        subjects = [Subject("caller", key), Subject("tenant", profile.tenant)]
+        subjects = [Subject("caller", key), Subject("tenant", group.tenant)]
         if not grouping.is_of_callers:
             subjects = [Subject("tenant", key)] if grouping.scope == "tenant" else []
         return [one for subject in subjects for one in _latest_first(overrides.get(subject, {}))]
@@ -250,10 +370,10 @@ def _limit_of(policy: Any) -> int:
 
 
 @lru_cache(KEYS_CACHED)
-def _replaced(policy: Any, limit: int) -> Any:
-    return msgspec.structs.replace(policy, limit=limit)
+def _replaced(policy: Any, name: str, value: Any) -> Any:
+    return msgspec.structs.replace(policy, **{name: value})
 
 
-def _with_limit(policy: Any, limit: int) -> Policy:
-    changed: Policy = _replaced(policy, limit)
+def _with(policy: Any, name: str, value: object) -> Policy:
+    changed: Policy = _replaced(policy, name, value)
     return changed

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import Grouping, grouping_of
 from analyzer.core.counting.meters import DISTINCT, JOINS, MINUTE_S
 from analyzer.core.judging.rolling import Slots
-from analyzer.core.judging.windows import Rolling, Window, Windows, window_at
+from analyzer.core.judging.windows import Calendar, Rolling, Window, Windows, window_at
 from analyzer.core.model import CountTable, DistinctTable
 
 NEVER = 2**63 - 1  # as the `next` of a total: no policy has anything more to judge in this window
@@ -62,6 +62,13 @@ class Standing(NamedTuple):
     addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
 
 
+class OwnWindows(Protocol):
+    """The windows of callers that have other ones."""
+
+    def window_starts(self, sum_: Sum, keys: Sequence[str], times_s: Sequence[int]) -> Sequence[int]:
+        """Returns the starts of the windows of totals, each for a series and a time."""
+
+
 class Growth(NamedTuple):
     """Growth of the totals of one sum, column by column; sorted by window, key and resource."""
 
@@ -75,20 +82,21 @@ def growth_of(
     sums: Iterable[Sum],
     tables: Iterable[CountTable],
     filled_to: Mapping[Sum, BucketPosition] = MappingProxyType({}),
+    windows: OwnWindows | None = None,
 ) -> dict[Sum, Growth]:
     """Returns the growth of the totals of `sums`, in the order in which row locks are taken.
 
     Denied requests add to no total, so that they never lock a caller again; nor do series that are not
     judged (`is_judged`). `filled_to` has the sums whose totals are being filled from the buckets:
     theirs grow only by buckets before the position, because the others will be added when the filling gets
-    there.
+    there. `windows` has the windows of callers, for sums with such windows.
     """
     by_grouping = {table.grouping: table for table in tables}
     growth: dict[Sum, Growth] = {}
     for sum_ in sorted(sums, key=lock_order):
         table = by_grouping.get(sum_.grouping)
         if table is not None and sum_.meter in table.meters:
-            grown = _growth(sum_, table, filled_to.get(sum_))
+            grown = _growth(sum_, table, filled_to.get(sum_), windows)
             if grown.keys:
                 growth[sum_] = grown
     return growth
@@ -142,14 +150,48 @@ def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum,
     return found
 
 
-def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> Growth:
+def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own: OwnWindows | None) -> Growth:
     amounts = table.admitted[list(table.meters).index(sum_.meter)]
-    windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
+    starts_s: Iterable[int]
+    if is_by_caller(sum_):
+        if own is None:
+            raise ValueError(f"the windows of callers are missing for {sum_}")
+        starts_s = own.window_starts(sum_, table.keys, table.buckets_s)
+    else:
+        windows = {bucket_s: window_at(sum_.window, bucket_s).start_s for bucket_s in set(table.buckets_s)}
+        grown = None if filled_to is not None else _growth_in_one_window(sum_, table, amounts, windows)
+        if grown is not None:
+            return grown
+        starts_s = map(windows.__getitem__, table.buckets_s)
+    grouping = grouping_of(sum_.grouping)
+    unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+    found: dict[tuple[int, str, str], int] = {}
+    merge = JOINS[sum_.join].merge
+    rows = zip(starts_s, table.buckets_s, table.keys, table.resources, amounts, strict=True)
+    for start_s, bucket_s, key, resource, amount in rows:
+        if not amount or key in unjudged or (has_resource and not resource):
+            continue
+        if filled_to is not None and (bucket_s, key, resource) >= filled_to:
+            continue
+        at = start_s, key, resource
+        found[at] = merge(found.get(at, 0), amount)
+    ordered = sorted(found)
+    return Growth(
+        [window_s for window_s, _, _ in ordered],
+        [key for _, key, _ in ordered],
+        [resource for _, _, resource in ordered],
+        [found[at] for at in ordered],
+    )
+
+
+def _growth_in_one_window(
+    sum_: Sum, table: CountTable, amounts: Sequence[int], windows: Mapping[int, int]
+) -> Growth | None:
+    """Returns the growth where a short way leads to it; `windows` has the start of the window by bucket."""
     grouping = grouping_of(sum_.grouping)
     unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
     if (
         len(windows) == 1
-        and filled_to is None
         and 0 not in amounts
         and not any(name in table.keys for name in unjudged)
         and not (has_resource and "" in table.resources)
@@ -157,7 +199,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and filled_to is None and not has_resource and sum_.join == "sum":
+    if len({*windows.values()}) == 1 and not has_resource and sum_.join == "sum":
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):
@@ -169,23 +211,12 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None) -> G
             keys = [key for key in keys if by_key[key]]
         start_s = windows[table.buckets_s[0]]
         return Growth([start_s] * len(keys), keys, [""] * len(keys), list(map(by_key.__getitem__, keys)))
-    grown: dict[tuple[int, str, str], int] = {}
-    merge = JOINS[sum_.join].merge
-    rows = zip(table.buckets_s, table.keys, table.resources, amounts, strict=True)
-    for bucket_s, key, resource, amount in rows:
-        if not amount or key in unjudged or (has_resource and not resource):
-            continue
-        if filled_to is not None and (bucket_s, key, resource) >= filled_to:
-            continue
-        at = windows[bucket_s], key, resource
-        grown[at] = merge(grown.get(at, 0), amount)
-    ordered = sorted(grown)
-    return Growth(
-        [window_s for window_s, _, _ in ordered],
-        [key for _, key, _ in ordered],
-        [resource for _, _, resource in ordered],
-        [grown[at] for at in ordered],
-    )
+    return None
+
+
+def is_by_caller(sum_: Sum) -> bool:
+    """Whether the windows of a sum are those of each caller."""
+    return isinstance(sum_.window, Calendar) and bool(sum_.window.facts)
 
 
 def is_judged(grouping: Grouping, key: str, resource: str) -> bool:

@@ -1,6 +1,7 @@
 """Windows that policies look at: calendar periods, and rolling windows.
 
-A calendar window is the minute, hour, day, week or month that a moment belongs to, in the policy's zone.
+A calendar window is the minute, hour, day, week or month that a moment belongs to, in the policy's zone or in
+that of the caller. A caller's own weeks and months begin on the day of its anchor.
 These windows divide time without gap or overlap, across every clock change of the zone: a day begins when its
 date is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is
 two windows. A rolling window ends at any moment; `rolling` adds up what is in it.
@@ -8,9 +9,11 @@ two windows. A rolling window ends at any moment; `rolling` adds up what is in i
 
 from __future__ import annotations
 
+from calendar import monthrange
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -20,17 +23,50 @@ DAY_S = 86_400
 ONE_DAY = timedelta(days=1)
 
 CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
+CallerFact = Literal["anchor", "zone"]
+ANCHORED: tuple[CalendarPeriod, ...] = ("week", "month")  # an anchor is a date
+NOT_BY_CALLER = msgspec.UNSET
+BY_CALLER = "@caller"  # in the keys of windows
 
 
 class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Windows that follow the calendar of a time zone: 23- and 25-hour days, real months."""
 
     per: CalendarPeriod
-    zone: str = "UTC"
+    zone: str = "UTC"  # where the zone is that of the caller: of callers without one
+    # Facts that each caller states itself; sorted. Absent from the stored plan where it is nothing: plans of
+    # earlier versions stay equal to today's.
+    by_caller: tuple[CallerFact, ...] | msgspec.UnsetType = msgspec.UNSET
+    # Of one caller's calendar, which no plan has: the day on which weeks (0 is Monday) or months (1 to 31)
+    # begin. A month that is too short begins on its last day.
+    first_day: int | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
-        """The key of these windows in stored totals: "day Europe/Berlin"."""
-        return f"{self.per} {self.zone}"
+        """The key of these windows in stored totals: "day Europe/Berlin", "month@caller UTC@caller"."""
+        per, zone = (BY_CALLER if fact in self.facts else "" for fact in ("anchor", "zone"))
+        return f"{self.per}{per} {self.zone}{zone}"
+
+    @classmethod
+    def from_key(cls, per: str, zone: str) -> Calendar:
+        """Returns the windows with this key."""
+        facts: list[CallerFact] = []
+        if per.endswith(BY_CALLER):
+            facts.append("anchor")
+        if zone.endswith(BY_CALLER):
+            facts.append("zone")
+        period = cast(CalendarPeriod, per.removesuffix(BY_CALLER))
+        return cls(period, zone.removesuffix(BY_CALLER), tuple(facts) or msgspec.UNSET)
+
+    @property
+    def facts(self) -> tuple[CallerFact, ...]:
+        """Facts that each caller states itself."""
+        return () if isinstance(self.by_caller, msgspec.UnsetType) else self.by_caller
+
+    @property
+    def longest_s(self) -> int:
+        """More seconds than any window has, in any zone."""
+        days = {"week": 7, "month": 31}.get(self.per, 1)
+        return (days + 1) * DAY_S
 
     @property
     def shortest_s(self) -> int:
@@ -88,6 +124,15 @@ class Window(NamedTuple):
 ALWAYS = Window(0, 253_370_764_800)  # of rolling sums, whose totals only grow: until the year 9999
 
 
+@lru_cache(maxsize=4096)
+def is_zone(name: str) -> bool:
+    """Whether this machine knows a time zone of this name."""
+    # Besides unknown zones: a name that leads out of the zones' folder, and a folder inside it.
+    with suppress(KeyError, ValueError, OSError):
+        return ZoneInfo(name).key == name
+    return False
+
+
 @lru_cache(maxsize=4096)  # every flush asks for the same few minutes
 def window_at(windows: Windows, at_s: int) -> Window:
     """Returns the window of a total that holds `at_s`: of a calendar's period, ALWAYS of a rolling sum.
@@ -106,37 +151,47 @@ def _calendar_window_at(calendar: Calendar, at_s: int) -> Window:
     zone = ZoneInfo(calendar.zone)
     if calendar.per == "hour":
         return _hour_at(zone, at_s)
-    return _days_at(zone, calendar.per, at_s)
+    return _days_at(zone, calendar, at_s)
 
 
-def _days_at(zone: ZoneInfo, per: CalendarPeriod, at_s: int) -> Window:
-    first = _first_day(per, datetime.fromtimestamp(at_s, zone).date())
-    window = Window(_shown_s(zone, first), _shown_s(zone, _next_first_day(per, first)))
+def _days_at(zone: ZoneInfo, calendar: Calendar, at_s: int) -> Window:
+    first = _first_day(calendar, datetime.fromtimestamp(at_s, zone).date())
+    window = Window(_shown_s(zone, first), _shown_s(zone, _next_first_day(calendar, first)))
     # Clocks set back over midnight show yesterday's date once more after today's began.
     while window.until_s <= at_s:
-        first = _next_first_day(per, first)
-        window = Window(window.until_s, _shown_s(zone, _next_first_day(per, first)))
+        first = _next_first_day(calendar, first)
+        window = Window(window.until_s, _shown_s(zone, _next_first_day(calendar, first)))
     return window
 
 
-def _first_day(per: CalendarPeriod, day: date) -> date:
-    match per:
+def _first_day(calendar: Calendar, day: date) -> date:
+    """Returns the first day of the window that holds a day."""
+    match calendar.per:
         case "week":
-            return day - timedelta(days=day.weekday())
+            first_day = 0 if isinstance(calendar.first_day, msgspec.UnsetType) else calendar.first_day
+            return day - timedelta(days=(day.weekday() - first_day) % 7)
         case "month":
-            return day.replace(day=1)
+            first = _first_of_month(calendar, day)
+            return first if first <= day else _first_of_month(calendar, day.replace(day=1) - ONE_DAY)
         case _:
             return day
 
 
-def _next_first_day(per: CalendarPeriod, first: date) -> date:
-    match per:
+def _next_first_day(calendar: Calendar, first: date) -> date:
+    match calendar.per:
         case "week":
             return first + 7 * ONE_DAY
         case "month":
-            return (first + 31 * ONE_DAY).replace(day=1)
+            return _first_of_month(calendar, first.replace(day=1) + 31 * ONE_DAY)
         case _:
             return first + ONE_DAY
+
+
+def _first_of_month(calendar: Calendar, day: date) -> date:
+    """Returns the day of the month of `day` on which a window begins."""
+    if isinstance(calendar.first_day, msgspec.UnsetType):
+        return day.replace(day=1)
+    return day.replace(day=min(calendar.first_day, monthrange(day.year, day.month)[1]))
 
 
 def _shown_s(zone: ZoneInfo, day: date) -> int:

@@ -220,6 +220,17 @@ postponed = Table(
     Index(None, "due_ms"),
 )
 
+# Totals of callers whose zone or anchor has changed, which wait for what the buckets have from before.
+refills = Table(
+    "refills",
+    metadata,
+    key("key"),
+    small("sum"),
+    key("window_s", BigInteger),
+    Column("version", BigInteger, nullable=False),  # of the directory, by which the windows changed
+    sqlite_with_rowid=False,
+)
+
 # Series that are over the mark of a share policy and not locked yet, because that must last for some time.
 holds = Table(
     "holds",
@@ -321,6 +332,8 @@ callers = Table(
     text("plan"),
     text("tenant"),
     Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
+    Column("zone", Text, nullable=False, default="", server_default=""),
+    Column("anchor", Text, nullable=False, default="", server_default=""),  # a date: 2026-01-31
     Index(None, "version"),
 )
 

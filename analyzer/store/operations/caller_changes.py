@@ -20,7 +20,7 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import ROWS_AT_ONCE, insert, reading, slow_reading, writing
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import callers, overrides
-from analyzer.store.operations.changed_limits import CALLERS_MAX, change
+from analyzer.store.operations.changed_limits import CALLERS_MAX, change, refill
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.judgement.directory import (
     ENDED,
@@ -28,6 +28,7 @@ from analyzer.store.transaction.judgement.directory import (
     OF_COMMAND,
     OF_PLAN,
     PLANNED,
+    PROFILE,
     directory_of,
 )
 from gatekeeper.model import Change
@@ -114,7 +115,11 @@ def set_callers(
             db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
             record(db, who, "callers set", _about(profiles), why)
 
-        return change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
+        changes = [*change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)]
+    if {"zone", "anchor"} & {*fields}:
+        while (done := refill(engine, random_mark, profiles)).rows:
+            changes += done.changes
+    return changes
 
 
 def _about(profiles: Mapping[str, Profile]) -> str:
@@ -273,7 +278,7 @@ def known_callers(
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for row in rows:
-            found = KnownCaller(row.caller, Profile(row.plan, row.tenant))
+            found = KnownCaller(row.caller, Profile(row.plan, row.tenant, row.zone, row.anchor))
             if found.profile != NO_PROFILE:
                 yield found
 
@@ -293,6 +298,8 @@ def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimi
     """
     with reading(engine) as db:
         directory = directory_of(db, [caller])
+        row = db.execute(sa.select(*PROFILE).where(callers.c.caller == caller)).first()
+        profile = NO_PROFILE if row is None else Profile(*row[1:])
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
     limits = Limits(plan, directory)
     found = []
@@ -301,7 +308,7 @@ def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimi
             own: Any = limits.policy_for(policy, caller)
             stated: Any = policy
             found.append(CallerLimit(policy.name, stated.limit, None if own is None else own.limit))
-    return directory.profiles.get(caller, NO_PROFILE), found
+    return profile, found
 
 
 def in_words(override: StoredOverride) -> str:

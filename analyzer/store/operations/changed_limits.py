@@ -8,26 +8,27 @@ no other transaction can see or correct it yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_of
 from analyzer.core.judging.caller_limits import Limits, Subject
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.judge import judge_changed
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Sum, lock_order
-from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms, instant, millis
+from analyzer.store.database.engine import slow_reading, writing
 from analyzer.store.database.schema import plans as plans_table
+from analyzer.store.database.schema import refills as refills_table
 from analyzer.store.transaction import catalog, lock_feed, plans
-from analyzer.store.transaction.judgement import directory, postponed, stored_notices
+from analyzer.store.transaction.judgement import directory, postponed, refills, stored_notices
 from analyzer.store.transaction.judgement.activation import Activation, StoredPlan, store_steps
 from analyzer.store.transaction.judgement.slots import with_slots
-from analyzer.store.transaction.judgement.sql_judge import Judge
-from analyzer.store.transaction.judgement.stored_values import AHEAD_S
+from analyzer.store.transaction.judgement.sql_judge import Judge, Judged
 from analyzer.store.transaction.judgement.totals import held_of_keys, set_next
 from gatekeeper.model import Change
 
@@ -69,30 +70,41 @@ def change(
         store_steps(db, row.version, activation.run([*steps, *_steps(plan, numbers, filling, named)]))
         changes = activation.changes
     else:
-        changes = _judge_callers(db, judge, before, keys)
+        moved = refills.begin(db, plan, numbers, (before, after), keys, version.version, int(now.timestamp()))
+        changes = list(judge_callers(db, judge, _changed(judge, before, keys) - moved).changes)
     return lock_feed.publish(db, changes, random_mark()) if changes else []
 
 
-def _judge_callers(db: sa.Connection, judge: Judge, before: Limits, callers: Collection[str]) -> list[Change]:
-    """Judges the totals of callers by policies whose limits have changed for them."""
+def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
+    """Returns the policies that have changed for callers, as pairs of their names."""
     assert judge.limits is not None  # noqa: S101 - set by `change`
-    after, now_s = judge.limits, int(judge.now.timestamp())
-    changed = {
+    return {
         (policy.name, caller)
         for policy in judge.plan.policies
         if grouping_of(policy.per).is_of_callers and kind_of(policy).sum_of(policy) not in judge.filling
         for caller in callers
-        if before.policy_for(policy, caller) != after.policy_for(policy, caller)
+        if before.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
     }
+
+
+def judge_callers(db: sa.Connection, judge: Judge, changed: Collection[tuple[str, str]]) -> Judged:
+    """Judges the totals of callers by policies that have changed for them: pairs of a policy and a caller.
+
+    `judge` has their limits.
+    """
+    assert judge.limits is not None  # noqa: S101 - as promised
+    after, now_s = judge.limits, int(judge.now.timestamp())
     series: dict[Sum, set[str]] = {}
     for sum_, policies in judge.plan.policies_of.items():
-        keys = {caller for policy in policies for caller in callers if (policy.name, caller) in changed}
+        names = {policy.name for policy in policies}
+        keys = {caller for name, caller in changed if name in names}
         if keys:
             series[sum_] = keys
+    times = refills.times_ahead(now_s)
     stored = [
         one
         for sum_ in sorted(series, key=lock_order)
-        for one in held_of_keys(db, sum_, _windows_s(sum_, now_s), series[sum_], judge.catalog)
+        for one in held_of_keys(db, after, sum_, times, series[sum_], judge.catalog)
     ]
     standings = with_slots(db, [one.standing for one in stored], judge.catalog, now_s)
     read = [one._replace(standing=standing) for one, standing in zip(stored, standings, strict=True)]
@@ -101,13 +113,87 @@ def _judge_callers(db: sa.Connection, judge: Judge, before: Limits, callers: Col
     judged = judge_changed(judge.plan, changed, standings, locks, judge.circumstances(db, standings, after))
     set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
     postponed.store(db, judged.waiting, judge.catalog)
-    stored_notices.store(db, judged.notices, millis(judge.now))
-    return list(judged.changes)
+    return Judged(judged.changes, stored_notices.store(db, judged.notices, millis(judge.now)))
 
 
-def _windows_s(sum_: Sum, now_s: int) -> list[int]:
-    """Returns the starts of the windows that hold the present, or what a clock that is ahead has logged."""
-    return sorted({window_at(sum_.window, at_s).start_s for at_s in range(now_s, now_s + AHEAD_S, MINUTE_S)})
+class Refilled(NamedTuple):
+    """The result of refilling totals."""
+
+    rows: int  # how many totals; 0: nothing waits, or it must wait
+    changes: Sequence[Change] = ()
+    notices: Sequence[Notice] = ()
+
+
+def refill(
+    engine: sa.Engine, random_mark: Callable[[], str], callers: Collection[str] | None = None
+) -> Refilled:
+    """Adds to totals what the buckets have from before their callers' windows changed, and judges them.
+
+    Up to a bound, of all callers or of these: call it again until no row is left. Raises StoreAway,
+    SchemaBehind.
+    """
+    with slow_reading(engine) as db:
+        found = _missing(db, callers)
+    if found is None:
+        return Refilled(0)
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        version, missing, gone = found
+        row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).first()
+        if row is None or row.version != version:
+            return Refilled(1)  # another plan is in force: read again
+        for condition in gone:
+            db.execute(sa.delete(refills_table).where(condition))
+        plan, numbers = plans.active(db)[1], catalog.load(db)
+        state, now = directory.newest(db), instant(clock_ms(db))
+        limits = directory.limits_of(db, plan, state, {one.refill.key for one in missing})
+        filling = filled_to(steps_of(row.pending), numbers.sum_numbers(plan))
+        judge = Judge(plan, version, numbers, now, 0.0, filling, state, limits)
+        changed = {
+            (policy.name, done.key)
+            for done in refills.add(db, numbers, limits, state.judged_by(version), missing)
+            if done.sum not in filling
+            for policy in plan.policies_of[done.sum]
+        }
+        changes, notices = judge_callers(db, judge, changed)
+        published = lock_feed.publish(db, changes, random_mark()) if changes else []
+        return Refilled(len(missing) + len(gone), published, notices)
+
+
+def _missing(
+    db: sa.Connection, callers: Collection[str] | None
+) -> tuple[int, list[refills.Missing], list[sa.ColumnElement[bool]]] | None:
+    """Returns the version of the plan, what totals lack, and conditions for rows that nothing needs.
+
+    None while there is nothing to do.
+    """
+    rows = refills.waiting(db, callers)
+    if not rows or not plans.exists(db):
+        return None
+    version, plan = plans.active(db)
+    numbers, now_s = catalog.load(db), clock_ms(db) // 1000
+    if numbers.has_old_rows:
+        return None  # until all rows of the earlier version are in the buckets
+    pending = db.execute(
+        sa.select(plans_table.c.pending).where(plans_table.c.version == version)
+    ).scalar_one()
+    positions = filled_to(steps_of(pending), numbers.sum_numbers(plan))
+    sums = {number: sum_ for sum_, number in numbers.sum_numbers(plan).items()}
+    limits = directory.limits_of(db, plan, directory.newest(db), {row.key for row in rows})
+    found: list[refills.Missing] = []
+    gone: list[sa.ColumnElement[bool]] = []
+    minutes = 0
+    for row in rows:
+        sum_ = sums.get(row.sum)
+        if sum_ is None:
+            gone.append(sa.and_(refills_table.c.key == row.key, refills_table.c.sum == row.sum))
+            continue
+        one = refills.Refill(sum_, row.key, limits.window_of(sum_, row.key, row.window_s), row.version)
+        minutes += refills.minutes(one, now_s)
+        if found and minutes > refills.MINUTES_MAX:
+            break
+        found.append(refills.missing(db, numbers, one, positions.get(sum_), now_s))
+    return version, found, gone
 
 
 def _steps(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
-from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.core.judging.windows import Calendar, Rolling, Windows, window_at
 from analyzer.store.database.bounded_deletes import delete_anywhere, delete_at, first_keys
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
@@ -25,7 +25,13 @@ from analyzer.store.database.schema import (
 from analyzer.store.database.schema import holds as holds_table
 from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
-from analyzer.store.operations import caller_changes, roll_up, total_repair, waiting_judgements
+from analyzer.store.operations import (
+    caller_changes,
+    changed_limits,
+    roll_up,
+    total_repair,
+    waiting_judgements,
+)
 from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
@@ -113,6 +119,10 @@ class SqlUpkeep:
     def change_overrides(self) -> tuple[int, Sequence[Change]]:
         """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
         return caller_changes.change_due(self._engine, self._random_mark)
+
+    def refill_totals(self) -> changed_limits.Refilled:
+        """Completes and judges totals of callers whose windows have changed, up to a bound."""
+        return changed_limits.refill(self._engine, self._random_mark)
 
     def empty_slots(self) -> int:
         """Empties the slots of the next generation; returns 1 if there were any, else 0."""
@@ -252,9 +262,16 @@ def _totals_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.C
         if isinstance(windows, Rolling) and not is_dropped:
             idle_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
             conditions.append(sa.and_(of_sum, columns.touched_s < now_s - idle_s))
-        elif is_dropped or window_at(windows, window_s).until_s <= before_s:
+        elif is_dropped or _last_end_s(windows, window_s) <= before_s:
             conditions.append(of_sum)
     return conditions
+
+
+def _last_end_s(windows: Windows, window_s: int) -> int:
+    """Returns the end of the windows that begin at `window_s`; of callers' windows a time after it."""
+    if isinstance(windows, Calendar) and windows.facts:
+        return window_s + windows.longest_s
+    return window_at(windows, window_s).until_s
 
 
 def _values_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.ColumnElement[bool]]:

@@ -11,11 +11,13 @@ from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.judge import lapsed
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import TotalKey
 from analyzer.core.judging.windows import Rolling
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.judgement import postponed
+from analyzer.store.transaction.judgement.directory import limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from gatekeeper.model import Change
 
@@ -83,7 +85,14 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     numbers = {number: sum_ for sum_, number in judge.catalog.sum_numbers(judge.plan).items()}
     wanted, rows = postponed.due(db, numbers, clock_ms(db))
     judge = judge._replace(behind_s=behind_s(db, clock_ms(db)))
-    due = judge.held(db, wanted)
+    limits = limits_of(db, judge.plan, judge.directory, {one.key for one in wanted})
+    totals = [
+        TotalKey(one.sum, one.key, one.resource, window)
+        for one in wanted
+        # A window that the caller does not have any more is judged no more.
+        if (window := limits.window_of(one.sum, one.key, one.window_s)).start_s == one.window_s
+    ]
+    due = judge.held(db, totals)
     postponed.forget(db, wanted, judge.catalog)
     changes, notices = judge.of(db, due)
     if changes:

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.fleet.gate_health import GateHealth, refused_requests_of
 from analyzer.core.fleet.refused_requests import RefusedRequests
-from analyzer.core.judging.windows import window_at
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.bounded_deletes import delete_at
@@ -25,6 +24,7 @@ from analyzer.store.database.schema import feed, feed_versions, gates, named_cal
 from analyzer.store.database.schema import tokens as tokens_table
 from analyzer.store.reports.refused_clients import recent_refusals
 from analyzer.store.transaction import catalog, plans
+from analyzer.store.transaction.judgement.directory import limits_of, newest
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, GateStatus, SourceError
 from gatekeeper.telemetry import status_json
@@ -225,24 +225,32 @@ def known_among(engine: sa.Engine, callers: Collection[str]) -> KnownCallers:
         for row in rows:
             found |= wanted.intersection(row.callers.split("\n"))
             overflow = overflow or row.how == "drawn"  # callers are drawn only beyond the limit
-        for number, window_s in _windows_of_callers(db):
-            found |= _with_totals(db, number, window_s, sorted(wanted - found))
+        for number, window_s, callers_of in _windows_of_callers(db, wanted):
+            found |= _with_totals(db, number, window_s, sorted(callers_of - found))
     return KnownCallers(frozenset(found), overflow)
 
 
-def _windows_of_callers(db: sa.Connection) -> list[tuple[int, int]]:
-    """Returns number and start of the windows, current and previous, in which totals of callers are kept."""
+def _windows_of_callers(db: sa.Connection, callers: Collection[str]) -> list[tuple[int, int, set[str]]]:
+    """Returns number and start of the windows, current and previous, in which totals of `callers` are kept.
+
+    Each with those of them whose window it is.
+    """
     try:
         _, plan = plans.active(db)
     except (LookupError, SchemaBehind):  # nothing was counted yet, or by a later version
         return []
     known, now_s = catalog.load(db), clock_ms(db) // 1000
+    limits = limits_of(db, plan, newest(db), callers)
     found = []
     for sum_ in plan.policies_of:
         if grouping_of(sum_.grouping).is_of_callers:
-            current = window_at(sum_.window, now_s)
-            starts_s = (current.start_s, window_at(sum_.window, current.start_s - 1).start_s)
-            found += [(known.sum_number(sum_), start_s) for start_s in starts_s]
+            of_start: dict[int, set[str]] = {}
+            for caller in callers:
+                current = limits.window_of(sum_, caller, now_s)
+                before = limits.window_of(sum_, caller, current.start_s - 1)
+                for window in (current, before):
+                    of_start.setdefault(window.start_s, set()).add(caller)
+            found += [(known.sum_number(sum_), start_s, of) for start_s, of in of_start.items()]
     return found
 
 

@@ -15,7 +15,7 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DISTINCT, MINUTE_S, WIDTHS_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import Sum, order_of
+from analyzer.core.judging.totals import Sum, is_by_caller, order_of
 from analyzer.core.judging.windows import Calendar, Window, window_at
 from analyzer.store.database.engine import without_scans
 from analyzer.store.database.schema import buckets, totals
@@ -44,7 +44,7 @@ class TotalDifference(NamedTuple):
 def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[OpenSum]:
     """Returns the sums of a plan whose totals must equal the buckets: of calendar windows, when filled.
 
-    Distinct values are in no bucket.
+    Distinct values are in no bucket. The windows of callers have no common start, so totals are not compared.
 
     `pending` are the plan's unfinished steps as they are stored. Empty while rows of an earlier version wait
     to be moved into the buckets.
@@ -57,6 +57,7 @@ def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[Open
         OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))
         for sum_ in sorted(numbers, key=order_of)
         if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT
+        if not is_by_caller(sum_)
     ]
 
 

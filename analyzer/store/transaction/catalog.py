@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -19,7 +19,7 @@ from analyzer.core.counting.meters import DISTINCT
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.plan import Plan, meaning_of
 from analyzer.core.judging.totals import Sum
-from analyzer.core.judging.windows import Calendar, CalendarPeriod, Rolling, Windows
+from analyzer.core.judging.windows import Calendar, Rolling, Windows
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
@@ -96,7 +96,7 @@ def meter_of(name: str) -> str:
 def windows_of(name: str) -> Windows:
     """Returns the windows of a sum with this name in the catalog."""
     _, _, per, zone, *_ = name.split(" ")  # of a dropped sum, its number follows
-    return Rolling(int(zone)) if per == "rolling" else Calendar(cast(CalendarPeriod, per), zone)
+    return Rolling(int(zone)) if per == "rolling" else Calendar.from_key(per, zone)
 
 
 def load(db: sa.Connection) -> Catalog:

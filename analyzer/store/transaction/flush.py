@@ -170,13 +170,15 @@ class SqlFlush:
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
         counted = self._decided(counted, plan)
-        growth: dict[Sum, Growth | SeenValues] = {**growth_of(plan.policies_of, counted.tables, filling)}
+        now_s, directory = int(now.timestamp()), self._plan_row.directory
+        limits = self._limits(plan, directory, counted)
+        growth: dict[Sum, Growth | SeenValues] = {
+            **growth_of(plan.policies_of, counted.tables, filling, limits)
+        }
         if seen := values_of(plan.policies_of, counted.distinct):
             growth = {sum_: (growth | seen)[sum_] for sum_ in sorted({*growth, *seen}, key=lock_order)}
         of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
         shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
-        now_s, directory = int(now.timestamp()), self._plan_row.directory
-        limits = self._limits(plan, directory, growth)
         judged_by = directory.judged_by(version)
         due = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
         slots.add_slots(self._db, of_callers, counted.slots, catalog, now_s)
@@ -190,12 +192,12 @@ class SqlFlush:
         changes, self.notices = judge.of(self._db, due)
         return lock_feed.publish_longer(self._db, changes, self._random_mark()) if changes else []
 
-    def _limits(
-        self, plan: Plan, directory: DirectoryVersion, growth: Mapping[Sum, Growth | SeenValues]
-    ) -> Limits:
+    def _limits(self, plan: Plan, directory: DirectoryVersion, counted: DrainedCounts) -> Limits:
         if self._directories is not None:
             return self._directories.limits(self._db, plan, directory)
-        return limits_of(self._db, plan, directory, {key for grown in growth.values() for key in grown.keys})
+        keys = {key for table in counted.tables for key in table.keys}
+        keys |= {key for table in counted.distinct for key in table.keys}
+        return limits_of(self._db, plan, directory, keys)
 
     def _decided(self, counted: DrainedCounts, plan: Plan) -> DrainedCounts:
         """Returns the counts without the verdicts that are not believed, and stores which these are."""

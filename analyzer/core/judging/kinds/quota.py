@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from calendar import day_name
 from datetime import UTC, datetime
+
+import msgspec
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
@@ -206,7 +209,27 @@ def phrase_of(window: Windows) -> str:
     >>> from analyzer.core.judging.windows import Calendar, Rolling
     >>> phrase_of(Calendar("day")), phrase_of(Rolling(90))
     ('per day (UTC)', 'in any 1m30s')
+
+    Of one caller, and of all callers by their own windows:
+
+    >>> phrase_of(Calendar("month", "Asia/Tokyo", first_day=31)), phrase_of(Calendar("week", first_day=3))
+    ('per month from day 31 (Asia/Tokyo)', 'per week from Thursday (UTC)')
+    >>> phrase_of(Calendar("month", "UTC", ("anchor", "zone")))
+    'per month from the day of its anchor (its zone, or UTC)'
     """
     if isinstance(window, Calendar):
-        return f"per {window.per} ({window.zone})"
+        return f"per {window.per}{_beginning(window)} ({_zone(window)})"
     return f"in any {amount_text(window.period_s * 10**6, 'duration')}"
+
+
+def _beginning(calendar: Calendar) -> str:
+    if "anchor" in calendar.facts:
+        return " from the day of its anchor"
+    if isinstance(calendar.first_day, msgspec.UnsetType):
+        return ""
+    is_week = calendar.per == "week"
+    return f" from {day_name[calendar.first_day]}" if is_week else f" from day {calendar.first_day}"
+
+
+def _zone(calendar: Calendar) -> str:
+    return f"its zone, or {calendar.zone}" if "zone" in calendar.facts else calendar.zone

@@ -9,17 +9,33 @@ import msgspec
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import MINUTE_S
-from analyzer.core.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, stored_text
+from analyzer.core.counting.meters import JOINS, MINUTE_S
+from analyzer.core.judging.activation_steps import (
+    ClearStep,
+    FillStep,
+    JudgeStep,
+    Step,
+    first_start_s,
+    stored_text,
+)
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.judge import judge, judge_policies, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import NEVER, BucketPosition, Standing, Sum, TotalKey
-from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.core.judging.totals import (
+    NEVER,
+    BucketPosition,
+    Standing,
+    Sum,
+    TotalKey,
+    is_by_caller,
+    is_judged,
+)
+from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import insert, without_scans
-from analyzer.store.database.schema import buckets, plans, totals
+from analyzer.store.database.row_parameters import upsert_columns
+from analyzer.store.database.schema import TOTAL_MAX, buckets, plans, totals
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import postponed, stored_notices
@@ -106,6 +122,8 @@ class Activation:
             return None
         most = self._take()
         bound = self._db.execute(rows.offset(most).limit(1)).first()
+        if is_by_caller(sum_):
+            return self._fill_windows_of_callers(step, rows, bound)
         window = window_at(sum_.window, first.bucket_s)
         end = (window.until_s, "", "") if bound is None else min(tuple(bound), (window.until_s, "", ""))
         stretch = rows.add_columns(buckets.c[f"value_{meter.place}"].label("value"))
@@ -114,6 +132,42 @@ class Activation:
         self._count(added if bound is None else most)
         is_last = bound is None and self._db.execute(rows.where(_from(end)).limit(1)).first() is None
         return None if is_last else FillStep(step.sum, end)
+
+    def _fill_windows_of_callers(self, step: FillStep, rows: sa.Select[Any], bound: Any) -> FillStep | None:
+        """Adds a stretch of buckets, each to the window of its caller; those that are over are left out."""
+        sum_ = self._sums[step.sum]
+        meter = self._catalog.meters[sum_.meter]
+        stretch = rows.add_columns(buckets.c[f"value_{meter.place}"].label("value"))
+        if bound is not None:
+            stretch = stretch.where(sa.tuple_(*POSITION) < sa.tuple_(*map(sa.literal, bound)))
+        found = self._db.execute(stretch).all()
+        limits = limits_of(self._db, self._plan, self._directory, {row.key for row in found})
+        grouping, merge = grouping_of(sum_.grouping), JOINS[sum_.join].merge
+        grown: dict[tuple[int, str, str], int] = {}
+        for bucket_s, key, resource, value in found:
+            window = limits.window_of(sum_, key, bucket_s)
+            if value and window.until_s > self._now_s and is_judged(grouping, key, resource):
+                at = window.start_s, key, resource
+                grown[at] = merge(grown.get(at, 0), value)
+        if grown:
+            in_order = sorted(grown)
+            keys = [key for _, key, _ in in_order]
+            upsert_columns(
+                self._db,
+                totals,
+                {
+                    "sum": step.sum,
+                    "window_s": [window_s for window_s, _, _ in in_order],
+                    "key": keys,
+                    "resource": [resource for _, _, resource in in_order],
+                    "used": [min(grown[at], TOTAL_MAX) for at in in_order],
+                    "next": limits.first_judgements(sum_, keys),
+                    "plan": self._directory.judged_by(self._version),
+                },
+                JOINED_USED[sum_.join],
+            )
+        self._count(len(found))
+        return None if bound is None else FillStep(step.sum, (bound.bucket_s, bound.key, bound.resource))
 
     def _add_to_totals(self, sum_: Sum, stretch: sa.Select[Any], window_s: int, number: int) -> int:
         """Adds a stretch of buckets, in one window; returns the number of totals that grew."""
@@ -145,20 +199,15 @@ class Activation:
 
     def _judge(self, step: JudgeStep) -> JudgeStep | None:
         sum_ = self._sums[step.sum]
-        window = window_at(sum_.window, self._now_s)
-        at = (totals.c.key, totals.c.resource)
-        found = sa.select(*at, totals.c.used).where(
-            totals.c.sum == step.sum, totals.c.window_s == window.start_s
-        )
-        if step.behind is not None:
-            found = found.where(sa.tuple_(*at) > sa.tuple_(*map(sa.literal, step.behind)))
         most = self._take()
-        rows = self._db.execute(found.order_by(*at).limit(most)).all()
+        rows = self._db.execute(_totals_of(step, sum_, self._now_s).limit(most)).all()
         limits = limits_of(self._db, self._plan, self._directory, {row.key for row in rows})
         standings = [
             Standing(TotalKey(sum_, key, resource, window), used)
-            for key, resource, used in rows
+            for window_s, key, resource, used in rows
             if used >= next(iter(limits.thresholds_of(sum_, key)), NEVER)
+            # Others are of windows that are over, or that the caller does not have any more.
+            if (window := limits.window_of(sum_, key, self._now_s)).start_s == window_s
         ]
         wanted = self._wanted(step.policies, standings)
         present = lock_feed.locked(self._db, [change.at for change in wanted])
@@ -170,7 +219,8 @@ class Activation:
         self._count(len(rows))
         if len(rows) < most:
             return None
-        return JudgeStep(step.sum, step.policies, (rows[-1].key, rows[-1].resource))
+        last = rows[-1]
+        return JudgeStep(step.sum, step.policies, (last.key, last.resource), last.window_s)
 
     def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Change]:
         """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
@@ -232,7 +282,7 @@ class Activation:
         policy = self._plan.policy(name)
         return policy is not None and kind_of(policy).whole_of is not None
 
-    def _standings_of(self, found: Mapping[LockKey, object]) -> list[Standing]:
+    def _standings_of(self, found: Collection[LockKey]) -> list[Standing]:
         """Returns the totals by which the policies of these locks judge, each once."""
         standings: list[Standing] = []
         by_policy: dict[str, list[tuple[str, str]]] = {}
@@ -243,14 +293,37 @@ class Activation:
             policy = self._plan.policy(name)
             if policy is not None:
                 series_of.setdefault(kind_of(policy).sum_of(policy), set()).update(series)
+        limits = limits_of(self._db, self._plan, self._directory, {at.key for at in found})
         for sum_, wanted in series_of.items():
-            window = window_at(sum_.window, self._now_s)
-            used = used_by(self._db, self._catalog.sum_number(sum_), window.start_s, sorted(wanted))
-            standings += [
-                Standing(TotalKey(sum_, key, resource, window), number)
-                for (key, resource), number in used.items()
-            ]
+            by_window: dict[Window, list[tuple[str, str]]] = {}
+            for key, resource in sorted(wanted):
+                window = limits.window_of(sum_, key, self._now_s)
+                by_window.setdefault(window, []).append((key, resource))
+            for window, series in by_window.items():
+                used = used_by(self._db, self._catalog.sum_number(sum_), window.start_s, series)
+                standings += [
+                    Standing(TotalKey(sum_, key, resource, window), number)
+                    for (key, resource), number in used.items()
+                ]
         return standings
+
+
+def _totals_of(step: JudgeStep, sum_: Sum, now_s: int) -> sa.Select[Any]:
+    """Returns a query of the totals of open windows that the step has not judged yet."""
+    columns = totals.c
+    found = sa.select(columns.window_s, columns.key, columns.resource, columns.used)
+    found = found.where(columns.sum == step.sum)
+    if is_by_caller(sum_):
+        found = found.where(columns.window_s.between(first_start_s(sum_, now_s), now_s))
+    else:
+        found = found.where(columns.window_s == window_at(sum_.window, now_s).start_s)
+    if step.behind is not None:
+        position: tuple[Any, ...] = (columns.key, columns.resource)
+        behind: tuple[Any, ...] = step.behind
+        if is_by_caller(sum_):
+            position, behind = (columns.window_s, *position), (step.behind_s, *behind)
+        found = found.where(sa.tuple_(*position) > sa.tuple_(*map(sa.literal, behind)))
+    return found.order_by(columns.window_s, columns.key, columns.resource)
 
 
 def _from(position: BucketPosition) -> sa.ColumnElement[bool]:
@@ -262,7 +335,7 @@ def judge_later_windows_again(db: sa.Connection, numbers: Mapping[Sum, int], now
     for sum_, number in numbers.items():
         if isinstance(sum_.window, Rolling):
             continue
-        later = sa.and_(totals.c.sum == number, totals.c.window_s > window_at(sum_.window, now_s).start_s)
+        later = sa.and_(totals.c.sum == number, totals.c.window_s > now_s)
         db.execute(sa.update(totals).where(later).values(plan=0))
 
 

@@ -30,7 +30,7 @@ NEWEST = (
     .limit(1)
     .subquery("newest")
 )
-PROFILE = (callers.c.caller, callers.c.plan, callers.c.tenant)
+PROFILE = tuple(callers.c[name] for name in ("caller", *Profile._fields))
 OVERRIDE = (
     overrides.c.id, overrides.c.subject_kind, overrides.c.subject,
     overrides.c.kind, overrides.c.policy, overrides.c.amount, overrides.c.state, overrides.c.from_ms,
@@ -157,8 +157,7 @@ def directory_of(db: sa.Connection, keys: Collection[str]) -> Directory:
         chunk = wanted[first : first + ROWS_AT_ONCE]
         statement = sa.select(*PROFILE).where(is_one_of(dialect, callers.c.caller, chunk))
         _add_profiles(found, db.execute(statement))
-    tenants = {profile.tenant for profile in found.profiles.values()} - {""}
-    subjects = sorted({*wanted, *tenants})
+    subjects = sorted({*wanted, *found.tenants})
     for first in range(0, len(subjects), ROWS_AT_ONCE):
         is_subject = is_one_of(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])
         is_in_force = overrides.c.state == IN_FORCE
@@ -175,7 +174,7 @@ def _streamed(statement: sa.Select[Any]) -> sa.Select[Any]:
 
 def _add_profiles(directory: Directory, rows: Iterable[sa.Row[Any]]) -> None:
     for row in rows:
-        directory.set_profile(row.caller, Profile(row.plan, row.tenant))
+        directory.set_profile(row.caller, Profile(*row[1:]))
 
 
 def _add_overrides(directory: Directory, rows: Iterable[sa.Row[Any]]) -> None:

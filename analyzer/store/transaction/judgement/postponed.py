@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.circumstances import Wait
 from analyzer.core.judging.totals import Sum, TotalKey
-from analyzer.core.judging.windows import window_at
 from analyzer.store.database.row_parameters import delete_given, in_parts, store_given
 from analyzer.store.database.schema import postponed
 from analyzer.store.transaction.catalog import Catalog
@@ -39,7 +39,16 @@ def has_due(db: sa.Connection, now_ms: int) -> bool:
     )
 
 
-def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[TotalKey], int]:
+class DueTotal(NamedTuple):
+    """A total whose time has come; its window follows from the limits of its caller."""
+
+    sum: Sum
+    key: str
+    resource: str
+    window_s: int
+
+
+def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[DueTotal], int]:
     """Returns totals whose time has come, up to a bound, and how many rows they have.
 
     Rows of sums that are not judged any more, of which `sums` has no number, are deleted.
@@ -49,17 +58,14 @@ def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[T
     rows = db.execute(wanted).all()
     if any(row.sum not in sums for row in rows):
         db.execute(gone)
-    found = [
-        TotalKey(sums[row.sum], row.key, row.resource, window_at(sums[row.sum].window, row.window_s))
-        for row in rows
-        if row.sum in sums
-    ]
+    found = [DueTotal(sums[row.sum], row.key, row.resource, row.window_s) for row in rows if row.sum in sums]
     return found, len(rows)
 
 
-def forget(db: sa.Connection, totals: Sequence[TotalKey], catalog: Catalog) -> None:
+def forget(db: sa.Connection, totals: Sequence[DueTotal], catalog: Catalog) -> None:
     """Deletes the rows of totals that are being judged; the transaction holds the rows of these totals."""
-    for given in in_parts(db.dialect.name, KEY, sorted(_row(total, catalog) for total in totals)):
+    rows = sorted([catalog.sum_number(one.sum), one.window_s, one.key, one.resource] for one in totals)
+    for given in in_parts(db.dialect.name, KEY, rows):
         db.execute(delete_given(db.dialect.name, KEY), given)
 
 

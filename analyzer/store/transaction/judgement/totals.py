@@ -30,7 +30,7 @@ from analyzer.core.judging.totals import (
     lock_order,
     unjudged_keys,
 )
-from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.row_parameters import (
     Assignments,
     ColumnValues,
@@ -92,7 +92,7 @@ def add_totals(
         rows = upsert_columns(db, totals, values, assignments, _due_rows)
         if db.dialect.name != "postgresql":
             rows = _due_among(db, number, version, grown)
-        due += [_stored(sum_, row) for row in rows]
+        due += [_stored(sum_, row, limits.window_of(sum_, row.key, row.window_s)) for row in rows]
     return sorted(due, key=lambda stored: _sort_key(stored.standing.total))
 
 
@@ -204,28 +204,40 @@ def held(db: sa.Connection, wanted: Iterable[TotalKey], catalog: Catalog) -> lis
 
     Rows are locked in the order in which flushes lock them.
     """
-    of_sum: dict[Sum, list[tuple[int, str, str]]] = {}
+    of_sum: dict[Sum, dict[tuple[int, str, str], TotalKey]] = {}
     for total in sorted(set(wanted), key=_sort_key):
-        of_sum.setdefault(total.sum, []).append((total.window.start_s, total.key, total.resource))
+        of_sum.setdefault(total.sum, {})[total.window.start_s, total.key, total.resource] = total
     found: list[StoredTotal] = []
     for sum_, series in of_sum.items():
-        for given in in_parts(db.dialect.name, SERIES, series):
+        for given in in_parts(db.dialect.name, SERIES, list(series)):
             rows = db.execute(_held(db.dialect.name), given | {"sum": catalog.sum_number(sum_)})
-            found += [_stored(sum_, row) for row in rows]
+            found += [_stored(sum_, row, series[row.window_s, row.key, row.resource].window) for row in rows]
     return found
 
 
 def held_of_keys(
-    db: sa.Connection, sum_: Sum, windows_s: Sequence[int], keys: Collection[str], catalog: Catalog
+    db: sa.Connection,
+    limits: Limits,
+    sum_: Sum,
+    times_s: Sequence[int],
+    keys: Collection[str],
+    catalog: Catalog,
 ) -> list[StoredTotal]:
-    """Returns the totals of these keys, with any resource, in windows that begin at these times."""
+    """Returns the totals of these keys, with any resource, in the windows that hold one of these times."""
+    windows = {key: {limits.window_of(sum_, key, at_s) for at_s in times_s} for key in keys}
+    windows_s = sorted({window.start_s for of_key in windows.values() for window in of_key})
     wanted = sa.select(*FOUND).where(
         totals.c.sum == catalog.sum_number(sum_),
         totals.c.window_s.in_(windows_s),
         is_one_of(db.dialect.name, totals.c.key, sorted(keys)),
     )
     rows = db.execute(wanted.order_by(*SERIES).with_for_update())
-    return [_stored(sum_, row) for row in rows]
+    return [
+        _stored(sum_, row, window)
+        for row in rows
+        for window in windows[row.key]
+        if window.start_s == row.window_s
+    ]
 
 
 @lru_cache
@@ -253,8 +265,8 @@ def used_by(
     return found
 
 
-def _stored(sum_: Sum, row: sa.Row[Any]) -> StoredTotal:
-    total = TotalKey(sum_, row.key, row.resource, window_at(sum_.window, row.window_s))
+def _stored(sum_: Sum, row: sa.Row[Any], window: Window) -> StoredTotal:
+    total = TotalKey(sum_, row.key, row.resource, window)
     return StoredTotal(Standing(total, row.used), row.next, row.plan)
 
 
