@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,35 +14,49 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S
+from analyzer.core.counting.meters import DAY_S, DISTINCT
 from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.judge import judge
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import window_at
+from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, reading
-from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks, offsets, rejects
+from analyzer.store.database.schema import (
+    feed,
+    feed_versions,
+    lock_changes,
+    locks,
+    notices,
+    offsets,
+    rejects,
+)
 from analyzer.store.transaction.lock_feed import KEY, lock_of
 from gatekeeper.model import Lock, LockKey, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
 from tests.faults.fleet import Fleet
+from tests.faults.kinds_of_policies import bounds
 from tests.faults.traffic import CountKey, ExpectedCounts
 from tests.support.stored_counts import stored_totals
 
+ROLLING_WITHIN_S = 30.0  # after all is counted
 OLD_S = 30 * DAY_S  # older minutes may have been rolled up into quarter-hours and days
 
 
 def violations(fleet: Fleet, expected: ExpectedCounts, follower: Follower | None = None) -> Iterator[str]:
     """Yields a sentence for each violation; to be called when every record was read and none is written."""
+    if follower is not None:
+        yield from follower.violations(fleet)  # first: locks are extended
     yield from count_violations(fleet.counts(), expected)
     yield from ledger_violations(fleet, expected)
     yield from total_violations(fleet, expected)
     yield from lock_violations(fleet, expected)
     yield from feed_violations(fleet)
-    if follower is not None:
-        yield from follower.violations(fleet)
+    yield from rolling_violations(fleet, expected)
+    yield from notice_violations(fleet, expected)
 
 
 def count_violations(found: Counter[CountKey], expected: ExpectedCounts) -> Iterator[str]:
@@ -92,8 +107,20 @@ def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
 def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, int]:
     """Sums up every total in the window that contains `at_s`: slow, and obviously right."""
     found: Counter[TotalKey] = Counter()
-    for sum_ in plan.policies_of:
+    for sum_, policies in plan.policies_of.items():
         window = window_at(sum_.window, at_s)
+        if isinstance(sum_.window, Rolling):
+            continue
+        if sum_.join == DISTINCT:
+            inside = {
+                (caller, item)
+                for caller, item, minute_s in expected.items
+                if window.start_s <= minute_s < window.until_s
+            }
+            kept = 1 + max(policy.limit for policy in policies)
+            for caller, number in Counter(caller for caller, _ in inside).items():
+                found[TotalKey(sum_, caller, "", window)] = min(number, kept)
+            continue
         for key, n in expected.counts.items():
             if not key.denied and window.start_s <= key.minute_s < window.until_s:
                 found[TotalKey(sum_, key.caller, "", window)] += n
@@ -125,10 +152,62 @@ def lock_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     ]
     judged = judge(fleet.plan, standings, {}, Circumstances(now)).changes
     wanted = {change.at: change.lock.until for change in judged}
-    got = {lock.at: lock.until for lock in found}
+    rolling = {policy.name for policy in fleet.plan.policies if isinstance(policy.window, Rolling)}
+    got = {lock.at: lock.until for lock in found if lock.policy not in rolling}
     if got != wanted:
         missing, extra = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
         yield f"{len(got)} locks for {len(wanted)}: missing {missing[:3]}, unexpected {extra[:3]}"
+
+
+def rolling_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks the locks of rolling windows: those that must be, and none that must not be."""
+    until_s = time.monotonic() + ROLLING_WITHIN_S
+    while found := list(_rolling_violations(fleet, expected)):
+        if time.monotonic() > until_s:
+            yield from found
+            return
+        time.sleep(0.5)
+
+
+def _rolling_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    now, found = locks_in_force(fleet)
+    for name, (must, may) in bounds(fleet.plan, expected.seconds, int(now.timestamp())).items():
+        got = {lock.key for lock in found if lock.policy == name}
+        if missing := sorted(must - got):
+            yield f"{name}: {len(got)} locks, missing {missing[:3]} of {len(must)}"
+        if extra := sorted(got - may):
+            yield f"{name}: {len(got)} locks, unexpected {extra[:3]}"
+
+
+def notice_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
+    """Checks that each threshold that was reached in this window was raised, and logged at most once."""
+    with reading(fleet.engine) as db:
+        now_s = db.execute(sa.select(NowMs())).scalar_one() // 1000
+        stored = db.execute(
+            sa.select(notices.c.policy, notices.c.key, notices.c.window_s, notices.c.threshold)
+        )
+        found = Counter(map(tuple, stored))
+    used = used_in(fleet.plan, expected, now_s)
+    wanted = {
+        (policy.name, total.key, total.window.start_s, threshold)
+        for policy in fleet.plan.policies
+        if isinstance(policy, Quota)
+        for total, n in used.items()
+        if total.sum == kind_of(policy).sum_of(policy)
+        for threshold in policy.thresholds
+        if n * 1_000 >= policy.limit * threshold
+    }
+    starts = {total.window.start_s for total in used}
+    got = {at for at in found if at[2] in starts}
+    if got != wanted:
+        yield f"{len(got)} notices for {len(wanted)}: missing {sorted(wanted - got)[:3]}"
+    logged = Counter(
+        line.partition('"message": ')[2]
+        for line in (fleet.folder / "analyzers.log").read_text().splitlines()
+        if '"message": "notice' in line
+    )
+    if again := [line for line, number in logged.items() if number > 1]:
+        yield f"{len(again)} notices were raised again: {again[0][:200]}"
 
 
 def locks_in_force(fleet: Fleet) -> tuple[datetime, list[Lock]]:

@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from tests.faults.checks import Follower, violations
 from tests.faults.fault_kinds import FAULT_KINDS, POLICIES, ActiveFault, FaultKind, World
 from tests.faults.fleet import Fleet
+from tests.faults.kinds_of_policies import FURTHER
 from tests.faults.traffic import Traffic
 from tests.support.proxy import Proxy
 from tests.support.servers.child import free_port
@@ -67,6 +68,7 @@ def fault_world(random: Random, mutation: str = "") -> Iterator[World]:
             POLICIES,
             mutation=mutation,
             analyzers_database=analyzers_database,
+            further=FURTHER,
         )
         stack.callback(fleet.close)
         traffic = Traffic(kafka.bootstrap, topic, PARTITIONS, Random(random.random()))

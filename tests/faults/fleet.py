@@ -46,6 +46,7 @@ deny_if = {{ status = 429 }}
 time = {{ path = "ts", unit = "ms" }}
 api_key = "key"
 status = "status"
+item = "item"
 """
 POLICY = """
 [[policies]]
@@ -61,8 +62,8 @@ Member = subprocess.Popen[bytes]
 class Fleet:
     """Analyzers of one consumer group, and the database that they share.
 
-    `policies` has the limit of each policy, by its name and period. `analyzers_database` is the URL for the
-    analyzers, if it differs from the test's `database`.
+    `policies` has the limit of each quota, by its name and period; `further` has other policies.
+    `analyzers_database` is the URL for the analyzers, if it differs from the test's `database`.
     """
 
     folder: Path
@@ -76,6 +77,7 @@ class Fleet:
     mutation: str = ""
     http: str = "off"
     analyzers_database: str = ""
+    further: str = ""  # tables of the configuration
     members: list[Member] = field(default_factory=list)
     engine: sa.Engine = field(init=False)
 
@@ -98,7 +100,9 @@ class Fleet:
         )
         limits = self.policies.items()
         path.write_text(
-            head + "".join(POLICY.format(name=name, per=per, limit=n) for (name, per), n in limits)
+            head
+            + "".join(POLICY.format(name=name, per=per, limit=n) for (name, per), n in limits)
+            + self.further
         )
         return path
 

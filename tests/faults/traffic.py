@@ -35,6 +35,9 @@ class ExpectedCounts:
     """Counts that must be found in the end: counted, dead and late."""
 
     counts: Counter[CountKey] = field(default_factory=Counter)
+    # Of requests that were not denied: by caller and second, and the items that each caller asked for.
+    seconds: Counter[tuple[str, int]] = field(default_factory=Counter)
+    items: set[tuple[str, str, int]] = field(default_factory=set)  # caller, item, minute
     dead: int = 0
     late: int = 0
 
@@ -50,6 +53,8 @@ class ExpectedCounts:
 
     def add(self, other: ExpectedCounts) -> None:
         self.counts.update(other.counts)
+        self.seconds.update(other.seconds)
+        self.items |= other.items
         self.dead += other.dead
         self.late += other.late
 
@@ -151,7 +156,7 @@ class Traffic:
             expected.dead += 1
             return LogRecord(b"\xff not a record", kafka_ms)
         key = f"caller-{int(self.callers * random.random() ** 3):03}"
-        denied = random.random() < 0.05
+        denied, item = random.random() < 0.05, f"item-{int(20 * random.random() ** 2)}"
         if off_s > FUTURE_S:
             expected.dead += 1
         elif off_s < -PAST_S:
@@ -159,7 +164,10 @@ class Traffic:
         else:
             minute_s = event_ms // 1000 // MINUTE_S * MINUTE_S
             expected.counts[CountKey(f"api_key:{key}", denied, minute_s)] += 1
-        value = {"ts": event_ms, "key": key, "status": 429 if denied else 200}
+            if not denied:
+                expected.seconds[f"api_key:{key}", event_ms // 1000] += 1
+                expected.items.add((f"api_key:{key}", item, minute_s))
+        value = {"ts": event_ms, "key": key, "status": 429 if denied else 200, "item": item}
         return LogRecord(json.dumps(value).encode(), kafka_ms)
 
     # Other shippers

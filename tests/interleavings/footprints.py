@@ -30,7 +30,7 @@ class Mode(Enum):
     WRITE = "write"  # writes rows, or locks them for update
     MISS = "miss"  # would write, and has found no row
     LOCK = "lock"  # the whole table, in EXCLUSIVE mode: lets plain reads through, and nothing else
-    DROP = "drop"  # also its commit
+    DROP = "drop"  # or truncate; also its commit
     COMMIT = "commit"  # makes writes visible, and releases their locks
     RELEASE = "release"  # releases locks against writes
 
@@ -56,7 +56,7 @@ WRITTEN = re.compile(r"\b(insert into|(?<!for )update|delete from) (\w+)")
 FOR_UPDATE = re.compile(r"\bfor (?:no key )?update\b(?: of (\w+))?")
 FOR_SHARE = re.compile(r"\bfor (?:key )?share\b")
 LOCKED = re.compile(r"^lock table (\w+) in exclusive mode$")
-DROPPED = re.compile(r"^drop table (\w+)$")
+DROPPED = re.compile(r"^(?:drop|truncate) table (\w+)$")
 KNOWN = ("select", "insert into", "update", "delete from", "with")
 HARMLESS = ("set local ", "select set_config(", "select pg_notify(")
 LOCKS = re.compile(r"^select .* for update\b")

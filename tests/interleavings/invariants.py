@@ -11,8 +11,9 @@ from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
+from analyzer.core.judging.kinds.share import LOCK_S, WHOLE
 from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import Surge
+from analyzer.core.judging.policies import LoadShare, Surge
 from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Set, Update
@@ -31,6 +32,11 @@ def plan_in_force(state: State) -> Plan:
 
 def has_pending_steps(state: State) -> bool:
     return any(row["active"] and row["pending"] for row in state["plans"])
+
+
+def has_waiting(state: State, now_ms: int) -> bool:
+    """Whether the time of a total that waits for the warden has come."""
+    return any(row["due_ms"] <= now_ms for row in state["postponed"])
 
 
 def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None:
@@ -116,8 +122,8 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     """Checks that exactly those are locked whom the slow judgement of all flushes locks."""
     flushes = [Flush(one.now_ms // 1000, one.rows) for one in (*world.counted, *counted)]
     plan = plan_in_force(state)
-    surges = [policy for policy in plan.policies if isinstance(policy, Surge)]
-    calendars = replace(plan, policies=tuple(p for p in plan.policies if p not in surges))
+    rolling = [policy for policy in plan.policies if isinstance(policy, Surge | LoadShare)]
+    calendars = replace(plan, policies=tuple(p for p in plan.policies if p not in rolling))
     actions = {policy.name: policy.action for policy in plan.policies}
     scopes = {policy.name: grouping_of(policy.per).scope for policy in plan.policies}
     expected = {
@@ -125,28 +131,61 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
         for found in crossings(calendars, flushes, own_limits(state))
         if found.until.timestamp() * 1000 > now_ms
     }
+    exempt = exempt_callers(state)
     expected |= {
-        (surge.name, key, "", until, "caller", surge.action)
-        for surge in surges
-        for key, until in floods(surge, counted)
+        (policy.name, key, resource, until, scopes[policy.name], policy.action)
+        for policy in rolling
+        for key, resource, until in rolling_locks(policy, [*world.counted, *counted])
+        if (policy.name, key) not in exempt
     }
+    names = {policy.name for policy in rolling}
     found = {
-        (row["policy"], row["key"], row["resource"], until_of(row), row["scope"], row["action"])
+        (
+            row["policy"],
+            row["key"],
+            row["resource"],
+            # The warden judges a few steps of the clock later.
+            until_of(row).replace(microsecond=0) if row["policy"] in names else until_of(row),
+            row["scope"],
+            row["action"],
+        )
         for row in state["locks"]
         if row["policy"] != SUSPENSION.policy and row["until_ms"] > now_ms
     }
     assert found == expected, f"missing locks: {expected - found}; unearned locks: {found - expected}"
 
 
-def floods(surge: Surge, counted: Sequence[Counted]) -> Iterator[tuple[str, datetime]]:
-    """Yields the callers that a surge locks, and until when; all that is counted is in one window."""
-    totals = Counter[str]()
-    for one in counted:
-        for row in of_callers(one.rows):
-            is_reached = totals[row.key] >= surge.limit
-            totals[row.key] += row.value
-            if totals[row.key] >= surge.limit and not is_reached:
-                yield row.key, datetime.fromtimestamp(one.now_ms / 1000 + surge.lock_for_s[0], UTC)
+def rolling_locks(
+    policy: Surge | LoadShare, counted: Sequence[Counted]
+) -> Iterator[tuple[str, str, datetime]]:
+    """Yields key and resource of the series that a policy locks, and until when.
+
+    All slots of the last minute are in one window, and all is judged at one time.
+    """
+    lasts_s = policy.lock_for_s[0] if isinstance(policy, Surge) else LOCK_S
+    until = datetime.fromtimestamp(NOW_S + lasts_s, UTC)
+    series, wholes = Counter[tuple[str, str]](), Counter[str]()
+    for row in (row for one in counted for row in one.slots if row.bucket_s >= NOW_S - 60):
+        if row.grouping == policy.per:
+            series[row.key, row.resource] += row.value
+        if row.grouping == "resource":
+            wholes[row.key] += row.value
+    for (key, resource), used in series.items():
+        if isinstance(policy, Surge):
+            is_locked = used >= policy.limit
+        else:
+            is_locked = used >= policy.floor and used * WHOLE > policy.limit * wholes[resource]
+        if is_locked:
+            yield key, resource, until
+
+
+def exempt_callers(state: State) -> set[tuple[str, str]]:
+    """Returns policies and the callers that are exempt from them."""
+    return {
+        (row["policy"], row["subject"])
+        for row in state["overrides"]
+        if row["kind"] == "exempt" and row["state"] == "in force"
+    }
 
 
 def own_limits(state: State) -> dict[tuple[str, str], int]:

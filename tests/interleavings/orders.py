@@ -84,6 +84,9 @@ class Orders:
             if invariants.has_pending_steps(state):
                 committed += self._finish_activation()
                 state = self._world.read()
+            if invariants.has_waiting(state, self._world.clock.now_ms):
+                committed += self._judge_waiting()
+                state = self._world.read()
             self._check_at_end(state, committed)
         except AssertionError as wrong:
             order = "".join(str(step.actor) for step in steps)
@@ -109,6 +112,15 @@ class Orders:
         committed = []
         while upkeep.continue_activation():
             committed.append(LATER)
+        self._world.changed(self._world.tables)
+        return committed
+
+    def _judge_waiting(self) -> list[str]:
+        """Judges what waits for the warden; returns the name of each judgement that changed a lock."""
+        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        committed = []
+        while (judged := upkeep.judge_waiting()).waited:
+            committed += [LATER] if judged.changes else []
         self._world.changed(self._world.tables)
         return committed
 

@@ -120,6 +120,18 @@ FURTHER = {
         "flush-burst flush-burst-other",
         "flush-burst flush-burst-other end-locks",
     ),
+    "waiting": (
+        "judge-waiting judge-waiting",
+        "judge-waiting flush-noisy",
+        "judge-waiting flush-noisy-other",
+        "judge-waiting activate",
+        "judge-waiting exempt",
+        "judge-waiting end-locks",
+        "judge-waiting empty-slots",
+        "judge-waiting poll",
+        "flush-noisy exempt",
+        "flush-noisy empty-slots",
+    ),
     "restored": (
         "flush-one flush-one-other",
         "flush-one end-locks",

@@ -192,3 +192,16 @@ def test_without_the_row_of_its_total_a_rolling_sum_is_crossed_unseen(
     message = caught(transactions, world, "flush-burst", "flush-burst-other")
     assert "missing locks: {('flood', 'api_key:max'" in message
     assert "unearned locks: set()" in message
+
+
+@pytest.mark.parametrize("world", ["waiting"], indirect=True)
+def test_totals_held_in_another_order_than_flushes_deadlock(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warden holds shared totals before those of callers, by the order of their names alone."""
+
+    def by_name(total: Any) -> tuple[Any, ...]:
+        return *judging_totals.order_of(total.sum), total.window.start_s, total.key, total.resource
+
+    monkeypatch.setattr(totals, "_sort_key", by_name)
+    assert "deadlock detected" in caught(transactions, world, "judge-waiting", "flush-noisy")

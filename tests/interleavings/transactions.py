@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from analyzer.core.judging.caller_limits import Profile, Subject
@@ -30,13 +30,16 @@ from tests.interleavings.worlds import (
     CURSOR,
     DAILY_PLAN,
     DAYS_KEPT_S,
+    FAR,
     FLOOD_PLAN,
     FOLDED_DAY_S,
     GAP,
     MAX,
     MINUTES_DAY_S,
     MINUTES_KEPT_S,
+    NEAR,
     NEW_PLAN,
+    NOISY_PLAN,
     NOW_S,
     PARTS,
     PLAN,
@@ -46,11 +49,13 @@ from tests.interleavings.worlds import (
     START,
     STRICT_PLAN,
     TO_MIDNIGHT_MS,
+    YVE,
     ZED,
     ZONED_PLAN,
     Counted,
     count,
     for_everyone,
+    noisy,
     requests,
 )
 from tests.store.simulated_analyzers import MAPPING
@@ -92,6 +97,27 @@ def bursting(part: Partition, number: int, slot_s: int) -> TransactionFunction:
         return count(store, part, [row], START[part], known=(3, FLOOD_PLAN), slots=slots)
 
     return flush
+
+
+def noisy_flush(part: Partition, start: int, *found: tuple[str, str, int]) -> TransactionFunction:
+    """A flush of requests of these callers and addresses for the resource that has a noisy neighbour."""
+    of_each = [noisy(key, address, number, NOW_S - 5) for key, address, number in found]
+    rows, slots = ([row for one in of_each for row in one[at]] for at in (0, 1))
+
+    def flush(actor: Actor) -> Counted:
+        store = SqlStore(actor.engine, actor.name, actor.mark)
+        return count(store, part, added_up(rows), start, known=(3, NOISY_PLAN), slots=added_up(slots))
+
+    return flush
+
+
+def added_up(rows: Iterable[CountRow]) -> list[CountRow]:
+    """Returns one row for each series and bucket."""
+    found: dict[CountRow, int] = {}
+    for row in rows:
+        at = row._replace(value=0)
+        found[at] = found.get(at, 0) + row.value
+    return [at._replace(value=value) for at, value in found.items()]
 
 
 def proposing(part: Partition, plan: Plan, *rows: CountRow) -> TransactionFunction:
@@ -143,6 +169,12 @@ def resume(actor: Actor) -> bool:
 def overriding(key: str, limit: int) -> TransactionFunction:
     """An operator gives a caller another daily limit."""
     asked = OverrideRequest("limit", Subject("caller", key), "daily", limit)
+    return lambda actor: add_override(actor.engine, asked, "operator", "", actor.mark)
+
+
+def exempting(key: str) -> TransactionFunction:
+    """An operator exempts a caller from the surge."""
+    asked = OverrideRequest("exempt", Subject("caller", key), "flood")
     return lambda actor: add_override(actor.engine, asked, "operator", "", actor.mark)
 
 
@@ -199,6 +231,9 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     # On either side of a slot's edge; they reach the limit of the surge only together.
     "flush-burst": bursting(PARTS[0], 60, NOW_S - 5),
     "flush-burst-other": bursting(PARTS[1], 60, NOW_S),
+    # Of the caller and the address that wait for the warden, and of others for the same resource.
+    "flush-noisy": noisy_flush(PARTS[0], START[PARTS[0]], (YVE, NEAR, 10), (BOB, FAR, 30)),
+    "flush-noisy-other": noisy_flush(PARTS[1], 598, (ANN, FAR, 30), (ACME, NEAR, 5)),
     "flush-evening": counting(PARTS[0], requests(ACME, 80), by=(3, DAILY_PLAN)),
     "flush-tomorrow": counting(PARTS[1], requests(ACME, 150, TOMORROW_S), by=(3, DAILY_PLAN)),
     "flush-proposing": proposing(PARTS[0], NEW_PLAN, requests(ACME, 60), requests(ANN, 60)),
@@ -208,6 +243,9 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "activate-strict": activating(STRICT_PLAN),
     "activation-step": one_step,
     "end-locks": lambda actor: upkeep_of(actor).end_locks(),
+    "judge-waiting": lambda actor: upkeep_of(actor).judge_waiting(),
+    "empty-slots": lambda actor: upkeep_of(actor).empty_slots(),
+    "exempt": exempting(YVE),
     "retry": retry,
     "prune": lambda actor: upkeep_of(actor).prune(),
     "roll-up": lambda actor: upkeep_of(actor).roll_up(MINUTES_KEPT_S, QUARTERS_KEPT_S),

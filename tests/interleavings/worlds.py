@@ -17,10 +17,10 @@ from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
 from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota, Surge
+from analyzer.core.judging.policies import LoadShare, Quota, Surge
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import CountRow, DrainedCounts, Gap, Partition, PartitionProgress, Rejected
+from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.old_buckets import old_buckets
@@ -31,6 +31,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.catalog import MOVING
 from analyzer.store.transaction.gaps import SqlGaps
+from analyzer.store.transaction.judgement.slots import GENERATION_S
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Cursor
 from tests.interleavings.actors import SimulatedClock
@@ -42,6 +43,7 @@ from tests.support.stored_counts import tables_of
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(3))
 ACME, ANN, BOB, ZED = "api_key:acme", "api_key:ann", "api_key:bob", "api_key:zed"
 YVE, MAX = "api_key:yve", "api_key:max"
+EXPORT, NEAR, FAR = "/v1/export", "192.0.2.1", "192.0.2.2"
 RARE = ("api_key:rare1", "api_key:rare2")
 
 NOW_S = 1_793_622_600  # 2026-11-02 12:30 UTC; no total of October is pruned yet
@@ -60,6 +62,16 @@ FLOOD_PLAN = plan_of([], [], [Surge("flood", 100, Rolling(60))])
 # Windows of each caller; acme moves to a zone whose days are those of UTC.
 ZONED_PLAN = plan_of([], [], [Quota("daily", 100, Calendar("day", "UTC", ("zone",)))])
 ABIDJAN = Profile(zone="Africa/Abidjan")
+# The totals of `burst` are shared, and before those of callers in the order of their names.
+NOISY_PLAN = plan_of(
+    [],
+    [],
+    [
+        Surge("flood", 100, Rolling(60)),
+        Surge("burst", 100, Rolling(60), per="address"),
+        LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", hold_s=0, release=250_000),
+    ],
+)
 STRICT_PLAN = plan(quota(60, "day"))
 SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
@@ -75,6 +87,7 @@ class Counted(NamedTuple):
     part: Partition
     rows: Sequence[CountRow]
     now_ms: int
+    slots: Sequence[CountRow] = ()
 
 
 def requests(key: str, number: int, at_s: int = NOW_S - 600) -> CountRow:
@@ -91,6 +104,18 @@ def of_callers(rows: Iterable[CountRow]) -> list[CountRow]:
     return [row for row in rows if row.grouping == "caller"]
 
 
+def noisy(key: str, address: str, number: int, slot_s: int) -> tuple[list[CountRow], list[CountRow]]:
+    """Returns requests of one caller for one resource in a slot of five seconds: as minutes, and as slots."""
+    row = requests(key, number, slot_s)
+    minutes = [
+        row,
+        row._replace(grouping="address", key=address),
+        row._replace(grouping="caller+resource", resource=EXPORT),
+        row._replace(grouping="resource", key=EXPORT),
+    ]
+    return minutes, [one._replace(width_s=5, bucket_s=slot_s) for one in minutes]
+
+
 def count(
     store: SqlStore,
     part: Partition,
@@ -102,11 +127,12 @@ def count(
     again: bool = True,
     proposed: Plan | None = None,
     slots: Sequence[CountRow] = (),
+    behind_s: float = 0.0,
 ) -> Counted:
     """Flushes `rows` of one partition that is at `start`. Raises PartitionLost, PlanChanged.
 
     By the plan `known` to the analyzer, with its version; with `again`, by the one in force if this has
-    replaced it. A `proposed` plan comes in force with it.
+    replaced it. A `proposed` plan comes in force with it. The analyzer knows that it is `behind_s`.
     """
     counted = sum(row.value for row in of_callers(rows))
     seen = counted + len(rejected)
@@ -115,7 +141,7 @@ def count(
         version, plan_in_force = known or store.active_plan()
         try:
             with store.transaction() as flush:
-                flush.move_offsets([progress], {})
+                flush.move_offsets([progress], {part: Lag(1, behind_s)} if behind_s else {})
                 if proposed is None:
                     now = flush.check_plan(plan_in_force, version)
                 else:
@@ -127,7 +153,7 @@ def count(
                 raise
             known = None
             continue
-        return Counted(part, rows, round(now.timestamp() * 1000))
+        return Counted(part, rows, round(now.timestamp() * 1000), slots)
 
 
 class History:
@@ -144,8 +170,16 @@ class History:
     def at(self, time_s: int) -> None:
         self._clock.now_ms = time_s * 1000
 
-    def count(self, part: Partition, *rows: CountRow, rejected: Sequence[Rejected] = ()) -> None:
-        self.counted.append(count(self.store, part, rows, self._at[part], rejected))
+    def count(
+        self,
+        part: Partition,
+        *rows: CountRow,
+        rejected: Sequence[Rejected] = (),
+        slots: Sequence[CountRow] = (),
+        behind_s: float = 0.0,
+    ) -> None:
+        start = self._at[part]
+        self.counted.append(count(self.store, part, rows, start, rejected, slots=slots, behind_s=behind_s))
         self._at[part] += sum(row.value for row in of_callers(rows)) + len(rejected)
 
     def make(self) -> None:
@@ -236,6 +270,24 @@ def moved(history: History) -> None:
     set_callers(history.engine, {ACME: ABIDJAN}, "operator", "", lambda: "history", ["plan"])
 
 
+def waiting(history: History) -> None:
+    """Has totals of callers and of addresses, surges and a share, wait for the warden.
+
+    They were counted by an analyzer that was behind. There are also slots of an earlier generation.
+    """
+    history.at(NOW_S - 2 * GENERATION_S)
+    history.store.activate(NOISY_PLAN)
+    for time_s, caller, number, behind_s in (
+        (NOW_S - 2 * GENERATION_S, BOB, 1, 0.0),
+        (NOW_S - 5, YVE, 150, 400.0),
+    ):
+        history.at(time_s)
+        rows, slots = noisy(caller, NEAR, number, time_s - 5)
+        history.count(PARTS[1], *rows, slots=slots, behind_s=behind_s)
+    history.at(NOW_S)
+    history.count(PARTS[1])
+
+
 def restored(history: History) -> None:
     """Puts another plan in force under the number of DAILY_PLAN, as after a dump was restored."""
     history.store.activate(STRICT_PLAN)
@@ -263,6 +315,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "one_sum": one_sum,
     "shared": shared,
     "flooded": flooded,
+    "waiting": waiting,
     "restored": restored,
     "zoned": zoned,
     "moved": moved,

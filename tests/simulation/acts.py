@@ -13,11 +13,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from analyzer.core.counting.meters import DAY_S, Meter
+from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.caller_limits import Subject
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
 from analyzer.store.operations.caller_changes import (
     OverrideRequest,
     UnknownPolicy,
@@ -26,33 +23,16 @@ from analyzer.store.operations.caller_changes import (
     stored_overrides,
 )
 from analyzer.store.operations.suspension import resume, suspend
-from tests.simulation.analyzers import RESOURCES
 from tests.simulation.applications import AnswerFault
 from tests.simulation.database import FaultKind, StepFault
 from tests.simulation.kafka_log import Logged
+from tests.simulation.policies.plans import CALLERS, PLANS, RESOURCES
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-CALLERS = ("acme", "ann", "bob", "eve")
-BERLIN = "Europe/Berlin"
-BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
-DAILY, MINUTELY = (
-    Quota("daily", 25, Calendar("day", BERLIN), notify=(400, 1_000)),
-    Quota("minutely", 9, Calendar("minute")),
-)
-EVERYONE = Quota("everyone", 45, Calendar("hour"), per="everyone")
-SIZE = Quota("size", 950, Calendar("hour"), meter="largest")
-# Configuration files. Limits, meters, groupings and policies come and go between them.
-PLANS = (
-    plan_of([], [], [DAILY, MINUTELY]),
-    plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
-    plan_of([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
-    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY, SIZE]),
-    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag", notify=(400,)), MINUTELY]),
-)
 APPLICATIONS = 2
-BAD_VALUES = (b"{", None, b'{"ts": "x"}')
+BAD_VALUES = (b"{", None, b'{"ts": "x"}', b'{"ts": 1795176000000, "key": "eve", "weight": 0}')
 
 
 class Size(NamedTuple):
@@ -91,9 +71,9 @@ class Requests(Act):
     size: int
     transaction: Literal["", "committed", "aborted"] = ""
     clock_s: float = 0.0  # added to the time in the records
-    forged: str | None = (
-        None  # the policy by which the records say that a gate denied them; None: they do not
-    )
+    # The policy by which the records say that a gate denied them; None: they do not.
+    forged: str | None = None
+    stands_for: int = 1  # requests, by each record
 
     weight: ClassVar[int] = 52
 
@@ -104,6 +84,7 @@ class Requests(Act):
             + (f", {self.transaction} transaction" if self.transaction else "")
             + (f", with a clock {self.clock_s:+g} s wrong" if self.clock_s else "")
             + (f", logged as denied by {self.forged!r}" if self.forged is not None else "")
+            + (f", each for {self.stands_for}" if self.stands_for != 1 else "")
         )
 
     @classmethod
@@ -113,7 +94,8 @@ class Requests(Act):
             calm,
             forged={3: "daily", 8: ""}.get(calm.size % 20),
             transaction=random.choice(("",) * 8 + ("committed", "aborted")),
-            clock_s=random.choice((0.0,) * 12 + (-70.0, 45.0, 100.0, -7_200.0)),
+            clock_s=random.choice((0.0,) * 12 + (-70.0, -9.0, 45.0, 100.0, -7_200.0)),
+            stands_for=random.choice((1, 1, 1, 1, 1, 3)),
         )
 
     @classmethod
@@ -133,7 +115,9 @@ class Requests(Act):
     def do(self, world: World) -> bool:
         application = world.applications[self.application]
         records = [
-            application.request(self.caller, self.resource, self.size, self.clock_s, self.forged)
+            application.request(
+                self.caller, self.resource, self.size, self.clock_s, self.forged, self.stands_for
+            )
             for _ in range(self.count)
         ]
         world.note_requests(records, self.shipping_s)
@@ -153,6 +137,33 @@ class Requests(Act):
 
 
 @dataclass(frozen=True)
+class Backlog(Act):
+    """Records of some time ago can be read at last, one batch each."""
+
+    partition: int
+    batches: int
+    age_s: float
+
+    weight: ClassVar[int] = 2
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Backlog:
+        return cls(random.randrange(size.partitions), random.choice((20, 60)), random.choice((15.0, 90.0)))
+
+    def do(self, world: World) -> bool:
+        log = world.log(self.partition)
+        if log.open_from is not None:
+            return False
+        at_ms = world.wall_ms() - round(self.age_s * 1000)
+        for number in range(self.batches):
+            caller = CALLERS[number % len(CALLERS)]
+            record = world.applications[0].record(caller, RESOURCES[0], number, at_ms, is_denied=False)
+            log.append([record], at_ms)
+        world.announce()
+        return True
+
+
+@dataclass(frozen=True)
 class BadRecords(Act):
     """Records that cannot be counted are written; the last ones could be with another mapping."""
 
@@ -163,7 +174,7 @@ class BadRecords(Act):
 
     @classmethod
     def drawn(cls, random: Random, size: Size) -> BadRecords:
-        return cls(random.randrange(size.partitions), random.randrange(1, 5))
+        return cls(random.randrange(size.partitions), random.randrange(1, 6))
 
     def do(self, world: World) -> bool:
         records = [Logged(value, None) for value in BAD_VALUES[: self.count]]
@@ -572,7 +583,7 @@ class EndOverrides(Act):
 
 
 KINDS: tuple[type[Act], ...] = (
-    Requests, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage, AnswerFaults,
-    NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend, Resume, Sleep,
-    Override, EndOverrides,
+    Requests, Backlog, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage,
+    AnswerFaults, NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend,
+    Resume, Sleep, Override, EndOverrides,
 )  # fmt: skip

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 from analyzer.build import new_counter
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.plan import Plan
-from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import (
+    AddressField,
+    NumberField,
+    ResourceField,
+    SourceMapping,
+    TextField,
+    TimeField,
+)
 from analyzer.daemon import Daemon
 from analyzer.errors import AnalyzerError
 from analyzer.jobs.job_runner import Job, JobRunner
@@ -26,13 +33,13 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
+from tests.simulation.policies.plans import RESOURCES
 from tests.simulation.scheduler import Event, Process, Scheduler
 from tests.support.flush_orders import LateFlush, LateFlushes
 from tests.support.job_runners import SeenJobs
 from tests.support.loop_observers import SilentObserver
 from tests.support.step_faults import Killed
 
-RESOURCES = ("/v1/items", "/v1/search")
 MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
     caller=("api_key",),
@@ -42,7 +49,10 @@ MAPPING = SourceMapping(
         "policy": TextField(("policy",)),
         "resource": ResourceField(("path",), RESOURCES),
         "bytes": NumberField(("bytes",)),
+        "address": AddressField(("address",)),
+        "weight": NumberField(("weight",)),
     },
+    weight="weight",
     deny_if=(("status", ("429",)),),
 )
 CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application

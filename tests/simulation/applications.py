@@ -16,6 +16,7 @@ from gatekeeper.feed.poller import CEILING_S
 from gatekeeper.model import Cursor, SourceError, Update
 from tests.simulation.database import SimulatedDatabase, SimulatedSqlSource
 from tests.simulation.kafka_log import Expected, Logged
+from tests.simulation.policies.plans import address_of
 from tests.simulation.scheduler import Process, Scheduler
 from tests.support.step_faults import Killed
 
@@ -187,23 +188,41 @@ class Application:
         return 1.1 * HTTP_PACE_S if self._scheduler.uptime_s > self.link.fresh_s + HTTP_PACE_S else inf
 
     def request(
-        self, caller: str, resource: str, size: int, clock_s: float, forged: str | None = None
+        self,
+        caller: str,
+        resource: str,
+        size: int,
+        clock_s: float,
+        forged: str | None = None,
+        weight: int = 1,
     ) -> Logged:
         """Asks the gate, and returns the record that is logged, with the time of a clock that is wrong.
 
         A record that is `forged` says that a policy of this name denied the request, though no gate did.
         """
-        decision = self.gate.check(f"api_key:{caller}")
+        address = address_of(caller, size)
+        decision = self.gate.check(f"api_key:{caller}", resource=resource, address=address)
         at_ms = int((self.wall_s() + clock_s) * 1000)
         policy = decision.policy if forged is None or not decision.allowed else forged
         is_denied = forged is not None or not decision.allowed
-        return self.record(caller, resource, size, at_ms, is_denied=is_denied, policy=policy)
+        return self.record(caller, resource, size, at_ms, is_denied=is_denied, policy=policy, weight=weight)
 
     def record(
-        self, caller: str, resource: str, size: int, at_ms: int, *, is_denied: bool, policy: str = ""
+        self,
+        caller: str,
+        resource: str,
+        size: int,
+        at_ms: int,
+        *,
+        is_denied: bool,
+        policy: str = "",
+        weight: int = 1,
     ) -> Logged:
-        """Returns the record of one request."""
-        fields = {"ts": at_ms, "key": caller, "path": resource, "bytes": size,
-                  "status": 429 if is_denied else 200, "policy": policy}  # fmt: skip
-        expected = Expected(at_ms // 1000, f"api_key:{caller}", resource, size, is_denied, policy)
+        """Returns the record of one request, or of as many as its weight says."""
+        address = address_of(caller, size)
+        fields = {"ts": at_ms, "key": caller, "path": resource, "bytes": size, "address": address,
+                  "status": 429 if is_denied else 200, "policy": policy, "weight": weight}  # fmt: skip
+        expected = Expected(
+            at_ms // 1000, f"api_key:{caller}", resource, size, is_denied, policy, address, weight
+        )
         return Logged(json.dumps(fields).encode(), expected)

@@ -46,6 +46,8 @@ class Expected(NamedTuple):
     size: int
     is_denied: bool  # by what its record says
     policy: str = ""  # that denied it, as its record says
+    address: str = ""
+    weight: int = 1  # requests that the record stands for
 
 
 class Batch(NamedTuple):
@@ -117,8 +119,8 @@ class PartitionLog:
                 if begin <= at < end:
                     yield at, batch.kafka_ms, record
 
-    def fetch(self, offset: int) -> tuple[int, bytes, list[tuple[int, int]]]:
-        """Returns the next offset, whole batches, and the aborted transactions among them."""
+    def fetch(self, offset: int) -> tuple[int, int, bytes, list[tuple[int, int]]]:
+        """Returns the next offset, the last Kafka time, whole batches, and the aborted transactions."""
         readable = [b for b in self.batches if b.next > offset and b.next <= self.stable_end]
         taken = readable[:BATCHES_PER_FETCH]
         first_of_producer: dict[int, int] = {}
@@ -127,7 +129,8 @@ class PartitionLog:
                 first_of_producer.setdefault(batch.producer, batch.base)
         last = taken[-1].next if taken else offset
         aborted = [(producer, first) for producer, first in first_of_producer.items() if first < last]
-        return last, b"".join(batch.raw for batch in taken), aborted
+        last_ms = max((batch.kafka_ms for batch in taken), default=0)
+        return last, last_ms, b"".join(batch.raw for batch in taken), aborted
 
 
 class Topic:
@@ -256,11 +259,11 @@ class SimulatedClient:
         log, offset = self._topic.logs[tp], self._next[tp]
         if not log.start <= offset <= log.end:
             return UnreadablePartition(tp, out_of_range_gap(offset, log.start, log.end))
-        last, raw, aborted = log.fetch(offset)
+        last, last_ms, raw, aborted = log.fetch(offset)
         if last == offset:
             return None
         self._next[tp] = last
-        return FetchedPartition(tp, offset, last, None, raw, aborted)
+        return FetchedPartition(tp, offset, last, last_ms, raw, aborted)
 
 
 class SimulatedSource:

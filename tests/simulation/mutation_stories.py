@@ -5,25 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.core.counting.meters import DAY_S
-from tests.simulation.acts import Act, ClockLeap, Dump, Kill, Rebalance, Requests, Restore, Size, Sleep
-from tests.simulation.analyzers import RESOURCES
+from tests.simulation.acts import (
+    Act,
+    Backlog,
+    ClockLeap,
+    Dump,
+    Kill,
+    Override,
+    Rebalance,
+    Requests,
+    Restore,
+    Size,
+    Sleep,
+    Stop,
+    Suspend,
+)
+from tests.simulation.policies.plans import RESOURCES
 from tests.simulation.stories import Story
 
 NOON_S = 1_795_176_000  # 2026-11-20T12:00:00Z
 
 
 def story(
-    plans: tuple[int, ...], *acts: tuple[float, Act], seed: int = 0, has_small_steps: bool = False
+    plans: tuple[int, ...],
+    *acts: tuple[float, Act],
+    seed: int = 0,
+    has_small_steps: bool = False,
+    partitions: int = 1,
 ) -> Story:
-    """Returns a story with one partition, and an analyzer for each of these plans."""
+    """Returns a story with an analyzer for each of these plans."""
     return Story(
-        seed, NOON_S, Size(len(plans), 1), plans, acts, is_calm=False, has_small_steps=has_small_steps
+        seed,
+        NOON_S,
+        Size(len(plans), partitions),
+        plans,
+        acts,
+        is_calm=False,
+        has_small_steps=has_small_steps,
     )
 
 
-def requests(caller: str, count: int, *, clock_s: float = 0.0) -> Requests:
-    """Returns requests whose records arrive at once, in partition 0."""
-    return Requests(0, caller, RESOURCES[0], count, 0.0, 0, 100, clock_s=clock_s)
+def requests(
+    caller: str, count: int, *, clock_s: float = 0.0, partition: int = 0, size: int = 100
+) -> Requests:
+    """Returns requests whose records arrive at once."""
+    return Requests(0, caller, RESOURCES[0], count, 0.0, partition, size, clock_s=clock_s)
 
 
 STORIES: Mapping[str, Story] = {
@@ -58,4 +84,58 @@ STORIES: Mapping[str, Story] = {
         (6.0, ClockLeap(3.0)),
         (12.0, requests("ann", 1)),
     ),
-}
+    # A suspension was the first version; after the restore the lock of a caller is.
+    "marks_not_compared": story(
+        (0,), (2.0, Dump()), (2.5, Suspend(30.0)), (3.94, Restore(None, 0)), (3.95, requests("eve", 8)),
+        (3.95, requests("eve", 8)),
+    ),
+    "rows_joined_without_removing": story(
+        (0,), (1.0, requests("eve", 8)), (3.0, Sleep(7.0 * DAY_S)), (4.0, Kill(0, 0.2)), (9.0, Dump())
+    ),
+    # The second change is judged by the command, and not known to the flush that follows.
+    "directory_read_once": story(
+        (0,), (1.0, requests("eve", 1)), (2.0, Override("eve", 60)), (3.0, requests("eve", 1)),
+        (4.0, Override("eve", 3)), (5.0, requests("eve", 2)),
+    ),
+    # The other analyzer puts a lower limit in force with its first flush.
+    "plan_not_checked": story(
+        (0, 0), (2.0, Stop(1, 1)), (4.0, requests("ann", 1, partition=1)), (5.1, requests("eve", 6)),
+        partitions=2,
+    ),
+    # A sum goes and comes back, under another number.
+    "catalog_read_once": story(
+        (2, 2), (1.0, requests("eve", 1)), (2.0, Stop(1, 0)), (4.0, requests("ann", 1, partition=1)),
+        (5.0, Stop(1, 2)), (7.0, requests("ann", 1, partition=1)), (8.0, requests("eve", 1)), partitions=2,
+    ),
+    # A caller that is alone is above its share, and for a moment only.
+    "hold_ignored": story(
+        (8,), (1.0, requests("eve", 8)), (1.2, requests("eve", 3)), (1.6, requests("bob", 8)),
+        (1.7, requests("ann", 8)), (1.8, requests("acme", 8)),
+    ),
+    # Locked, and then one among many.
+    "release_ignored": story(
+        (8,), (1.0, requests("eve", 8)), (1.2, requests("eve", 3)),
+        *((5.0 + at, requests(caller, 8)) for at in range(2) for caller in ("bob", "ann", "acme")),
+    ),
+    # Locked, and then between the two marks.
+    "release_at_the_limit": story(
+        (8,), (1.0, requests("eve", 8)), (1.2, requests("eve", 3)), (5.0, requests("bob", 8)),
+        (5.0, requests("ann", 8)), (5.0, requests("acme", 1)), (9.0, Dump()),
+    ),
+    # One partition has a backlog, the other one what happens now.
+    "surges_judged_behind": story(
+        (5,), (1.0, Backlog(0, 400, 90.0)), *((1.05, requests("eve", 8, partition=1)) for _ in range(2)),
+        partitions=2,
+    ),
+    "shares_judged_behind": story(
+        (8,), (1.0, requests("eve", 8, partition=1)), (1.1, requests("eve", 8, partition=1)),
+        (1.2, Backlog(0, 900, 90.0)), (8.0, requests("eve", 1)), partitions=2,
+    ),
+    "addresses_not_compared": story((6,), *((1.0 + at, requests("eve", 8)) for at in range(2))),
+    "escalation_forgotten": story((5,), *((1.0 + 6 * at, requests("eve", 8)) for at in range(2))),
+    # While the clock is ahead a sum is judged by slots that are far away.
+    "growth_not_judged_after_leaps": story(
+        (5,), (1.0, requests("eve", 6)), (2.5, ClockLeap(3.0)), (3.5, requests("eve", 7)),
+        (3.6, requests("eve", 7)), (9.0, requests("eve", 8)),
+    ),
+}  # fmt: skip

@@ -30,6 +30,9 @@ class Result(NamedTuple):
     events: int = 0
     acts: Counter[str] = Counter()  # noqa: RUF012 - never changed
     faults: Counter[str] = Counter()  # noqa: RUF012 - never changed
+    raised: Counter[str] = Counter()  # noqa: RUF012 - never changed; locks by policy
+    ended: Counter[str] = Counter()  # noqa: RUF012 - never changed
+    seen: Counter[str] = Counter()  # noqa: RUF012 - never changed
     locks: int = 0
     denied: int = 0
     flushes: int = 0
@@ -52,7 +55,8 @@ def play(story: Story, shown_events: int = SHOWN_EVENTS) -> Result:
     trace = world.scheduler.trace
     return Result(
         story.seed, wrong, world.scheduler.events, world.done, world.faults(),
-        world.truth.crossed, sum(one.request.is_denied for one in world.asked),
+        world.truth.raised, world.truth.ended, world.truth.rolling.seen, world.truth.crossed,
+        sum(one.request.is_denied for one in world.asked),
         sum(analyzer.flushes for analyzer in world.analyzers), world.overshoot, trace[-shown_events:],
     )  # fmt: skip
 
@@ -127,6 +131,9 @@ def summary(results: Sequence[Result], began_s: float) -> str:
     """Returns what the runs contained, in a few lines."""
     acts = sum((result.acts for result in results), Counter[str]())
     faults = sum((result.faults for result in results), Counter[str]())
+    raised = sum((result.raised for result in results), Counter[str]())
+    ended = sum((result.ended for result in results), Counter[str]())
+    seen = sum((result.seen for result in results), Counter[str]())
     events, wrong = sum(r.events for r in results), sum(bool(r.wrong) for r in results)
     return (
         f"stories: {len(results)}; {events:,} simulation steps ({min(r.events for r in results)} to "
@@ -134,6 +141,9 @@ def summary(results: Sequence[Result], began_s: float) -> str:
         f"{sum(r.locks for r in results):,} locks, {sum(r.denied for r in results):,} requests denied, "
         f"at most {max(r.overshoot for r in results)} beyond a limit in stories without faults, "
         f"{wrong} wrong, in {time.monotonic() - began_s:.0f} s\n"
+        f"locks that were set: {counts_text(raised)}\n"
+        f"locks that have ended: {counts_text(ended)}\n"
+        f"of rolling windows: {counts_text(seen)}\n"
         f"acts that had an effect: {counts_text(acts)}\n"
         f"faults that had an effect: {counts_text(faults)}"
     )

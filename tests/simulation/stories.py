@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
-from tests.simulation.acts import KINDS, PLANS, Act, Requests, Size
+from tests.simulation.acts import KINDS, Act, Requests, Size
+from tests.simulation.policies.plans import PLANS
 
 SECONDS = 12.0  # of a story, without what it sleeps
 ACTS = 40

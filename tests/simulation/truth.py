@@ -8,8 +8,8 @@ of the calendar, the sums and limits of policies, the catalog's names of sums, a
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -18,31 +18,39 @@ from kafka import TopicPartition
 
 from analyzer.core.counting.caller_budget import FOLDED
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import DAY_S, REQUESTS
+from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED
 from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
 from analyzer.core.judging.earned_notices import NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import Sum
-from analyzer.core.judging.windows import Window, window_at
+from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
 from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
+from tests.simulation.policies.commits import Commit, read_commit
+from tests.simulation.policies.rolling_truth import (
+    Entry,
+    RollingState,
+    RollingTruth,
+    Wrong,
+    rolling_policies,
+)
+from tests.simulation.policies.series import Series, amount_of, has_all_parts, series_of
 
 LEASE_S = 6.0  # a lease ends later than this only by a clock that was ahead
 DELAY_MS = 120_000  # around the time of a lock, in which its verdicts are believed
 LOCK_TIMES = (
     "select scope, key, resource, policy, until_ms, began_ms from locks where action in ('deny', 'slow')"
 )
-LOCK_ROW = "select scope, key, resource, policy, until_ms, action from locks"
+LOCK_ROW = "select scope, key, resource, policy, until_ms, action, began_ms from locks"
 
 NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
 
-Series = tuple[str, str]  # key, resource
 Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
 
 
@@ -52,6 +60,7 @@ class StoredLock(NamedTuple):
     at: LockKey
     until_ms: int
     action: str
+    began_ms: int
 
 
 class LockTime(NamedTuple):
@@ -68,10 +77,6 @@ class NoticeRow(NamedTuple):
     used: int
     limit: int
     at_ms: int
-
-
-class Wrong(AssertionError):
-    """Something is not as it must be."""
 
 
 @dataclass
@@ -101,6 +106,9 @@ class Stored:
     # When locks were cleared, or infinity.
     lock_times: dict[LockTime, float] = field(default_factory=dict)
     notices: dict[NoticeKey, NoticeRow] = field(default_factory=dict)
+    # Of calendar windows, the distinct values by the place of their total.
+    values: dict[tuple[Sum, int, str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    rolling: RollingState = field(default_factory=RollingState)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -115,7 +123,12 @@ class Truth:
         self.locks_at: dict[Cursor, frozenset[StoredLock]] = {}
         self.is_skipping = False  # an operator moves a partition over a gap
         self.is_retrying = False  # an operator retries rejected records
-        self.crossed = 0  # locks that were set
+        self.crossed = 0  # locks that were set or changed
+        self.raised: Counter[str] = Counter()  # series that were locked, by policy
+        self.ended: Counter[str] = Counter()
+        self.rolling = RollingTruth()
+        self.slept_at_s = -inf  # when all machines were suspended, by the scheduler
+        self._rolling_names: set[str] = set()  # of policies, in this story so far
         self._database = database
         self._topic = topic
         self._marks: set[str] = set()
@@ -125,10 +138,12 @@ class Truth:
     # -- dumps -----------------------------------------------------------------------------------
 
     def copy(self) -> Stored:
+        self.stored.rolling = self.rolling.state
         return copy.deepcopy(self.stored)
 
     def restore(self, stored: Stored) -> None:
         self.stored = copy.deepcopy(stored)
+        self.rolling.state = self.stored.rolling
         if self.stored.version not in self.locks_at:
             raise Wrong("the dump has an unknown version")
         self.order.append(self.stored.version)
@@ -141,6 +156,7 @@ class Truth:
         if not self.is_clock_believed():
             unready = unready | {policy.name for policy in plan.policies}
         has_retried = self._read_retried(plan)
+        before = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
         has_moved = self._read_offsets(plan)
         if has_moved or has_retried or self._database.has_written_buckets:
             self._database.has_written_buckets = False
@@ -153,6 +169,34 @@ class Truth:
             self._read_lock_times()  # behind the counts: a flush believes by the locks before it
         self._check_locks(plan, unready)
         self._check_notices(plan, unready)
+        if self.stored.rolling.entries or self.stored.rolling.locks or any(rolling_policies(plan)):
+            self.rolling.check(self._commit(plan, unready, before), self._history(plan))
+
+    def unfinished(self) -> str:
+        """Returns a lock of a rolling window that must come or go though nothing happens; "" if none."""
+        plan, _, unready = self._read_plan()
+        before = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
+        return self.rolling.unfinished(self._commit(plan, unready, before), self._history(plan))
+
+    def _commit(self, plan: Plan, unready: set[str], before: Mapping[int, int]) -> Commit:
+        next_ = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
+        self._rolling_names |= {policy.name for policy in rolling_policies(plan)}
+        slept_s = self._database.scheduler.now_s - self.slept_at_s
+        return read_commit(
+            self._database, self._topic, plan, frozenset(unready), self._rolling_names, before, next_, slept_s
+        )
+
+    def _history(self, plan: Plan) -> dict[Sum, dict[Series, list[Entry]]]:
+        """Returns the records of windows of more than an hour, minute by minute."""
+        found: dict[Sum, dict[Series, list[Entry]]] = {}
+        for sum_ in plan.policies_of:
+            if isinstance(sum_.window, Rolling) and not sum_.window.has_slots:
+                found[sum_] = by_series = defaultdict(list)
+                for (grouping, key, resource, meter, minute_s), (value, _) in self.stored.minutes.items():
+                    is_of_sum = (grouping, meter) == (sum_.grouping, sum_.meter)
+                    if is_of_sum and value and has_all_parts(grouping, (key, resource)):
+                        by_series[key, resource].append(Entry(minute_s, value, ""))
+        return found
 
     def check_rest(self) -> None:
         """Compares all counts and rejected records when nothing happens any more. Raises Wrong."""
@@ -181,13 +225,17 @@ class Truth:
 
     def _change_plan(self, plan: Plan, at_s: float) -> None:
         stored, before = self.stored, self.stored.plan or Plan()
+        self.rolling.change_plan(plan)
         for sum_ in before.policies_of.keys() - plan.policies_of.keys():
             del stored.totals[sum_], stored.filled_from_s[sum_]
+            stored.values = defaultdict(set, {at: v for at, v in stored.values.items() if at[0] != sum_})
         for sum_ in plan.policies_of.keys() - before.policies_of.keys():
             newest_s = max((at[4] for at in stored.minutes), default=int(at_s))
             start_s = window_at(sum_.window, min(int(at_s), newest_s)).start_s
             stored.filled_from_s[sum_] = start_s
             stored.totals[sum_] = found = {}
+            if isinstance(sum_.window, Rolling) or sum_.join == "distinct":
+                continue  # they begin empty
             for (grouping, key, resource, meter, minute_s), (value, _) in stored.minutes.items():
                 is_of_sum = (grouping, meter) == (sum_.grouping, sum_.meter)
                 if is_of_sum and minute_s >= start_s and value and has_all_parts(grouping, (key, resource)):
@@ -267,10 +315,7 @@ class Truth:
 
     def _is_believed(self, plan: Plan, request: Expected, kafka_ms: int) -> bool:
         """Whether a lock supports what the record says: that a gate denied the request."""
-        places = {
-            ("everyone" if grouping == "everyone" else "caller", *series_of(grouping, request))
-            for grouping in plan.groupings
-        }
+        places = {(grouping_of(grouping).scope, *series_of(grouping, request)) for grouping in plan.groupings}
         minutes_ms = [ms // 60_000 * 60_000 for ms in (request.at_s * 1000, kafka_ms)]
         return any(
             lock.at[:3] in places
@@ -290,30 +335,46 @@ class Truth:
         times.update(dict.fromkeys(present, inf))
 
     def _count(self, plan: Plan, request: Expected, kafka_ms: int) -> None:
-        stored = self.stored
         is_denied = request.is_denied and self._is_believed(plan, request, kafka_ms)
-        for grouping in plan.groupings:
-            key, resource = series_of(grouping, request)
-            for meter in plan.meters:
-                amount = 1 if meter.field is None else request.size
-                for counts, width_s in ((stored.days, DAY_S), (stored.minutes, 60)):
-                    at = grouping, key, resource, meter.name, request.at_s // width_s * width_s
-                    place = int(is_denied)
-                    counts[at][place] = (
-                        max(counts[at][place], amount) if meter.join == "max" else counts[at][place] + amount
-                    )
+        self._count_in_buckets(plan, request, is_denied=is_denied)
         if is_denied:
             return
-        for sum_, totals in stored.totals.items():
-            if sum_.grouping in plan.groupings:
-                series = series_of(sum_.grouping, request)
-                if not has_all_parts(sum_.grouping, series):
-                    continue
-                window_s = window_at(sum_.window, request.at_s).start_s
-                amount = request.size if sum_.meter in ("bytes", "largest") else 1
-                at = window_s, *series
-                totals[at] = joined(sum_, totals.get(at, 0), amount)
-                stored.grown_s[sum_, *at] = self._true_s
+        for sum_ in {*self.stored.totals, *plan.whole_of.values()}:
+            series = series_of(sum_.grouping, request)
+            # Values of requests that a record calls denied are not looked at, believed or not.
+            is_left_out = sum_.join == "distinct" and request.is_denied
+            if is_left_out or not has_all_parts(sum_.grouping, series):
+                continue
+            if isinstance(sum_.window, Rolling):
+                entry = Entry(request.at_s, amount_of(sum_.meter, request), request.address)
+                self.rolling.count(sum_, series, entry, int(self._now_s))
+            else:
+                self._add_to_total(plan, sum_, series, request)
+
+    def _count_in_buckets(self, plan: Plan, request: Expected, *, is_denied: bool) -> None:
+        stored, place = self.stored, int(is_denied)
+        meters = [meter for meter in (*plan.meters, UNRECORDED) if meter.join != "distinct"]
+        for grouping in plan.groupings:
+            key, resource = series_of(grouping, request)
+            for meter in meters:
+                amount = amount_of(meter.name, request)
+                for counts, width_s in ((stored.days, DAY_S), (stored.minutes, 60)):
+                    at = grouping, key, resource, meter.name, request.at_s // width_s * width_s
+                    before = counts[at][place]
+                    counts[at][place] = max(before, amount) if meter.join == "max" else before + amount
+
+    def _add_to_total(self, plan: Plan, sum_: Sum, series: Series, request: Expected) -> None:
+        stored = self.stored
+        totals, at = stored.totals[sum_], (window_at(sum_.window, request.at_s).start_s, *series)
+        if sum_.join == "distinct":
+            values = stored.values[sum_, *at]
+            most = 1 + max(policy.limit for policy in plan.policies_of[sum_])  # are kept
+            if len(values) < most:
+                values.add(request.address)
+            totals[at] = len(values)
+        else:
+            totals[at] = joined(sum_, totals.get(at, 0), amount_of(sum_.meter, request))
+        stored.grown_s[sum_, *at] = self._true_s
 
     def _check_counts(self, plan: Plan) -> None:
         names = {number: name for name, number in self._database.read(
@@ -321,7 +382,7 @@ class Truth:
         meters = {number: (name, join) for name, number, join in self._database.read(
             'select name, number, "join" from catalog where kind = \'meter\'')}  # fmt: skip
         [requests] = [number for number, (name, _) in meters.items() if name == REQUESTS.name]
-        shown = {meter.name for meter in plan.meters}
+        shown = {meter.name for meter in (*plan.meters, UNRECORDED) if meter.join != "distinct"}
         found: Counts = defaultdict(lambda: [0, 0])
         folded_days: set[tuple[str, int]] = set()
         for grouping, page, width_s, bucket_s, *values, key, resource in self._database.read(
@@ -383,7 +444,7 @@ class Truth:
         now_s = self._now_s
         present = {lock.at: lock for lock in self._read_locks()}
         own = self._own_limits()
-        for policy in plan.policies:
+        for policy in calendar_policies(plan):
             if policy.name in unready:
                 continue
             sum_ = sum_of(policy)
@@ -421,12 +482,16 @@ class Truth:
             policy = plan.policy(lock.at.policy)
             if policy is None:
                 raise Wrong(f"a lock of a policy that is not in force: {lock}")
+            if lock.action != policy.action:
+                raise Wrong(f"{lock}: the action must be {policy.action}")
+            if not isinstance(policy, Quota):
+                continue
             sum_ = sum_of(policy)
             window: Window = window_at(policy.window, int(now_s))
             used = self.stored.totals[sum_].get((window.start_s, lock.at.key, lock.at.resource), 0)
             limit = own.get((lock.at.policy, lock.at.key), policy.limit)
             is_earned = used >= limit and lock.until_ms == window.until_s * 1000
-            if not is_earned or lock.action != policy.action:
+            if not is_earned:
                 raise Wrong(f"{lock}: not earned by {used} of {limit}, window {window}")
 
     # -- notices ---------------------------------------------------------------------------------
@@ -449,8 +514,7 @@ class Truth:
                 raise Wrong(f"a notice that is not earned: {at}, {row}; {used} of {limit} used")
         self.stored.notices = found
         now_s = self._now_s
-        for policy in plan.policies:
-            assert isinstance(policy, Quota)
+        for policy in calendar_policies(plan):
             sum_, window = sum_of(policy), window_at(policy.window, int(now_s))
             if policy.name in unready or not policy.thresholds:
                 continue
@@ -474,7 +538,7 @@ class Truth:
         return Cursor(*row)
 
     def _read_locks(self) -> list[StoredLock]:
-        return [StoredLock(LockKey(*row[:4]), row[4], row[5]) for row in self._database.read(LOCK_ROW)]
+        return [StoredLock(LockKey(*row[:4]), *row[4:]) for row in self._database.read(LOCK_ROW)]
 
     def _check_version(self, version: Cursor) -> None:
         before = self.stored.version
@@ -489,9 +553,16 @@ class Truth:
         before = self.locks_at.get(self.order[-1], frozenset()) if self.order else frozenset()
         now = frozenset(self._read_locks())
         self.crossed += len(now - before)
+        old, new = {lock.at for lock in before}, {lock.at for lock in now}
+        self.raised.update(at.policy for at in new - old)
+        self.ended.update(at.policy for at in old - new)
         self._marks.add(version.mark)
         self.order.append(version)
         self.locks_at[version] = now
+
+
+def calendar_policies(plan: Plan) -> Iterator[Quota]:
+    return (policy for policy in plan.policies if isinstance(policy, Quota))
 
 
 def sum_of(policy: Policy) -> Sum:
@@ -500,24 +571,6 @@ def sum_of(policy: Policy) -> Sum:
 
 def joined(sum_: Sum, one: int, other: int) -> int:
     return max(one, other) if sum_.meter == "largest" else one + other
-
-
-def series_of(grouping: str, request: Expected) -> Series:
-    """Returns key and resource under which the request counts."""
-    match grouping:
-        case "caller":
-            return request.caller, ""
-        case "caller+resource":
-            return request.caller, request.resource
-        case "everyone":
-            return "", ""
-    raise ValueError(grouping)
-
-
-def has_all_parts(grouping: str, series: Series) -> bool:
-    """Whether the series has a total: requests without a path have none where totals are by resource."""
-    key, resource = series
-    return (key != "" or grouping == "everyone") and (resource != "" or not grouping.endswith("+resource"))
 
 
 def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:

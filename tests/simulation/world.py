@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from math import inf
 from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
 from kafka import TopicPartition
 
-from analyzer.core.counting.counter import PythonCounter
+from analyzer.build import new_counter
 from analyzer.core.judging.delay_bound import POLL_S, own_delay
+from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Window, window_at
 from analyzer.errors import StoreAway
 from analyzer.pipeline import FlushPace
@@ -32,18 +34,21 @@ from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
 from analyzer.store.transaction.judgement import activation
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor
-from tests.simulation.acts import CALLERS, PLANS, Act
+from tests.simulation.acts import Act
 from tests.simulation.analyzers import CORRECTED, SimulatedAnalyzer
 from tests.simulation.applications import HTTP_PACE_S, Application
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, TOPIC, Expected, Logged, PartitionLog, Topic
+from tests.simulation.policies.plans import CALLERS, NETWORKS, PLANS, RESOURCES, address_of
+from tests.simulation.policies.rolling_truth import Wrong
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stories import Story
-from tests.simulation.truth import Stored, Truth, Wrong
+from tests.simulation.truth import Stored, Truth
 
 FLUSH_S = FlushPace().flush_every_s
 QUIET_S = 0.5  # between two looks whether everything is done
 QUIET_MAX_S = 30.0
+LOCKS_S = 12.0  # in which locks of rolling windows are as they must be, when all is counted and judged
 # Bounds of one step, so small that a few rows take several.
 SMALL_STEPS = (
     (plans, "ACTIVATION_ROWS", 1),
@@ -82,6 +87,7 @@ class World:
         self.overshoot = 0  # the highest, in a story with requests only
         self.ranks: dict[str, int] = {}
         self.restored_s = -1.0
+        self.settled_s = inf  # when all was counted and judged, in the end
         self.coming = 0  # events outside of all processes that an act has caused
         self.database.after_commit = self.committed
         self.scheduler.after_event = self.happened
@@ -151,9 +157,20 @@ class World:
             return "an activation"
         if not self.truth.is_clock_believed():
             return "a clock that was ahead, and no warden has seen that it is back"
+        return self.unfinished_locks()
+
+    def unfinished_locks(self) -> str:
+        """Returns what locks and gates do not have yet."""
         now_ms = self.wall_s() * 1000
         if self.database.read("select 1 from locks where until_ms < ?", now_ms - 3_000):
             return "a lock that has ended"
+        if self.database.read("select 1 from postponed where due_ms < ?", now_ms - 3_000):
+            return "a judgement that waits"
+        if unfinished := self.truth.unfinished():
+            self.settled_s = min(self.settled_s, self.scheduler.now_s)
+            if self.scheduler.now_s > self.settled_s + LOCKS_S:  # before windows are empty
+                raise Wrong(f"{LOCKS_S} s after all is counted: {unfinished}")
+            return unfinished
         for application in self.applications:
             at = application.gate._runtime.knowledge.view.at
             if at is None or Cursor(*at) != self.truth.stored.version:
@@ -181,7 +198,8 @@ class World:
         delay_s = own_delay(FLUSH_S).total_s - POLL_S + 1.1 * HTTP_PACE_S
         [plan] = {PLANS[number] for number in self.story.plans}
         for policy in plan.policies:
-            if (policy.per, policy.meter, policy.action) != ("caller", "requests", "deny"):
+            wanted = "caller", "requests", "deny"
+            if not isinstance(policy, Quota) or (policy.per, policy.meter, policy.action) != wanted:
                 continue
             for caller in CALLERS:
                 of_caller = [one for one in self.asked if one.request.caller == f"api_key:{caller}"]
@@ -244,15 +262,20 @@ class World:
         now_ns = clock.wall_ns()
         in_force = [lock for lock in locks if lock.until_ms * 1_000_000 > now_ns]
         is_suspended = any(lock.at == SUSPENSION for lock in in_force)
+        denying = [] if is_suspended else [lock for lock in in_force if lock.action == "deny"]
+        is_sure = at is None or known.confirmed_s > clock.set_back_s
         for caller in CALLERS:
             key = f"api_key:{caller}"
-            is_locked = any(
-                lock.at.key in (key, "") and not lock.at.resource and lock.action == "deny"
-                for lock in in_force
-            )
-            is_allowed = is_suspended or not is_locked
-            if gate.allow(key) != is_allowed and (at is None or known.confirmed_s > clock.set_back_s):
+            of_caller = [lock for lock in denying if lock.at.scope != "range" and lock.at.key in (key, "")]
+            is_allowed = all(lock.at.resource for lock in of_caller)
+            if gate.allow(key) != is_allowed and is_sure:
                 raise Wrong(f"{application.name} at {at} answers {gate.allow(key)} to {key}: {in_force}")
+            network, address = f"{NETWORKS[caller]}.0/24", address_of(caller, 0)
+            of_caller += [lock for lock in denying if lock.at.key == network]
+            for resource in RESOURCES if denying and is_sure else ():
+                is_allowed = all(lock.at.resource not in ("", resource) for lock in of_caller)
+                if gate.check(key, resource=resource, address=address).allowed != is_allowed:
+                    raise Wrong(f"{application.name} at {at}: {caller} and {resource}: {in_force}")
         if gate.age > application.oldest_s():
             raise Wrong(f"{application.name} has a view that is {gate.age} s old")
 
@@ -326,11 +349,9 @@ class World:
             _, plan = SqlStore(self.database.engine, "ann").active_plan()
         except LookupError:
             return False  # none is in force yet
-        mappings = without_limits({SOURCE: CORRECTED})
+        corrected = plan.with_sources(without_limits({SOURCE: CORRECTED}))
         rejects = SqlRejects(self.database.engine, self.new_mark)
-        retry = RejectRetry(
-            rejects, plan, {SOURCE}, lambda: PythonCounter(mappings, plan.groupings, plan.meters)
-        )
+        retry = RejectRetry(rejects, plan, {SOURCE}, lambda: new_counter(corrected))
         self.truth.is_retrying = True
         try:
             outcomes = list(retry.run(RejectFilter(), "ann", "test"))
@@ -340,6 +361,7 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Suspends all machines."""
+        self.truth.slept_at_s = self.scheduler.now_s + seconds
         self.scheduler.sleep(seconds)
         for application in self.applications:
             application.link.disturbed(seconds)

@@ -154,13 +154,14 @@ def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
 def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[Step]:
     """Returns the steps after which the locks of all policies agree with the totals of the open windows.
 
-    A sum that is being filled is judged when it is filled, by the unfinished steps.
+    A sum that is being filled is judged when it is filled, by the unfinished steps. What is compared with a
+    whole is judged by the warden, for which such a step notes the series that it must look at.
     """
     filling = filled_to(unfinished, numbers)
     again: list[Step] = [
-        JudgeStep(number, tuple(policy.name for policy in plan.policies_of[sum_]))
+        JudgeStep(number, tuple(p.name for p in plan.policies_of[sum_] if sum_ not in plan.whole_of))
         for sum_, number in numbers.items()
-        if sum_ not in filling and sum_ not in plan.whole_of
+        if sum_ not in filling
     ]
     names = tuple(sorted(p.name for sum_ in numbers if sum_ not in filling for p in plan.policies_of[sum_]))
     if names:

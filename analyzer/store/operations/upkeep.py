@@ -53,7 +53,7 @@ ACTIVATION_ROWS = 5_000  # read in one step, while flushes wait
 ROLLING_KEPT_S = 3_600  # totals of rolling sums, after nothing is in their window any more
 # Longer than any window with thresholds: a total of a past window is never judged, so none is raised again.
 NOTICES_KEPT_MS = (31 + 40) * DAY_S * 1000
-TOTALS_KEPT_MS = 2 * DAY_S * 1000  # after the end of their window, when they are never judged again
+TOTALS_KEPT_S = 2 * DAY_S  # after the end of their window, when they are never judged again
 
 
 class SqlUpkeep:
@@ -134,23 +134,20 @@ class SqlUpkeep:
 
         These are totals and distinct values of past windows, the oldest rejected records, old changes of the
         feed, locks that ended long ago in the history, decisions about verdicts of then, and gates that
-        stopped reporting. A window is past when the newest bucket says so too: a clock that is ahead for a
-        minute deletes no total of today. Call again until it returns 0.
+        stopped reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
+        clock that is ahead for a minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             without_scans(db)
             now_ms = clock_ms(db)
-            past_ms = min(now_ms, newest_event_ms(db, catalog.load(db), now_ms)) - TOTALS_KEPT_MS
+            counted_s = min(now_ms, newest_event_ms(db, catalog.load(db), now_ms)) // 1000
             newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
             beyond = rejects.c.at_ms <= newest.offset(REJECTS_KEPT).limit(1).scalar_subquery()
             deleted = sum(
                 _delete(db, *rows)
                 for rows in (
-                    *((totals, gone) for gone in _totals_to_delete(db, past_ms // 1000, now_ms // 1000)),
-                    *(
-                        (distinct_values, gone)
-                        for gone in _values_to_delete(db, past_ms // 1000, now_ms // 1000)
-                    ),
+                    *((totals, gone) for gone in _totals_to_delete(db, counted_s)),
+                    *((distinct_values, gone) for gone in _values_to_delete(db, counted_s)),
                     (rejects, beyond),
                     (gates, expired(now_ms)),
                     (plans_table, _old_plans()),
@@ -239,13 +236,14 @@ class SqlUpkeep:
         return prove_next_day(self._engine, self._differing)
 
 
-def _totals_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.ColumnElement[bool]]:
+def _totals_to_delete(db: sa.Connection, now_s: int) -> list[sa.ColumnElement[bool]]:
     """Returns conditions for totals that nothing will be judged by any more.
 
-    Those of dropped sums, of the oldest window that ended before `before_s`, and of rolling sums that have
+    Those of dropped sums, of the oldest window that ended long before `now_s`, and of rolling sums that have
     not grown for longer than their window. Forgets dropped sums that have no totals any more.
     """
     conditions = []
+    before_s = now_s - TOTALS_KEPT_S
     columns, known = totals.c, catalog.load(db)
     for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
         oldest = sa.select(columns.window_s).where(columns.sum == number).order_by(columns.window_s).limit(1)
@@ -274,9 +272,10 @@ def _last_end_s(windows: Windows, window_s: int) -> int:
     return window_at(windows, window_s).until_s
 
 
-def _values_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.ColumnElement[bool]]:
+def _values_to_delete(db: sa.Connection, now_s: int) -> list[sa.ColumnElement[bool]]:
     """Returns conditions for distinct values that nothing will be judged by any more."""
     conditions = []
+    before_s = now_s - TOTALS_KEPT_S
     columns, known = distinct_values.c, catalog.load(db)
     for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
         oldest_s = stored_values.oldest_s(db, number)
@@ -288,7 +287,7 @@ def _values_to_delete(db: sa.Connection, before_s: int, now_s: int) -> list[sa.C
             conditions.append(of_sum)
         elif isinstance(windows, Rolling):
             kept_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
-            conditions.append(sa.and_(of_sum, columns.window_s < min(before_s, now_s) - kept_s))
+            conditions.append(sa.and_(of_sum, columns.window_s < before_s - kept_s))
         elif window_at(windows, oldest_s).until_s <= before_s:
             conditions.append(sa.and_(of_sum, columns.window_s == oldest_s))
     return conditions

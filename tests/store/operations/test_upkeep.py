@@ -8,13 +8,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import Surge
+from analyzer.core.judging.windows import Rolling
 from analyzer.core.model import DrainedCounts, Rejected
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
 from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import CHANGES_KEPT_MS, LEASE_MS, TOTALS_KEPT_MS, SqlUpkeep
+from analyzer.store.operations.upkeep import (
+    CHANGES_KEPT_MS,
+    LEASE_MS,
+    ROLLING_KEPT_S,
+    TOTALS_KEPT_S,
+    SqlUpkeep,
+)
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import load, register
 from analyzer.store.transaction.sql_store import SqlStore
@@ -229,7 +237,7 @@ def test_totals_are_pruned_two_days_after_their_window(
 ) -> None:
     with writing(engine) as db:
         register(db, plan(quota(5, "minute")))
-    minute_s = (millis(now) - TOTALS_KEPT_MS) // 60_000 * 60  # the window that ends within this minute
+    minute_s = (millis(now) // 1000 - TOTALS_KEPT_S) // 60 * 60  # the window that ends within this minute
     begins = {
         "long ago": 0,
         "just over": minute_s - 60,
@@ -241,6 +249,23 @@ def test_totals_are_pruned_two_days_after_their_window(
     while upkeep.prune():
         pass
     assert everything(engine, totals, "key") == [("not yet",), ("open",)]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=3)])
+def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
+    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    """A clock that is ahead for a while deletes none that is in use."""
+    with writing(engine) as db:
+        register(db, plan_of([], [], [Surge("flood", 5, Rolling(60))]))
+    counted_ms = millis(now - ahead)
+    monkeypatch.setattr(module, "newest_event_ms", lambda *_: counted_ms)
+    idle_s = {"in use": 0, "idle": 60 + 5 + ROLLING_KEPT_S + 60}
+    rows = [a_total(key=key, touched_s=counted_ms // 1000 - since_s) for key, since_s in idle_s.items()]
+    execute(engine, sa.insert(totals).values(rows))
+    while upkeep.prune():
+        pass
+    assert everything(engine, totals, "key") == [("in use",)]
 
 
 def test_totals_of_a_sum_that_no_policy_needs_are_deleted(

@@ -13,18 +13,21 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
+from analyzer.core.judging.kinds.share import sum_of
 from analyzer.core.judging.plan import Plan, plan_of
+from analyzer.core.judging.policies import LoadShare, Surge
+from analyzer.core.judging.windows import Rolling
 from analyzer.core.model import CountRow
 from analyzer.errors import PlanChanged
-from analyzer.store.database.engine import reading
-from analyzer.store.database.schema import locks, totals
+from analyzer.store.database.engine import reading, writing
+from analyzer.store.database.schema import locks, postponed, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement import activation
+from analyzer.store.transaction.judgement import activation, slots
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import ACME, a_row, feed_changes, flush, locked, now_s, plan, quota, used
+from tests.store.flushing import ACME, a_row, a_total, feed_changes, flush, locked, now_s, plan, quota, used
 
 NewEngine = Callable[[], sa.Engine]
 
@@ -234,3 +237,31 @@ def test_filling_beside_busy_analyzers_gives_the_exact_totals(
     assert errors == []
     assert {key: number for (_, key, _), number in used(engine).items()} == truth
     assert MINUTE_S == 60
+
+
+def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+) -> None:
+    """Their `next` is by slots that were far away then; what may be a noisy neighbour is looked at."""
+    surge = Surge("flood", 100, Rolling(60))
+    share = LoadShare("neighbour", 400_000, 5, Rolling(60))
+    version, at_s = store.activate(plan_of([], [], [surge, share])), now_s(engine)
+    with writing(engine) as db:
+        numbers = {name: number for name, number in catalog.load(db).sums.items() if "whole" not in name}
+        rows = [
+            a_total(sum=number, key=ACME, used=9, next=500, plan=version, touched_s=at_s)
+            for number in numbers.values()
+        ]
+        db.execute(sa.insert(totals).values(rows))
+        slot = {"key": ACME, "resource": "", "slot_s": at_s - at_s % 5, "value": 9}
+        db.execute(
+            sa.insert(slots.table_at(at_s)).values([{"sum": number} | slot for number in numbers.values()])
+        )
+        plans.judge_again(db)
+    while upkeep.continue_activation():
+        pass
+    with engine.connect() as db:
+        assert set(db.execute(sa.select(totals.c.plan)).scalars()) == {0}
+        assert db.execute(sa.select(postponed.c.sum)).scalars().all() == [
+            numbers[catalog.sum_name(sum_of(share))]
+        ]

@@ -31,7 +31,7 @@ from analyzer.core.judging.totals import (
     is_by_caller,
     is_judged,
 )
-from analyzer.core.judging.windows import Rolling, Window, window_at
+from analyzer.core.judging.windows import ALWAYS, Rolling, Window, window_at
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.row_parameters import upsert_columns
@@ -201,6 +201,8 @@ class Activation:
         sum_ = self._sums[step.sum]
         most = self._take()
         rows = self._db.execute(_totals_of(step, sum_, self._now_s).limit(most)).all()
+        if rows and isinstance(sum_.window, Rolling):
+            self._judge_growth(step, (rows[-1].key, rows[-1].resource))
         limits = limits_of(self._db, self._plan, self._directory, {row.key for row in rows})
         standings = [
             Standing(TotalKey(sum_, key, resource, window), used)
@@ -221,6 +223,19 @@ class Activation:
             return None
         last = rows[-1]
         return JudgeStep(step.sum, step.policies, (last.key, last.resource), last.window_s)
+
+    def _judge_growth(self, step: JudgeStep, last: tuple[str, str]) -> None:
+        """Has the next growth of rolling totals judged, up to `last`.
+
+        Their `next` is by the slots that a clock has seen which may have been ahead.
+        """
+        at = sa.tuple_(totals.c.key, totals.c.resource)
+        wanted = [at <= sa.tuple_(*map(sa.literal, last))]
+        if step.behind is not None:
+            wanted.append(at > sa.tuple_(*map(sa.literal, step.behind)))
+        judged_by = self._directory.judged_by(self._version)
+        of_sum = totals.c.sum == step.sum, totals.c.window_s == ALWAYS.start_s, totals.c.plan == judged_by
+        self._db.execute(sa.update(totals).where(*of_sum, *wanted).values(plan=0))
 
     def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Change]:
         """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
@@ -331,7 +346,10 @@ def _from(position: BucketPosition) -> sa.ColumnElement[bool]:
 
 
 def judge_later_windows_again(db: sa.Connection, numbers: Mapping[Sum, int], now_s: int) -> None:
-    """Has the next growth of totals judged whose windows have not begun yet."""
+    """Has the next growth of totals judged whose windows have not begun yet.
+
+    The growth of rolling sums is judged again by the steps that judge them.
+    """
     for sum_, number in numbers.items():
         if isinstance(sum_.window, Rolling):
             continue

@@ -1,0 +1,49 @@
+"""The configuration files of stories, and the clients that send requests."""
+
+from __future__ import annotations
+
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.windows import Calendar, Rolling
+
+CALLERS = ("acme", "ann", "bob", "eve")
+RESOURCES = ("/v1/items", "/v1/search")
+NETWORKS = {"acme": "198.51.100", "ann": "198.51.100", "bob": "203.0.113", "eve": "203.0.113"}
+ADDRESSES = 5  # of each caller
+
+BERLIN = "Europe/Berlin"
+BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
+ORIGINS = Meter("origins", "address", "distinct")
+DAILY, MINUTELY = (
+    Quota("daily", 25, Calendar("day", BERLIN), notify=(400, 1_000)),
+    Quota("minutely", 9, Calendar("minute")),
+)
+EVERYONE = Quota("everyone", 45, Calendar("hour"), per="everyone")
+SIZE = Quota("size", 950, Calendar("hour"), meter="largest")
+SLIDING = RollingQuota("sliding", 14, Rolling(24))
+HOURS = RollingQuota("hours", 40, Rolling(7_200))  # read from the buckets
+FLOOD = Surge("flood", 8, Rolling(5), lock_for_s=(1, 8, 20))
+NETWORK = Surge("network", 12, Rolling(24), per="address/24", lock_for_s=(2, 600))
+SCAN = Surge("scan", 2, Rolling(12), meter="origins", lock_for_s=(3,))
+NEIGHBOUR = LoadShare("neighbour", 400_000, 9, Rolling(24), per="caller+resource", hold_s=1, release=380_000)
+GREEDY = LoadShare("greedy", 400_000, 800, Rolling(6), meter="bytes", hold_s=1, release=300_000)
+# Limits, meters, groupings, kinds of policy and policies come and go between them.
+PLANS = (
+    plan_of([], [], [DAILY, MINUTELY]),
+    plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
+    plan_of([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
+    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY, SIZE]),
+    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag", notify=(400,)), MINUTELY]),
+    plan_of([], [], [SLIDING, FLOOD, HOURS]),
+    plan_of(
+        [], [ORIGINS], [NETWORK, SCAN, Quota("origins", 3, Calendar("hour"), meter="origins"), NEIGHBOUR]
+    ),
+    plan_of([], [BYTES], [GREEDY, RollingQuota("sliding", 9, SLIDING.window, action="tag"), FLOOD]),
+    plan_of([], [], [NEIGHBOUR, Surge("flood", 12, FLOOD.window, lock_for_s=(2,)), EVERYONE]),
+)
+
+
+def address_of(caller: str, size: int) -> str:
+    """Returns the address from which a caller sends a request; one of several of its network."""
+    return f"{NETWORKS[caller]}.{CALLERS.index(caller) * 50 + size % ADDRESSES}"

@@ -1,0 +1,133 @@
+"""Mutations of the product that break a promise about rolling windows, distinct values or weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from analyzer.core.judging import judge, kinds, plan, rolling
+from analyzer.core.judging.circumstances import Circumstances
+from analyzer.core.judging.kinds import share
+from analyzer.core.judging.policies import LoadShare, Surge
+from analyzer.core.records.reader import WeightColumn
+from analyzer.store.transaction.judgement import sql_judge, stored_values
+from analyzer.store.transaction.judgement.activation import Activation
+from analyzer.store.transaction.verdicts import lock_history
+from tests.faults.mutations import Patch
+
+
+class Changed(NamedTuple):
+    """A judgement that is given something else."""
+
+    kind: type[Any]
+    policy: Callable[[Any], Any] = lambda policy: policy
+    at: Callable[[Circumstances], Circumstances] = lambda at: at
+
+
+def judged_otherwise(patch: Patch, changed: Changed) -> None:
+    def kind_of(policy: Any) -> kinds.Kind:
+        kind = kinds.kind_of(policy)
+        if not isinstance(policy, changed.kind):
+            return kind
+        return kind._replace(
+            judge=lambda policy, standing, present, at: kind.judge(
+                changed.policy(policy), standing, present, changed.at(at)
+            )
+        )
+
+    patch.setattr(judge, "kind_of", kind_of)
+
+
+def hold_ignored(patch: Patch) -> None:
+    """A share locks at the first look that finds it too high."""
+    judged_otherwise(patch, Changed(LoadShare, lambda policy: replace(policy, hold_s=0)))
+
+
+def release_ignored(patch: Patch) -> None:
+    """A share keeps its lock, however low it falls."""
+    judged_otherwise(patch, Changed(LoadShare, lambda policy: replace(policy, release=0)))
+
+
+def release_at_the_limit(patch: Patch) -> None:
+    """A share loses its lock as soon as it is below its limit."""
+    judged_otherwise(patch, Changed(LoadShare, lambda policy: replace(policy, release=policy.limit)))
+
+
+def surges_judged_behind(patch: Patch) -> None:
+    """An analyzer that counts what happened long ago locks for it."""
+    judged_otherwise(patch, Changed(Surge, at=lambda at: at._replace(behind_s=0.0)))
+
+
+def shares_judged_behind(patch: Patch) -> None:
+    """Shares are compared with a whole of which a part is not counted yet."""
+    patch.setattr(share, "behind_max_s", lambda _policy: inf)
+
+
+def slots_never_read_again(patch: Patch) -> None:
+    """A rolling sum is judged after it has grown by its whole limit, whatever its window holds."""
+    patch.setattr(plan, "growth_to", lambda _slots, _rolling, limit, _now_s: limit)
+
+
+def windows_cut_short(patch: Patch) -> None:
+    """A slot leaves the window when its first second does."""
+    sum_at = rolling.sum_at
+
+    def sum_of_later(slots: Any, window: Any, at_s: int) -> int:
+        later = [slot for slot in slots if slot.start_s > at_s - window.period_s]
+        return sum_at(later, window, at_s)
+
+    patch.setattr(rolling, "sum_at", sum_of_later)
+
+
+def escalation_forgotten(patch: Patch) -> None:
+    """Each lock of a surge is the first one."""
+    patch.setattr(lock_history, "ended_locks", lambda *_: {})
+
+
+def addresses_not_compared(patch: Patch) -> None:
+    """A network is locked for one of its addresses."""
+    patch.setattr(sql_judge, "with_addresses", lambda _db, _plan, standings, *_: standings)
+
+
+def values_counted_again(patch: Patch) -> None:
+    """A value that a series has had before is a new one."""
+
+    def all_of(_db: Any, _number: int, rows: Sequence[Any]) -> list[Any]:
+        return list(rows)
+
+    patch.setattr(stored_values, "unknown", all_of)
+
+
+def values_not_kept(patch: Patch) -> None:
+    """Distinct values are counted and not stored."""
+    patch.setattr(stored_values, "in_parts", lambda *_: [])
+
+
+def weights_ignored(patch: Patch) -> None:
+    """A record is one request, whatever its weight."""
+    patch.setattr(WeightColumn, "read", lambda _self, _columns: [])
+
+
+def growth_not_judged_after_leaps(patch: Patch) -> None:
+    """A rolling sum that was judged by a clock ahead may grow by its limit before it is judged again."""
+    patch.setattr(Activation, "_judge_growth", lambda *_: None)
+
+
+ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
+    hold_ignored,
+    release_ignored,
+    release_at_the_limit,
+    surges_judged_behind,
+    shares_judged_behind,
+    slots_never_read_again,
+    windows_cut_short,
+    escalation_forgotten,
+    addresses_not_compared,
+    values_counted_again,
+    values_not_kept,
+    weights_ignored,
+    growth_not_judged_after_leaps,
+)
