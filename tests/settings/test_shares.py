@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import LoadShare
+from analyzer.core.judging.kinds import KINDS
+from analyzer.core.judging.kinds.capacity import capacity_of
+from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
+from analyzer.core.judging.policies import CapacityShare, LoadShare
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 
@@ -71,6 +73,36 @@ def test_a_share_of_everyone_is_compared_with_everyone(plan: Callable[[str], Pla
     policy = share_in(found)
     assert (policy.per, policy.hold_s, policy.release) == ("caller", 0, 125_000)
     assert [whole.grouping for whole in found.wholes] == ["everyone"]
+
+
+def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
+    found = plan(TEXT.replace("limit  = 0.4", 'capacity = "500/s"'))
+    [policy] = found.policies
+    assert policy == CapacityShare(
+        "neighbour", 150_000, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
+    )
+    [part] = found.policies_of
+    assert found.together == {part}
+    assert plan_from(found.to_json()) == found
+
+
+def test_capacities_of_resources_are_a_table(plan: Callable[[str], Plan]) -> None:
+    table = '{ "/v1/export" = "50/s", "/v1/search" = "600/m", default = "500/s" }'
+    [policy] = plan(TEXT.replace("limit  = 0.4", f"release = 0.5\ncapacity = {table}")).policies
+    assert isinstance(policy, CapacityShare)
+    assert (policy.limit, policy.release) == (150_000, 500_000)
+    assert policy.capacities == (("/v1/export", 15_000), ("/v1/search", 3_000))
+    [policy] = plan(TEXT.replace("limit  = 0.4", 'capacity = { "/v1/export" = "50/s" }')).policies
+    assert (capacity_of(policy, "/v1/export"), capacity_of(policy, "other")) == (15_000, 0)
+
+
+def test_an_earlier_version_refuses_a_plan_with_a_capacity(
+    plan: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = plan(TEXT.replace("limit  = 0.4", 'capacity = "500/s"')).to_json()
+    monkeypatch.delitem(KINDS, "capacity-share")  # type: ignore[arg-type] # a Mapping to all others
+    with pytest.raises(UnknownPlan, match="a policy of the kind 'capacity-share'"):
+        plan_from(text)
 
 
 @pytest.mark.parametrize(

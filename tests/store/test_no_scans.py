@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from analyzer.config.settings import load
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
 from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.kinds.share import sum_of
+from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
 from analyzer.doctor import examine
@@ -57,6 +57,7 @@ JUDGING_PLAN = plan_of(
     [
         DAILY,
         NEIGHBOUR,
+        CapacityShare("overload", 60, 50, Rolling(120), 0, 750_000, per="caller+resource"),
         Surge("flood", 50, Rolling(60), (600, 3600)),
         RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
         Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),

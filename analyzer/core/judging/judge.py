@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.circumstances import Circumstances, Hold, OwnPolicies, Wait
+from analyzer.core.judging.circumstances import Circumstances, Hold, Overload, OwnPolicies, Wait
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import LoadShare, Policy, Surge
+from analyzer.core.judging.policies import ComparedLoad, Policy, Surge
 from analyzer.core.judging.totals import Standing, TotalKey, is_judged
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
@@ -35,14 +35,17 @@ def judge(
 ) -> Judgement:
     """Returns the locks that totals have earned and do not have, and the totals that have to wait.
 
-    `locks` holds the present locks at `lock_keys(plan, standings)`. A total that earns no lock clears none: a
+    `locks` holds the present locks at `lock_keys(plan, standings)`. Of sums that are judged together, the
+    warden gives the totals of all series above their floor. A total that earns no lock clears none: a
     lock ends by its time, or by `lapsed`. Only a share that has fallen clears its lock.
     """
     changes: list[Change] = []
     waiting: dict[TotalKey, Wait] = {}
     notices: list[Notice] = []
     holds: dict[LockKey, Hold] = {}
-    for policy, standing in _pairs(plan, standings, at.limits):
+    pairs = list(_pairs(plan, standings, at.limits))
+    at = at._replace(overloads=_overloads(pairs, locks, at))
+    for policy, standing in pairs:
         kind, key = kind_of(policy), lock_key(policy, standing.total)
         present = locks.get(key)
         notices += kind.notices(policy, standing, at)
@@ -59,6 +62,22 @@ def judge(
             elif answer.is_behind and key in at.holds:
                 holds[key] = at.holds[key]  # nothing was seen
     return Judgement(changes, waiting, notices, holds)
+
+
+def _overloads(
+    pairs: Iterable[tuple[Policy, Standing]], locks: Mapping[LockKey, Lock], at: Circumstances
+) -> dict[tuple[str, str], Overload]:
+    """Returns what series that are judged together say, by policy and resource."""
+    of: dict[Policy, list[Standing]] = {}
+    for policy, standing in pairs if at.is_warden else ():
+        if kind_of(policy).overloads is not None:
+            of.setdefault(policy, []).append(standing)
+    return {
+        (policy.name, resource): overload
+        for policy, standings in of.items()
+        if (overloads := kind_of(policy).overloads) is not None
+        for resource, overload in overloads(policy, standings, locks, at).items()
+    }
 
 
 def _first(one: Wait, other: Wait) -> Wait:
@@ -136,7 +155,7 @@ def judge_changed(
 def _stays(plan: Plan, at: LockKey, limits: OwnPolicies | None) -> bool:
     """Whether a lock is one of a surge or a share whose series is not exempt: no limit of it can change."""
     policy = plan.policy(at.policy)
-    if not isinstance(policy, Surge | LoadShare):
+    if not isinstance(policy, Surge | ComparedLoad):
         return False
     return limits is None or limits.policy_for(policy, at.key) is not None
 

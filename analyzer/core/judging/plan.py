@@ -99,6 +99,15 @@ class Plan:
         return found
 
     @cached_property
+    def together(self) -> frozenset[Sum]:
+        """The sums of which the warden judges all series above their floor together."""
+        return frozenset(
+            sum_
+            for sum_, policies in self.policies_of.items()
+            if any(kind_of(policy).overloads is not None for policy in policies)
+        )
+
+    @cached_property
     def addresses_of(self) -> Mapping[Sum, Sum]:
         """The sum of the addresses of each network, of which only slots are kept, for surges by network."""
         return {

@@ -81,7 +81,7 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     if judge is None:
         return JudgedWaiting(0)
     numbers = {number: sum_ for sum_, number in judge.catalog.sum_numbers(judge.plan).items()}
-    wanted, rows = postponed.due(db, numbers, clock_ms(db))
+    wanted, rows = postponed.due(db, numbers, clock_ms(db), judge.plan.together)
     judge = judge._replace(behind_s=behind_s(db, clock_ms(db)))
     due = judge.held(db, wanted)
     postponed.forget(db, wanted, judge.catalog)

@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.circumstances import Circumstances, Overload, Wait
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import quota, share, surge
-from analyzer.core.judging.policies import LoadShare, Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.kinds import capacity, compared, quota, share, surge
+from analyzer.core.judging.policies import (
+    CapacityShare,
+    LoadShare,
+    Policy,
+    Quota,
+    RollingQuota,
+    Surge,
+)
 from analyzer.core.judging.totals import Standing, Sum
-from gatekeeper.model import Lock
+from gatekeeper.model import Lock, LockKey
 
 
 class Kind(NamedTuple):
@@ -32,6 +39,8 @@ class Kind(NamedTuple):
         describe: Returns the policy as a phrase.
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
+        overloads: Returns by resource which of all series above their floor must be locked together, by their
+            locks; None for kinds that judge each series by itself.
     """
 
     policy: type[Any]
@@ -41,6 +50,10 @@ class Kind(NamedTuple):
     notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
     describe: Callable[[Any], str]
     whole_of: Callable[[Any], Sum] | None = None
+    overloads: (
+        Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Overload]]
+        | None
+    ) = None
 
 
 def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
@@ -63,12 +76,22 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     Surge.kind: Kind(Surge, surge.sum_of, surge.thresholds, surge.judge_surge, no_notices, surge.describe),
     LoadShare.kind: Kind(
         LoadShare,
-        share.sum_of,
-        share.thresholds,
+        compared.sum_of,
+        compared.thresholds,
         share.judge_share,
         no_notices,
         share.describe,
-        share.whole_of,
+        compared.whole_of,
+    ),
+    CapacityShare.kind: Kind(
+        CapacityShare,
+        compared.sum_of,
+        compared.thresholds,
+        capacity.judge_capacity,
+        no_notices,
+        capacity.describe,
+        compared.whole_of,
+        capacity.overloads,
     ),
 }
 
