@@ -23,6 +23,7 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
+from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
@@ -62,6 +63,7 @@ JUDGING_PLAN = plan_of(
         RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
         Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),
     ],
+    {"log": SourceMapping(fields={"status": TextField(("status",))})},
 )
 CONFIGURATION = """
 [database]

@@ -1,4 +1,4 @@
-"""What all policies about noisy neighbours have in common: the warden compares series above their floor.
+"""Comparing series above their floor, for all policies about noisy neighbours.
 
 A flush does not compare. The floor is the threshold of the series' rolling sum, and a series that reaches it
 waits for the warden, which compares it each second until it is below the floor again. So a flush costs what
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
 from analyzer.core.counting.meter_units import amount_text
 from analyzer.core.judging.circumstances import Circumstances, Wait
+from analyzer.core.judging.kinds import victims
 from analyzer.core.judging.kinds.earned_locks import lock_key, lock_of
 from analyzer.core.judging.policies import ComparedLoad, LoadShare
 from analyzer.core.judging.rolling import largest_sum, sum_at
@@ -41,7 +42,7 @@ class LoadFinding(NamedTuple):
 
 
 class ComparisonRule(NamedTuple):
-    """How one kind compares.
+    """The comparison of one kind.
 
     Attributes:
         find: Returns the finding for a series.
@@ -133,7 +134,10 @@ def _look(
     since_s = now_s if hold is None or now_s - hold.seen_s > GAP_S else hold.since_s
     if now_s - since_s < policy.hold_s or not found.is_to_blame:
         return Wait(now_s, over_since_s=since_s)
-    return Wait(now_s, lock=_lock(policy, standing, rule.explain(policy, standing, at), at.now, at.now))
+    detail = rule.explain(policy, standing, at)
+    if standing.victims is not None:
+        detail += f"; {victims.explain(policy, standing.victims)}"
+    return Wait(now_s, lock=_lock(policy, standing, detail, at.now, at.now))
 
 
 def _continued(policy: ComparedLoad, standing: Standing, present: Lock, now: datetime) -> Lock:

@@ -135,7 +135,7 @@ def with_wholes(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
     """Returns the standings, those that are compared with a whole with the slots of the whole."""
-    of = {standing.total: _whole_of(plan, standing.total) for standing in standings}
+    of = {standing.total: whole_total(plan, standing.total) for standing in standings}
     wanted = dict.fromkeys(whole for whole in of.values() if whole is not None)
     read = with_slots(db, [Standing(whole, 0) for whole in wanted], catalog, now_s)
     by_whole = {one.total: one.slots for one in read}
@@ -193,7 +193,8 @@ def _sums_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
     )
 
 
-def _whole_of(plan: Plan, total: TotalKey) -> TotalKey | None:
+def whole_total(plan: Plan, total: TotalKey) -> TotalKey | None:
+    """Returns the whole that a series is compared with; None for one that is judged by itself."""
     whole = plan.whole_of.get(total.sum)
     if whole is None:
         return None

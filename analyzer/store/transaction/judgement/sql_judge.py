@@ -29,6 +29,7 @@ from analyzer.store.transaction.judgement import holds, postponed, stored_notice
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.slots import with_addresses, with_slots, with_wholes
 from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next
+from analyzer.store.transaction.judgement.victim_slots import with_victims
 from analyzer.store.transaction.verdicts import lock_history
 from gatekeeper.model import Change, Lock, LockKey
 
@@ -71,6 +72,9 @@ class Judge(NamedTuple):
         if self.is_warden:
             standings = with_wholes(db, self.plan, standings, self.catalog, now_s)
         judged = judge(self.plan, standings, locks, at)
+        if self.is_warden:
+            completed = with_victims(db, self.plan, self.catalog, standings, judged.changes, locks, at)
+            judged = judged if completed is None else judge(self.plan, completed, locks, at)
         read = [stored._replace(standing=one) for stored, one in zip(due, standings, strict=True)]
         set_next(db, limits, self.directory.judged_by(self.version), read, self.now.timestamp(), self.catalog)
         postponed.store(db, judged.waiting, self.catalog)
