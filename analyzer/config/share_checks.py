@@ -12,8 +12,8 @@ from analyzer.config.values import format_duration, quote
 from analyzer.core.counting.groupings import BY_RESOURCE, NOT_BY_RESOURCE
 from analyzer.core.counting.meter_units import NOUNS, Unit
 
-MARKS = ("limit", "capacity")  # a share has exactly one of them
-SHARE_KEYS = ("of", "floor", "hold", "release", "capacity")
+MARKS = ("limit", "capacity", "usual")  # a share has exactly one of them
+SHARE_KEYS = ("of", "floor", "hold", "release", "capacity", "usual")
 RATES: Mapping[Unit, str] = {"duration": "500ms/s", "decimal": "50.00/s", "bytes": "2 MiB/s"}
 
 
@@ -22,7 +22,7 @@ def share_faults(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
     given = [key for key in MARKS if key in policy.model_fields_set]
     if len(given) != 1:
         what = f"a share takes exactly one of {', '.join(MARKS[:-1])} and {MARKS[-1]}"
-        cure = 'write limit = 0.4 for 40 % of the whole, or capacity = "500/s" for all of it together'
+        cure = 'write limit = 0.4 for 40 % of the whole, capacity = "500/s" for all of it, or usual = 3'
         yield KeyFault((*at, given[1] if given else MARKS[0]), what, cure)
     needed = ((policy.of, "of", 'write of = "resource"'), (policy.floor, "floor", 'write floor = "30/s"'))
     for value, key, cure in needed:

@@ -11,7 +11,7 @@ from analyzer.config.settings import load
 from analyzer.core.judging.kinds import KINDS
 from analyzer.core.judging.kinds.capacity import capacity_of
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
-from analyzer.core.judging.policies import CapacityShare, LoadShare
+from analyzer.core.judging.policies import CapacityShare, LoadShare, UsualShare
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 
@@ -96,13 +96,26 @@ def test_capacities_of_resources_are_a_table(plan: Callable[[str], Plan]) -> Non
     assert (capacity_of(policy, "/v1/export"), capacity_of(policy, "other")) == (15_000, 0)
 
 
-def test_an_earlier_version_refuses_a_plan_with_a_capacity(
-    plan: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("mark", "kind"), [('capacity = "500/s"', "capacity-share"), ("usual = 3", "usual-share")]
+)
+def test_an_earlier_version_refuses_a_plan_with_another_mark(
+    plan: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, mark: str, kind: str
 ) -> None:
-    text = plan(TEXT.replace("limit  = 0.4", 'capacity = "500/s"')).to_json()
-    monkeypatch.delitem(KINDS, "capacity-share")  # type: ignore[arg-type] # a Mapping to all others
-    with pytest.raises(UnknownPlan, match="a policy of the kind 'capacity-share'"):
+    text = plan(TEXT.replace("limit  = 0.4", mark)).to_json()
+    monkeypatch.delitem(KINDS, kind)  # type: ignore[arg-type] # a Mapping to all others
+    with pytest.raises(UnknownPlan, match=f"a policy of the kind '{kind}'"):
         plan_from(text)
+
+
+def test_a_multiple_of_the_usual_load_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
+    found = plan(TEXT.replace("limit  = 0.4", "usual = 2.5"))
+    [policy] = found.policies
+    assert policy == UsualShare(
+        "neighbour", 2_500, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
+    )
+    assert found.with_usual == {*found.policies_of}
+    assert plan_from(found.to_json()) == found
 
 
 @pytest.mark.parametrize(

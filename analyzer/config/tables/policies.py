@@ -21,6 +21,7 @@ from analyzer.config.tables.shares import (
     capacity_of_resources,
     judged_grouping,
     load_rate,
+    multiple,
     part_of_whole,
 )
 from analyzer.config.values import (
@@ -47,6 +48,7 @@ from analyzer.core.judging.policies import (
     Quota,
     RollingQuota,
     Surge,
+    UsualShare,
 )
 from analyzer.core.judging.windows import DAY_S, HOUR_S, Calendar, CalendarPeriod, Rolling, Windows
 
@@ -227,6 +229,7 @@ class PolicyTable(ConfigTable):
     per: GroupingName = "caller"
     limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)] = Field(default_factory=PolicyLimit)
     capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
+    usual: Annotated[int, PlainValidator(multiple)] | None = None
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
@@ -294,4 +297,7 @@ class PolicyTable(ConfigTable):
                     (name, rate.within(unit, window_s)) for name, rate in sorted(by_resource.items())
                 ),
             )
+        if self.usual is not None:
+            release = RELEASE if self.release is None else self.release
+            return UsualShare(**compared | {"limit": self.usual}, release=release)
         return LoadShare(**compared, release=limit * 3 // 4 if self.release is None else self.release)

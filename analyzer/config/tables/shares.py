@@ -13,6 +13,7 @@ from analyzer.core.counting.groupings import BY_RESOURCE
 from analyzer.core.counting.meter_units import Unit, readings
 from analyzer.core.judging.kinds.compared import MILLION
 
+MULTIPLE_MAX = 100
 DEFAULT = "default"  # in a table by resource: resources that it does not name
 WholeName = Literal["resource", "everyone"]
 PART = "part of a whole"  # in the readings of a limit, in place of a unit
@@ -53,6 +54,17 @@ def load_rate(value: object) -> LoadRate:
     if found is None or not (means := readings(found["amount"])) or not any(means.values()):
         raise_fault(f"{quote(value)} is not an amount per time", RATE_CURE)
     return LoadRate(means, RATE_S[found["unit"]])
+
+
+def multiple(value: object) -> int:
+    """Returns a multiple in thousandths: 3, 2.5."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 1 < float(str(value)) <= MULTIPLE_MAX:
+        raise_fault(
+            f"must be a multiple, more than 1 and at most {MULTIPLE_MAX}, not {quote(value)}",
+            "write usual = 3",
+        )
+    return round(float(str(value)) * 1_000)
 
 
 class Capacity(NamedTuple):

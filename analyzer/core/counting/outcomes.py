@@ -1,9 +1,9 @@
 """Outcomes of the requests of a resource: how many failed, and the distribution of their durations.
 
 The sentence about a noisy neighbour has the errors and durations of all others. So requests are counted by
-the class of their duration. Classes are those of an HDR histogram: eight to each power of two of microseconds, so that the
-middle of a class is at most 6 % off. Beside them stand the number of errors, and the sum of the durations for
-an exact mean.
+the class of their duration. Classes are those of an HDR histogram: eight to each power of two of
+microseconds, so that the middle of a class is at most 6 % off. Further outcomes are the number of errors,
+and the sum of the durations for an exact mean.
 
 Outcomes are counted for the whole, and once more for each series that had a twentieth of the whole's requests
 or of their time since the last drain: they are few, however many callers there are. What a series has in

@@ -109,6 +109,15 @@ class Plan:
         )
 
     @cached_property
+    def with_usual(self) -> frozenset[Sum]:
+        """The sums whose series are compared with their usual load."""
+        return frozenset(
+            sum_
+            for sum_, policies in self.policies_of.items()
+            if any(kind_of(policy).has_usual for policy in policies)
+        )
+
+    @cached_property
     def addresses_of(self) -> Mapping[Sum, Sum]:
         """The sum of the addresses of each network, of which only slots are kept, for surges by network."""
         return {

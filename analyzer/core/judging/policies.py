@@ -216,6 +216,15 @@ class CapacityShare(ComparedLoad, frozen=True):
     capacities: tuple[tuple[str, int], ...] = ()  # by resource
 
 
+class UsualShare(ComparedLoad, frozen=True):
+    """At most a multiple of the series' own usual load at this hour of the week, in any `window`.
+
+    `limit` is the multiple in thousandths; `release` is in millionths of the multiple.
+    """
+
+    kind: ClassVar[str] = "usual-share"
+
+
 def digest_of(stated: StatedOverride) -> str:
     """Returns the digest of an override, by which it is recognised in the next plan."""
     return hashlib.sha256(msgspec.json.encode(stated)).hexdigest()

@@ -53,6 +53,13 @@ class AddressSums(NamedTuple):
     largest: int  # sum of the address that has most
 
 
+class UsualLevel(NamedTuple):
+    """The load of a series in this hour of the week."""
+
+    per_hour: int  # median
+    weeks: int  # of which it is the median
+
+
 class OthersLoad(NamedTuple):
     """The load of all series but one in a window, and its outcomes."""
 
@@ -77,6 +84,7 @@ class Standing(NamedTuple):
     slots: Slots = ()  # of a rolling sum: those of windows that end now or later
     whole: Slots = ()  # of a sum that is compared with a whole, for the warden: those of the whole
     addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
+    usual: UsualLevel | None = None  # of a series that is compared with its usual load, if it has one
     victims: Victims | None = None  # of a series with a whole that is to be locked: all others
 
 

@@ -17,6 +17,7 @@ from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.judgement import postponed
 from analyzer.store.transaction.judgement.sql_judge import Judge
+from analyzer.store.transaction.judgement.usual_levels import UsualLevels
 from gatekeeper.model import Change
 
 # A lock that lasts is extended so long before its end: gates end it by their own clocks.
@@ -30,6 +31,7 @@ class JudgeOfWarden:
     def __init__(self) -> None:
         self._known: tuple[int, str] | None = None
         self._plan = Plan()
+        self._usual = UsualLevels()
 
     def in_force(self, db: sa.Connection) -> Judge | None:
         """Returns the judge by the plan in force, which no activation can replace until commit.
@@ -50,6 +52,7 @@ class JudgeOfWarden:
         if row.version is not None and self._known != (row.version, row.mark):
             self._plan = plans.active(db)[1]
             self._known = row.version, row.mark
+            self._usual = UsualLevels()
         return row
 
     def _judge(self, db: sa.Connection, row: plans.LockedPlan) -> Judge:
@@ -62,6 +65,7 @@ class JudgeOfWarden:
             filling=filled_to(steps_of(row.pending), numbers.sum_numbers(self._plan)),
             directory=row.directory,
             is_warden=True,
+            usual=self._usual,
         )
 
 

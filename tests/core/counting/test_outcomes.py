@@ -64,7 +64,7 @@ def test_the_outcomes_are_those_of_each_admitted_request(story: list[Request]) -
     for key, path, status, took, _ in admitted:
         of_route = [one for one in admitted if one[1] == path]
         own = [one for one in of_route if one[0] == key]
-        times = [sum(one[3] for one in some) for some in (own, of_route)]
+        times = [sum(one[3] for one in wanted) for wanted in (own, of_route)]
         is_heavy = len(own) * 20 >= len(of_route) or times[0] * 20 >= times[1] > 0
         [class_] = classes_of([took * 1000])
         for name in ("", f"api_key:{key}") if is_heavy else ("",):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from analyzer.core.judging.circumstances import Circumstances, Overload, Wait
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import capacity, compared, quota, share, surge
+from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, usual
 from analyzer.core.judging.policies import (
     CapacityShare,
     LoadShare,
@@ -20,6 +20,7 @@ from analyzer.core.judging.policies import (
     Quota,
     RollingQuota,
     Surge,
+    UsualShare,
 )
 from analyzer.core.judging.totals import Standing, Sum
 from gatekeeper.model import Lock, LockKey
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
             by itself. Only the warden compares, so a total alone says nothing about its lock.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
             locks; None for kinds that judge each series by itself.
+        has_usual: Whether series are compared with their usual load.
     """
 
     policy: type[Any]
@@ -54,6 +56,7 @@ class Kind(NamedTuple):
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Overload]]
         | None
     ) = None
+    has_usual: bool = False
 
 
 def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
@@ -92,6 +95,16 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         capacity.describe,
         compared.whole_of,
         capacity.overloads,
+    ),
+    UsualShare.kind: Kind(
+        UsualShare,
+        compared.sum_of,
+        compared.thresholds,
+        usual.judge_usual,
+        no_notices,
+        usual.describe,
+        compared.whole_of,
+        has_usual=True,
     ),
 }
 

@@ -258,7 +258,7 @@ def _read_buckets(
     The key of the buckets begins with the time, so each bucket of the window is looked up.
     """
     meter = catalog.meters[sum_.meter]
-    statement = _buckets_of(db.dialect.name, meter.place)
+    statement = buckets_of(db.dialect.name, meter.place)
     oldest_s = now_s - rolling.period_s - rolling.slot_s
     found: dict[tuple[str, str], list[Slot]] = {}
     for key, resource in series:
@@ -282,7 +282,8 @@ def _read_buckets(
 
 
 @lru_cache
-def _buckets_of(dialect: str, place: int) -> sa.CompoundSelect[Any]:
+def buckets_of(dialect: str, place: int) -> sa.CompoundSelect[Any]:
+    """Returns the query of a series' minutes from `minute_s` and quarter-hours from `quarter_s` on."""
     return sa.union_all(
         *(
             _buckets_of_width(dialect, place, name, width_s)
