@@ -10,12 +10,14 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Lag
+from analyzer.core.judging.windows import DAY_S
+from analyzer.core.model import CountRow, Lag
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import holds, locks, postponed
 from analyzer.store.reports.status import installation_status
+from tests.support.stored_counts import put_counts
 from tests.support.whole_loop import PART, World
 
 EXPORT, SEARCH = "/v1/export", "/v1/search"
@@ -206,6 +208,25 @@ def test_the_heaviest_of_5_000_callers_is_the_only_one_that_is_locked_for_an_ove
 ) -> None:
     # Within 25 s more than in a minute at capacity; without the heaviest caller not even within 40 s.
     put_in_force(world, plan_with(tmp_path, "limit", capacity='{ "/v1/export" = "120/s" }', release="0.75"))
+    send_among_5_000(world)
+    assert locked_ever(world) == [("api_key:noisy", EXPORT)]
+
+
+def test_of_5_000_callers_only_the_one_far_above_its_usual_load_is_locked(
+    world: World, tmp_path: Path
+) -> None:
+    # Both are above the floor; the large one always is. In a minute a 60th of the hour is usual.
+    hour_s = world.clock.wall_ns() // 10**9 // 3600 * 3600
+    with world.engine.begin() as db:
+        put_counts(
+            db,
+            [
+                CountRow("caller+resource", key, EXPORT, "requests", 900, hour_s - week * 7 * DAY_S, value, 0)
+                for key, value in (("api_key:noisy", 6_000), ("api_key:large", 180_000))
+                for week in (1, 2, 3)
+            ],
+        )
+    put_in_force(world, plan_with(tmp_path, "limit", usual="3", floor='"10/s"', release="0.75"))
     send_among_5_000(world)
     assert locked_ever(world) == [("api_key:noisy", EXPORT)]
 
