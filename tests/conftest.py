@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,6 +222,20 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left_open = [name for name in ("-wal", "-shm") if Path(f"{template}{name}").exists()]
     assert not left_open, f"upgrade() left the database open: {left_open}"
     return template
+
+
+@pytest.fixture
+def new_sqlite_url(sqlite_template: Path, tmp_path: Path) -> Callable[[], str]:
+    """Returns a function that returns the URL of a new migrated SQLite database."""
+    made = []
+
+    def url() -> str:
+        copy = tmp_path / f"{len(made)}.db"
+        shutil.copyfile(sqlite_template, copy)
+        made.append(copy)
+        return f"sqlite:///{copy}"
+
+    return url
 
 
 @pytest.fixture(scope="session")

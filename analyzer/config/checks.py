@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.share_checks import SHARE_KEYS, rate_faults, share_faults
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import SHARE_S, SURGE_S_MAX, LimitReadings, PolicyTable
-from analyzer.config.tables.shares import PART
+from analyzer.config.tables.policies import SURGE_S_MAX, LimitReadings, PolicyTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, closest, format_duration, quote, suggestion
-from analyzer.core.counting.groupings import BY_RESOURCE, NOT_BY_RESOURCE, grouping_of
+from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
 from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
@@ -27,7 +27,6 @@ from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
-FLOORS: Mapping[Unit, str] = {"duration": "500ms/s", "decimal": "50.00/s", "bytes": "2 MiB/s"}
 
 
 class ParsedTables(NamedTuple):
@@ -359,6 +358,8 @@ def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
 
 
 def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
+    if policy.kind != "share" and not policy.limit.stated:
+        yield KeyFault((*at, "limit"), "is missing", "write limit = 100_000")
     yield from _meter_of_policy(at, policy, tables)
     denies = policy.action.does not in ("tag", "notify") and not policy.soft
     if "status" in policy.model_fields_set and (policy.action.status or not denies):
@@ -477,41 +478,19 @@ def _unit(
 
 def _unit_of(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
     if policy.kind == "share":
-        yield from _unit_of_floor(at, policy, unit)
-    else:
+        yield from rate_faults(at, policy, unit)
+    elif policy.limit.stated:
         readings = [policy.limit.stated, *policy.limit.by_plan.values()]
         yield from _unit(at, policy.meter, readings, unit)
 
 
-def _unit_of_floor(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
-    if policy.floor is not None and unit not in policy.floor.readings:
-        measured = "has no unit" if unit is None else f"is measured in {NOUNS[unit]}"
-        example = "30/s" if unit is None else FLOORS[unit]
-        cure = f"write floor = {quote(example)}, with your amount"
-        yield KeyFault((*at, "floor"), f"{quote(policy.meter)} {measured}", cure)
-
-
 def _share(at: KeyPath, policy: PolicyTable, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     """Faults of the keys of a share."""
-    needed = ((policy.of, "of", 'write of = "resource"'), (policy.floor, "floor", 'write floor = "30/s"'))
-    for value, key, cure in needed:
-        if value is None:
-            yield KeyFault((*at, key), f"a share needs {key}", cure)
-    shortest_s, longest_s = SHARE_S
-    if policy.window.rolling is None or not shortest_s <= policy.window.rolling <= longest_s:
-        bounds = f"{format_duration(shortest_s)} to {format_duration(longest_s)}"
-        what = f"a share needs a rolling window of {bounds}"
-        yield KeyFault((*at, "window"), what, 'write window = { rolling = "5m" }')
-    if policy.per in NOT_BY_RESOURCE or policy.per.endswith(BY_RESOURCE):
-        what = f"{quote(policy.per)} has no share of the load of a resource"
-        yield KeyFault((*at, "per"), what, 'write per = "caller", "tenant" or "address"')
+    yield from share_faults(at, policy)
     lacking = [source for source in sources.values() if "resource" not in source.fields.names]
     if policy.of == "resource" and lacking:
         what = f"{quote(policy.of)} needs the field resource in {_listed(lacking)}"
         yield KeyFault((*at, "of"), what, _map_it("resource"))
-    if policy.release is not None and policy.release > policy.limit.stated[PART]:
-        what = "the lock of a share must end at or below its limit"
-        yield KeyFault((*at, "release"), what, "write a smaller release, for example 0.25")
 
 
 def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterator[KeyFault]:
@@ -537,7 +516,7 @@ def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
     if policy.window.is_by_caller and not grouping_of(policy.per).is_of_callers:
         what = f"a window of each caller needs series of callers, and {quote(policy.per)} has others"
         yield KeyFault((*at, "window"), what, 'write per = "caller", or remove zone and anchor')
-    for key in ("of", "floor", "hold", "release"):
+    for key in SHARE_KEYS:
         if key in policy.model_fields_set and policy.kind != "share":
             yield KeyFault((*at, key), "applies to shares", 'remove it, or write kind = "share"')
     if policy.kind == "surge":

@@ -59,6 +59,7 @@ COMPUTED = {
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",
     (ResourceEntry, "routes"): "none",
+    (PolicyTable, "limit"): "required, but in some shares",
     (PlainEntry, "kind"): '`"duration"` with a unit, else `"whole"`',
     (PlainEntry, "unit"): '`"s"` for durations',
     (PlainEntry, "default"): "`0`",

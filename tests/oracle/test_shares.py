@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from analyzer.core.judging.circumstances import Circumstances, Hold
 from analyzer.core.judging.judge import judge, lapsed
-from analyzer.core.judging.kinds import share
+from analyzer.core.judging.kinds import compared
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import LoadShare
 from analyzer.core.judging.rolling import Slot
@@ -70,7 +70,7 @@ class SeriesInSql:
 
     def judge(self, now_s: int, behind_s: float, *, is_warden: bool) -> None:
         [policy] = self.plan.policies
-        total = TotalKey(share.sum_of(policy), "api_key:noisy", "/v1/export", ALWAYS)
+        total = TotalKey(compared.sum_of(policy), "api_key:noisy", "/v1/export", ALWAYS)
         own, whole = ([Slot(*item) for item in sorted(slots.items())] for slots in (self.own, self.whole))
         at = Circumstances(instant(now_s), behind_s, is_warden=is_warden, holds=self.holds)
         standing = Standing(total, self.used, own, whole if is_warden else ())
@@ -172,7 +172,7 @@ def changed(**fields: int) -> Callable[[pytest.MonkeyPatch], LoadShare]:
 
 def patched(name: str, value: object) -> Callable[[pytest.MonkeyPatch], LoadShare]:
     def patch_it(patch: pytest.MonkeyPatch) -> LoadShare:
-        patch.setattr(share, name, value)
+        patch.setattr(compared, name, value)
         return POLICY
 
     return patch_it

@@ -27,35 +27,21 @@ ON_POSTGRESQL = (
 )
 
 
-@pytest.fixture
-def new_url(sqlite_template: Path, tmp_path: Path) -> Callable[[], str]:
-    """Returns a function that returns the URL of a new migrated SQLite database."""
-    made = []
-
-    def url() -> str:
-        copy = tmp_path / f"{len(made)}.db"
-        shutil.copyfile(sqlite_template, copy)
-        made.append(copy)
-        return f"sqlite:///{copy}"
-
-    return url
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_locks_and_answers_are_those_that_the_folder_expects(
-    name: str, new_url: Callable[[], str]
+    name: str, new_sqlite_url: Callable[[], str]
 ) -> None:
-    assert differences(Folder.read(FOLDERS / name), new_url()) == []
+    assert differences(Folder.read(FOLDERS / name), new_sqlite_url()) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_its_rule_the_folder_fails(name: str, new_url: Callable[[], str]) -> None:
+def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[], str]) -> None:
     folder = Folder.read(FOLDERS / name)
     assert folder.expected.contrast, "the folder names no change that must be noticed"
     if folder.expected.locks:
-        assert differences(folder, new_url(), without_policies=True), "without its policies"
+        assert differences(folder, new_sqlite_url(), without_policies=True), "without its policies"
     for contrast in folder.expected.contrast:
-        assert differences(folder.changed(contrast), new_url()), contrast.why
+        assert differences(folder.changed(contrast), new_sqlite_url()), contrast.why
 
 
 @pytest.mark.parametrize("name", ON_POSTGRESQL)
@@ -90,11 +76,13 @@ def test_a_contrast_that_changes_nothing_is_an_error() -> None:
         ('"refused_by": null', '"refused_by": "burst"', "refused_by is None, not 'burst'"),
     ],
 )
-def test_each_kind_of_difference_is_found(old: str, new: str, found: str, new_url: Callable[[], str]) -> None:
+def test_each_kind_of_difference_is_found(
+    old: str, new: str, found: str, new_sqlite_url: Callable[[], str]
+) -> None:
     folder = Folder.read(FOLDERS / "minute-per-caller")
     before = folder.files["expected.json"]
     assert old in before
     expected = json.loads(before.replace(old, new))
     expected.pop("ended", None)
     changed = Folder({**folder.files, "expected.json": json.dumps(expected)})
-    assert found in "\n".join(differences(changed, new_url()))
+    assert found in "\n".join(differences(changed, new_sqlite_url()))

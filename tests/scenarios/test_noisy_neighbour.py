@@ -10,13 +10,15 @@ import sqlalchemy as sa
 
 from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Lag
+from analyzer.core.judging.windows import DAY_S
+from analyzer.core.model import CountRow, Lag
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import holds, locks, postponed
 from analyzer.store.reports.raised_notices import raised_notices
 from analyzer.store.reports.status import installation_status
+from tests.support.stored_counts import put_counts
 from tests.support.whole_loop import PART, World
 
 EXPORT, SEARCH = "/v1/export", "/v1/search"
@@ -44,10 +46,11 @@ action = "deny"
 """
 
 
-def plan_with(folder: Path, **changed: str) -> Plan:
-    """Returns the plan of the configuration, with other values of some keys of the policy."""
+def plan_with(folder: Path, without: str = "", **changed: str) -> Plan:
+    """Returns the plan of the configuration, with other keys of the policy, and without one."""
     sources, policy = CONFIGURATION.split("[[policies]]\n")
     keys = dict(line.split(" = ", 1) for line in policy.splitlines()) | changed
+    keys.pop(without, None)
     text = "".join(f"{key} = {value}\n" for key, value in keys.items())
     (folder / "gatelock.toml").write_text(f"{sources}[[policies]]\n{text}")
     return load(folder / "gatelock.toml").plan()
@@ -215,7 +218,41 @@ def test_a_changed_action_is_in_the_lock_within_seconds_and_a_policy_that_is_gon
     assert count(world, locks) == 0
 
 
+def test_the_heaviest_of_5_000_callers_is_the_only_one_that_is_locked_for_an_overload(
+    world: World, tmp_path: Path
+) -> None:
+    # Within 25 s more than in a minute at capacity; without the heaviest caller not even within 40 s.
+    put_in_force(world, plan_with(tmp_path, "limit", capacity='{ "/v1/export" = "120/s" }', release="0.75"))
+    send_among_5_000(world)
+    assert locked_ever(world) == [("api_key:noisy", EXPORT)]
+
+
+def test_of_5_000_callers_only_the_one_far_above_its_usual_load_is_locked(
+    world: World, tmp_path: Path
+) -> None:
+    # Both are above the floor; the large one always is. In a minute a 60th of the hour is usual.
+    hour_s = world.clock.wall_ns() // 10**9 // 3600 * 3600
+    with world.engine.begin() as db:
+        put_counts(
+            db,
+            [
+                CountRow("caller+resource", key, EXPORT, "requests", 900, hour_s - week * 7 * DAY_S, value, 0)
+                for key, value in (("api_key:noisy", 6_000), ("api_key:large", 180_000))
+                for week in (1, 2, 3)
+            ],
+        )
+    put_in_force(world, plan_with(tmp_path, "limit", usual="3", floor='"10/s"', release="0.75"))
+    send_among_5_000(world)
+    assert locked_ever(world) == [("api_key:noisy", EXPORT)]
+
+
 def test_a_noisy_neighbour_among_5_000_callers_is_the_only_one_that_is_locked(world: World) -> None:
+    send_among_5_000(world)
+    assert locked_ever(world) == [("api_key:alone", SEARCH), ("api_key:noisy", EXPORT)]
+
+
+def send_among_5_000(world: World) -> None:
+    """Sends 40 s of requests: of 5,000 small callers, a large one, a noisy one, one elsewhere."""
     for second in range(40):
         for number in range(125):
             world.log.write(key=f"caller-{second * 125 + number:04}", path=EXPORT, status=200)
@@ -223,8 +260,12 @@ def test_a_noisy_neighbour_among_5_000_callers_is_the_only_one_that_is_locked(wo
             for _ in range(requests if second < 30 or key != "alone" else 0):
                 world.log.write(key=key, path=path, status=200 if is_admitted(world, path, key) else 429)
         world.pass_s(1)
+
+
+def locked_ever(world: World) -> list[tuple[str, str]]:
+    """Returns the callers and resources that have, or had, a lock."""
     with world.engine.connect() as db:
         found = db.execute(
             sa.text("select distinct key, resource from lock_history where policy <> ''")
         ).all()
-    assert sorted(found) == [("api_key:alone", SEARCH), ("api_key:noisy", EXPORT)]
+    return sorted((key, resource) for key, resource in found)

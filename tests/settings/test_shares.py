@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import LoadShare
+from analyzer.core.judging.kinds import KINDS
+from analyzer.core.judging.kinds.capacity import capacity_of
+from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
+from analyzer.core.judging.policies import CapacityShare, LoadShare, UsualShare
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 
@@ -71,6 +73,49 @@ def test_a_share_of_everyone_is_compared_with_everyone(plan: Callable[[str], Pla
     policy = share_in(found)
     assert (policy.per, policy.hold_s, policy.release) == ("caller", 0, 125_000)
     assert [whole.grouping for whole in found.wholes] == ["everyone"]
+
+
+def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
+    found = plan(TEXT.replace("limit  = 0.4", 'capacity = "500/s"'))
+    [policy] = found.policies
+    assert policy == CapacityShare(
+        "neighbour", 150_000, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
+    )
+    [part] = found.policies_of
+    assert found.together == {part}
+    assert plan_from(found.to_json()) == found
+
+
+def test_capacities_of_resources_are_a_table(plan: Callable[[str], Plan]) -> None:
+    table = '{ "/v1/export" = "50/s", "/v1/search" = "600/m", default = "500/s" }'
+    [policy] = plan(TEXT.replace("limit  = 0.4", f"release = 0.5\ncapacity = {table}")).policies
+    assert isinstance(policy, CapacityShare)
+    assert (policy.limit, policy.release) == (150_000, 500_000)
+    assert policy.capacities == (("/v1/export", 15_000), ("/v1/search", 3_000))
+    [policy] = plan(TEXT.replace("limit  = 0.4", 'capacity = { "/v1/export" = "50/s" }')).policies
+    assert (capacity_of(policy, "/v1/export"), capacity_of(policy, "other")) == (15_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"), [('capacity = "500/s"', "capacity-share"), ("usual = 3", "usual-share")]
+)
+def test_an_earlier_version_refuses_a_plan_with_another_mark(
+    plan: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, mark: str, kind: str
+) -> None:
+    text = plan(TEXT.replace("limit  = 0.4", mark)).to_json()
+    monkeypatch.delitem(KINDS, kind)  # type: ignore[arg-type] # a Mapping to all others
+    with pytest.raises(UnknownPlan, match=f"a policy of the kind '{kind}'"):
+        plan_from(text)
+
+
+def test_a_multiple_of_the_usual_load_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
+    found = plan(TEXT.replace("limit  = 0.4", "usual = 2.5"))
+    [policy] = found.policies
+    assert policy == UsualShare(
+        "neighbour", 2_500, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
+    )
+    assert found.with_usual == {*found.policies_of}
+    assert plan_from(found.to_json()) == found
 
 
 @pytest.mark.parametrize(

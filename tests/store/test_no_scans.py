@@ -18,11 +18,12 @@ import sqlalchemy as sa
 from analyzer.config.settings import load
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
 from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.kinds.share import sum_of
+from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
+from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
@@ -58,11 +59,13 @@ JUDGING_PLAN = plan_of(
     [
         DAILY,
         NEIGHBOUR,
+        CapacityShare("overload", 60, 50, Rolling(120), 0, 750_000, per="caller+resource"),
         Surge("flood", 50, Rolling(60), (600, 3600)),
         RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
         Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),
         Quota("subscribed", 80, Calendar("week", "UTC", ("anchor",)), per="caller+resource"),
     ],
+    {"log": SourceMapping(fields={"status": TextField(("status",))})},
 )
 CONFIGURATION = """
 [database]

@@ -18,15 +18,15 @@ from analyzer.config.values import (
     raise_fault,
     suggestion,
 )
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_RESOURCE, SHOWN, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, SHOWN, grouping_of
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import DISTINCT, Meter
 
 
 def _grouping(value: object) -> str:
     try:
-        # The addresses of networks are counted for judgements alone.
-        return grouping_of("" if str(value).endswith(BY_ADDRESS) else str(value)).name
+        # Addresses of networks and outcomes are counted for judgements alone.
+        return grouping_of("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
     except ValueError:
         otherwise = f'use {alternatives(SHOWN)}, perhaps followed by "{BY_RESOURCE}"'
         known = [name for name in SHOWN if "/" not in name]

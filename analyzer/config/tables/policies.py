@@ -7,13 +7,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, PlainValidator, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.meters import GroupingName
-from analyzer.config.tables.shares import PART, LoadRate, WholeName, judged_grouping, load_rate, part_of_whole
+from analyzer.config.tables.shares import (
+    PART,
+    Capacity,
+    LoadRate,
+    WholeName,
+    capacity_of_resources,
+    judged_grouping,
+    load_rate,
+    multiple,
+    part_of_whole,
+)
 from analyzer.config.values import (
     NAME,
     Name,
@@ -32,12 +42,14 @@ from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
 from analyzer.core.judging.policies import (
     NO_PLAN_LIMITS,
     NO_UNIT,
+    CapacityShare,
     Grace,
     LoadShare,
     Policy,
     Quota,
     RollingQuota,
     Surge,
+    UsualShare,
 )
 from analyzer.core.judging.windows import (
     ANCHORED,
@@ -57,6 +69,7 @@ LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them befo
 ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
 SURGE_S_MAX = HOUR_S  # longest window of a surge
 SHARE_S = (10, HOUR_S)  # shortest and longest window of a share
+RELEASE = 750_000  # millionths: where a lock of a share ends, of what it compares with
 LOCK_S_MAX = 31 * DAY_S
 HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
 NOTIFY_MAX = 10
@@ -73,7 +86,7 @@ LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of i
 class PolicyLimit(NamedTuple):
     """The limit of callers, and those of callers by their plan."""
 
-    stated: LimitReadings
+    stated: LimitReadings = MappingProxyType({})  # empty: the policy does not state one
     by_plan: Mapping[str, LimitReadings] = MappingProxyType({})
 
 
@@ -256,7 +269,9 @@ class PolicyTable(ConfigTable):
     kind: Annotated[PolicyKind, one_of(PolicyKind)] = "quota"
     meter: Name = "requests"
     per: GroupingName = "caller"
-    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)]
+    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)] = Field(default_factory=PolicyLimit)
+    capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
+    usual: Annotated[int, PlainValidator(multiple)] | None = None
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
@@ -281,7 +296,7 @@ class PolicyTable(ConfigTable):
         windows = self.window.windows
         limited: dict[str, Any] = {
             "name": self.name,
-            "limit": in_unit(self.limit.stated, unit),
+            "limit": in_unit(self.limit.stated, unit) if self.limit.stated else 0,
             "plan_limits": self._plan_limits(unit),
             "window": windows,
             "meter": self.meter,
@@ -304,14 +319,27 @@ class PolicyTable(ConfigTable):
             limited["grace"] = self.grace
         return Quota(**limited)
 
-    def _share(self, limited: Mapping[str, Any], unit: Unit | None) -> LoadShare:
-        """Returns the share policy; `of`, `floor` and a rolling window are there."""
+    def _share(self, limited: Mapping[str, Any], unit: Unit | None) -> Policy:
+        """Returns the share policy; `of`, `floor`, a rolling window and what it compares with are there."""
         assert self.of is not None and self.floor is not None  # noqa: S101, PT018 - checks.py has checked it
         assert self.window.rolling is not None  # noqa: S101 - as above
-        limit = limited["limit"]
-        return LoadShare(
-            **{**limited, "per": judged_grouping(self.per, self.of)},
-            floor=self.floor.within(unit, self.window.rolling),
-            hold_s=self.hold,
-            release=limit * 3 // 4 if self.release is None else self.release,
-        )
+        window_s, limit = self.window.rolling, limited["limit"]
+        compared = {
+            **limited,
+            "per": judged_grouping(self.per, self.of),
+            "floor": self.floor.within(unit, window_s),
+            "hold_s": self.hold,
+        }
+        if self.capacity is not None:
+            stated, by_resource = self.capacity
+            return CapacityShare(
+                **compared | {"limit": 0 if stated is None else stated.within(unit, window_s)},
+                release=RELEASE if self.release is None else self.release,
+                capacities=tuple(
+                    (name, rate.within(unit, window_s)) for name, rate in sorted(by_resource.items())
+                ),
+            )
+        if self.usual is not None:
+            release = RELEASE if self.release is None else self.release
+            return UsualShare(**compared | {"limit": self.usual}, release=release)
+        return LoadShare(**compared, release=limit * 3 // 4 if self.release is None else self.release)

@@ -18,7 +18,7 @@ from itertools import compress, repeat
 from math import gcd
 from typing import Any, NamedTuple
 
-from analyzer.core.counting.groupings import BY_ADDRESS, Grouping, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, Grouping, grouping_of
 from analyzer.core.counting.meters import (
     BUCKET_S,
     DISTINCT,
@@ -29,10 +29,12 @@ from analyzer.core.counting.meters import (
     with_requests,
 )
 from analyzer.core.model import DistinctLayout, Series, SlotLayout
-from analyzer.core.records.mapping import Condition
+from analyzer.core.records.columns import Dimension
+from analyzer.core.records.mapping import DURATION, Condition
 from analyzer.core.records.reader import CALLER, Projection, RequestColumns
 
 TimeSpan = tuple[int, int]
+ERRORS: tuple[Condition, ...] = (("status", ("500-599",)),)
 
 
 class CompiledGrouping(NamedTuple):
@@ -83,6 +85,15 @@ class CompiledDistinct(NamedTuple):
     condition: int | None
 
 
+class CompiledOutcomes(NamedTuple):
+    """A `SlotLayout` of the outcomes of requests: its series, and the indexes of duration and error."""
+
+    layout: SlotLayout
+    parts: CompiledGrouping
+    duration: int
+    error: int
+
+
 class CountLayout:
     """Groupings, meters and slots, compiled to the indexes that the loops use."""
 
@@ -105,6 +116,8 @@ class CountLayout:
         if unknown := {layout.meter for layout in distinct} - of_values.keys():
             raise ValueError(f"{', '.join(sorted(unknown))}: no meter of distinct values that is counted")
         read = [*self.meters, *(of_values[layout.meter] for layout in sorted(distinct))]
+        outcomes = sorted(wanted for wanted in slots if wanted.grouping.endswith(BY_OUTCOME))
+        slots = [wanted for wanted in slots if not wanted.grouping.endswith(BY_OUTCOME)]
         self.in_minutes = frozenset(grouping.name for grouping in groupings)
         by_slots = {wanted.grouping for wanted in slots if wanted.grouping.endswith(BY_ADDRESS)}
         groupings = [*groupings, *map(grouping_of, by_slots)]
@@ -122,20 +135,43 @@ class CountLayout:
             )
             for grouping in sorted(groupings, key=lambda grouping: grouping.name)
         ]
-        self.projection = Projection(
-            dimensions=tuple(dimensions),
-            numbers=tuple(dict.fromkeys(meter.field for meter in self.meters if meter.field is not None)),
-            conditions=tuple(dict.fromkeys(meter.where for meter in read if meter.where)),
-            distinct=tuple(
-                dict.fromkeys(meter.field for meter in read if meter.join == DISTINCT and meter.field)
-            ),
-        )
+        self.projection = self._projection(dimensions, read, has_outcomes=bool(outcomes))
         self.caller_index = index.get(CALLER)  # index of the caller's column; None: no grouping uses it
-        self.bucket_s = gcd(BUCKET_S, *(wanted.width_s for wanted in slots))
+        self.bucket_s = gcd(BUCKET_S, *(wanted.width_s for wanted in (*slots, *outcomes)))
         self.slots = self._compiled_slots(slots)
         self.distinct = [
             self._compiled_distinct(layout, of_values[layout.meter]) for layout in sorted(distinct)
         ]
+
+        self.outcomes = [self._compiled_outcomes(layout) for layout in outcomes]
+
+    def _projection(
+        self, dimensions: Sequence[Dimension], read: Sequence[Meter], *, has_outcomes: bool
+    ) -> Projection:
+        """Returns the fields that are read of each request; `read` are all meters."""
+        numbers = [meter.field for meter in self.meters if meter.field is not None]
+        conditions = [meter.where for meter in read if meter.where]
+        if has_outcomes:
+            numbers.append(DURATION)
+            conditions.append(ERRORS)
+        return Projection(
+            dimensions=tuple(dimensions),
+            numbers=tuple(dict.fromkeys(numbers)),
+            conditions=tuple(dict.fromkeys(conditions)),
+            distinct=tuple(
+                dict.fromkeys(meter.field for meter in read if meter.join == DISTINCT and meter.field)
+            ),
+        )
+
+    def _compiled_outcomes(self, layout: SlotLayout) -> CompiledOutcomes:
+        name = layout.grouping.removesuffix(BY_OUTCOME)
+        parts = next((one for one in self.groupings if one.grouping.name == name), None)
+        if parts is None or layout.width_s < 1:
+            raise ValueError(f"{layout} is of a grouping or a width that is not counted")
+        projection = self.projection
+        return CompiledOutcomes(
+            layout, parts, projection.numbers.index(DURATION), projection.conditions.index(ERRORS)
+        )
 
     def _compiled_slots(self, slots: Sequence[SlotLayout]) -> dict[str, list[CompiledSlots]]:
         """Returns the slots by grouping, narrow ones first."""
@@ -247,8 +283,11 @@ class Aggregate:
         self._bucket_ms = layout.bucket_s * 1000
         self.caller_index = layout.caller_index
 
-    def add(self, requests: RequestColumns, span_ms: TimeSpan) -> None:
-        """Counts requests (at least one); `span_ms` is the earliest and the latest of their times."""
+    def add(self, requests: RequestColumns, span_ms: TimeSpan) -> Sequence[int]:
+        """Counts requests (at least one), and returns the cell of each.
+
+        `span_ms` is the earliest and the latest of their times.
+        """
         buckets, bucket_ms = self.buckets, self._bucket_ms
         keys: Iterable[Any] = zip(*requests.dimensions, strict=True)
         if len(requests.dimensions) < 2:
@@ -260,6 +299,7 @@ class Aggregate:
             cells = [buckets[ms // bucket_ms][key] for ms, key in zip(requests.times_ms, keys, strict=True)]
         for meter in self.meters:
             meter.add(cells, requests)
+        return cells
 
     def __len__(self) -> int:
         """The number of values in memory."""

@@ -10,6 +10,7 @@ from analyzer.core.counting.count_tables import tables_of
 from analyzer.core.counting.distinct_values import DistinctValues, distinct_tables_of
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.counting.outcomes import Outcomes, outcome_tables_of
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
 from analyzer.core.counting.verdict_counts import VerdictCounts
 from analyzer.core.kafka_format.codecs import Decompressor
@@ -131,13 +132,14 @@ class PythonCounter:
             partition for _, partition in sorted(self._partitions.items()) if partition.has_progress
         ]
         self._partitions = {}
+        outcomes = outcome_tables_of(self._layout, [(one.aggregate, one.outcomes) for one in progressed])
         tables = tables_of(self._layout, [partition.aggregate for partition in progressed])
         return DrainedCounts(
             [partition.drain() for partition in progressed],
             tables.minutes,
             [rejected for partition in progressed for rejected in partition.rejected],
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
-            tables.slots,
+            tables.slots + outcomes,
             distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
         )
 
@@ -157,6 +159,7 @@ class PythonCounter:
                 aggregate=Aggregate(self._layout),
                 verdicts=VerdictCounts(self._layout),
                 distinct=DistinctValues(self._layout),
+                outcomes=Outcomes(self._layout),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

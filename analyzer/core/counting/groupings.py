@@ -19,6 +19,7 @@ from analyzer.core.records.reader import CALLER
 
 BY_RESOURCE = "+resource"
 BY_ADDRESS = "+address"  # the addresses of a network: counted by slots alone, for judgements
+BY_OUTCOME = "+outcome"  # outcomes of the requests of a whole: counted by slots alone, for sentences
 RESOURCE = Dimension("resource")
 NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
 PREFIX_MAX = {4: 32, 6: 128}
@@ -76,6 +77,10 @@ def grouping_of(name: str) -> Grouping:
         network = _base_of(name.removesuffix(BY_ADDRESS))
         if network is not None and network.scope == "range":
             return network._replace(name=name, resource=Dimension("address"))
+    if name.endswith(BY_OUTCOME):
+        parts = grouping_of(name.removesuffix(BY_OUTCOME))
+        whole = BASES["everyone" if parts.resource is None else "resource"]
+        return whole._replace(name=name, resource=Dimension("outcome"))
     base = _base_of(name.removesuffix(BY_RESOURCE))
     if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
         raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")

@@ -54,6 +54,7 @@ JOINS: Mapping[str, Join] = {
 }
 
 
+OUTCOMES = "outcomes"  # in place of a meter, of sums that count requests by their outcome
 DISTINCT = "distinct"  # join of the meters that count the distinct values of a field
 JOIN_NAMES = (*JOINS, DISTINCT)
 

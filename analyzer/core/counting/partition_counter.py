@@ -10,6 +10,7 @@ from typing import NamedTuple
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.distinct_values import DistinctValues
+from analyzer.core.counting.outcomes import Outcomes
 from analyzer.core.counting.reject_runs import RejectRun
 from analyzer.core.counting.verdict_counts import VerdictCounts, minutes_s
 from analyzer.core.kafka_format.record_decoder import chunked
@@ -74,6 +75,7 @@ class PartitionCounter:
     aggregate: Aggregate
     verdicts: VerdictCounts
     distinct: DistinctValues
+    outcomes: Outcomes
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -139,8 +141,9 @@ class PartitionCounter:
             callers = None if column is None else requests.dimensions[column]
             if column is not None:
                 requests = self._within_budget(requests, column, span_ms, chunk)
-            self.aggregate.add(requests, span_ms)
+            cells = self.aggregate.add(requests, span_ms)
             self.distinct.add(requests)
+            self.outcomes.add(cells, requests)
             if True in requests.denied:
                 self._note_verdicts(requests, callers, chunk)
             self.seen += len(requests.times_ms)
@@ -202,7 +205,7 @@ class PartitionCounter:
 
     @property
     def values_in_memory(self) -> int:
-        return len(self.aggregate) + len(self.verdicts) + len(self.distinct)
+        return len(self.aggregate) + len(self.verdicts) + len(self.distinct) + len(self.outcomes)
 
     @property
     def counted(self) -> int:

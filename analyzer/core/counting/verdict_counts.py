@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from analyzer.core.counting.aggregate import Aggregate, CountLayout
+from analyzer.core.counting.groupings import BY_OUTCOME
 from analyzer.core.counting.meters import BUCKET_S, JOINS, MINUTE_S
 from analyzer.core.model import CountTable, DrainedCounts, Partition, Verdict
 from analyzer.core.records.reader import RequestColumns
@@ -82,6 +83,8 @@ def with_admitted(
     def moved(tables: Sequence[CountTable]) -> list[CountTable]:
         return [
             _moved(table, counted.verdicts, disbelieved, [index_of[meter] for meter in table.meters], joins)
+            if not table.grouping.endswith(BY_OUTCOME)  # which only requests that a log calls admitted have
+            else table
             for table in tables
         ]
 

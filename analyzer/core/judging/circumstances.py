@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from analyzer.core.judging.earned_notices import NoticeKey
 from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.totals import TotalKey
 from gatekeeper.model import Lock, LockKey
 
 
@@ -17,6 +18,12 @@ class Hold(NamedTuple):
 
     since_s: float
     seen_s: float  # when it was last found over the mark
+
+
+class Overload(NamedTuple):
+    """A whole with more load than its capacity, and the series that explain it."""
+
+    to_blame: frozenset[TotalKey] = frozenset()
 
 
 class OwnPolicies(Protocol):
@@ -39,6 +46,8 @@ class Circumstances(NamedTuple):
     holds: Mapping[LockKey, Hold] = MappingProxyType({})
     # When notices were raised, of policies that lock a while after them.
     notified_s: Mapping[NoticeKey, float] = MappingProxyType({})
+    # The wholes that have too much, by policy and resource; only those that the warden judges.
+    overloads: Mapping[tuple[str, str], Overload] = MappingProxyType({})
 
     @property
     def now_s(self) -> int:
@@ -51,6 +60,7 @@ class Needs(NamedTuple):
     ended_locks_s: int = 0  # how long ended locks of the series are remembered; 0: not needed
     limit_notices: bool = False  # when the notice that its limit is reached was raised
     addresses: bool = False  # of a network: what each of its addresses has
+    usual: bool = False  # the load that the series usually has
 
 
 NOTHING_ELSE = Needs()

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.circumstances import Circumstances, Hold, OwnPolicies, Wait
+from analyzer.core.judging.circumstances import Circumstances, Hold, Overload, OwnPolicies, Wait
 from analyzer.core.judging.earned_notices import WHOLE, Notice, notice_key
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
@@ -35,14 +35,17 @@ def judge(
 ) -> Judgement:
     """Returns the locks that totals have earned and do not have, and the totals that have to wait.
 
-    `locks` holds the present locks at `lock_keys(plan, standings)`. A total that earns no lock clears none: a
+    `locks` holds the present locks at `lock_keys(plan, standings)`. Of sums that are judged together, the
+    warden gives the totals of all series above their floor. A total that earns no lock clears none: a
     lock ends by its time, or by `lapsed`. Only a share that has fallen clears its lock.
     """
     changes: list[Change] = []
     waiting: dict[TotalKey, Wait] = {}
     notices: list[Notice] = []
     holds: dict[LockKey, Hold] = {}
-    for policy, standing in _pairs(plan, standings, at.limits):
+    pairs = list(_pairs(plan, standings, at.limits))
+    at = at._replace(overloads=_overloads(pairs, locks, at))
+    for policy, standing in pairs:
         kind, key = kind_of(policy), lock_key(policy, standing.total)
         present = locks.get(key)
         notices += kind.notices(policy, standing, at)
@@ -68,9 +71,25 @@ def _notices_of(
     """Yields the notice of a lock that begins and that no gate gets."""
     if policy.action != "notify" or (present is not None and present.until > at.now):
         return
-    used, limit = kind_of(policy).amounts(policy, standing, at.now_s)
+    used, limit = kind_of(policy).amounts(policy, standing, at)
     key = notice_key(policy.name, standing.total, WHOLE)._replace(window_s=int(lock.began.timestamp()))
     yield Notice(key, lock.scope, used, limit, int(lock.until.timestamp()), lock.detail)
+
+
+def _overloads(
+    pairs: Iterable[tuple[Policy, Standing]], locks: Mapping[LockKey, Lock], at: Circumstances
+) -> dict[tuple[str, str], Overload]:
+    """Returns what series that are judged together say, by policy and resource."""
+    of: dict[Policy, list[Standing]] = {}
+    for policy, standing in pairs if at.is_warden else ():
+        if kind_of(policy).overloads is not None:
+            of.setdefault(policy, []).append(standing)
+    return {
+        (policy.name, resource): overload
+        for policy, standings in of.items()
+        if (overloads := kind_of(policy).overloads) is not None
+        for resource, overload in overloads(policy, standings, locks, at).items()
+    }
 
 
 def _first(one: Wait, other: Wait) -> Wait:

@@ -23,11 +23,12 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from analyzer.core.counting.groupings import BY_ADDRESS, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, grouping_of
 from analyzer.core.counting.meters import (
     DISTINCT,
     JOIN_NAMES,
     MINUTE_S,
+    OUTCOMES,
     REQUESTS,
     Meter,
     in_buckets,
@@ -39,8 +40,8 @@ from analyzer.core.judging.rolling import growth_to
 from analyzer.core.judging.totals import NEVER, Standing, Sum, order_of
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import DistinctLayout, SlotLayout
-from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.mapping import Condition, SourceMapping
+from analyzer.core.records.formats import FORMATS, with_default_fields
+from analyzer.core.records.mapping import DURATION, Condition, NumberField, SourceMapping
 from gatekeeper.model import Rate
 
 FORMAT = 3
@@ -99,6 +100,24 @@ class Plan:
         return found
 
     @cached_property
+    def together(self) -> frozenset[Sum]:
+        """The sums of which the warden judges all series above their floor together."""
+        return frozenset(
+            sum_
+            for sum_, policies in self.policies_of.items()
+            if any(kind_of(policy).overloads is not None for policy in policies)
+        )
+
+    @cached_property
+    def with_usual(self) -> frozenset[Sum]:
+        """The sums whose series are compared with their usual load."""
+        return frozenset(
+            sum_
+            for sum_, policies in self.policies_of.items()
+            if any(kind_of(policy).needs(policy).usual for policy in policies)
+        )
+
+    @cached_property
     def addresses_of(self) -> Mapping[Sum, Sum]:
         """The sum of the addresses of each network, of which only slots are kept, where a policy needs it."""
         return {
@@ -108,9 +127,38 @@ class Plan:
         }
 
     @cached_property
+    def outcomes_of(self) -> Mapping[Sum, Sum]:
+        """The sum of the outcomes of all requests, by that of the series that are compared.
+
+        None where no source has errors or durations.
+        """
+        if not (self.has_errors or self.has_durations):
+            return {}
+        return {
+            sum_: Sum(sum_.grouping + BY_OUTCOME, OUTCOMES, sum_.window, role="outcome")
+            for sum_ in self.whole_of
+        }
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a source says which requests failed."""
+        return any("status" in mapping.fields for mapping in self._mappings)
+
+    @property
+    def has_durations(self) -> bool:
+        """Whether a source says how long requests took."""
+        fields = (mapping.fields.get(DURATION) for mapping in self._mappings)
+        return any(isinstance(field, NumberField) and field.kind == "duration" for field in fields)
+
+    @property
+    def _mappings(self) -> Sequence[SourceMapping]:
+        return [with_default_fields(mapping) for mapping in self.sources.values()]
+
+    @cached_property
     def slot_sums(self) -> Sequence[Sum]:
         """All sums of which only slots are kept."""
-        return sorted({*self.wholes, *self.addresses_of.values()}, key=order_of)
+        of = (self.wholes, self.addresses_of.values(), self.outcomes_of.values())
+        return sorted({sum_ for sums in of for sum_ in sums}, key=order_of)
 
     @cached_property
     def wholes(self) -> Sequence[Sum]:

@@ -180,21 +180,49 @@ class StatedOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class LoadShare(Enforced, frozen=True):
-    """At most a share of what a resource, or everyone, has in any `window`, once it is at least `floor`.
+class ComparedLoad(Enforced, frozen=True):
+    """The part of policies about noisy neighbours: series whose load the warden compares once it is `floor`.
 
-    `per` is the grouping of the series, by resource where the whole is a resource. The share must be above
-    the limit for `hold_s` before the series is locked, and below `release` before it is unlocked.
+    `per` is the grouping of the series, by resource where their whole is a resource. A series must be over
+    the policy's mark for `hold_s` before it is locked, and below `release` before it is unlocked.
+    """
+
+    name: str
+    limit: int
+    floor: int  # of the meter, in a window
+    window: Rolling
+    hold_s: int = 60
+    release: int = 0  # in millionths
+
+
+class LoadShare(ComparedLoad, frozen=True):
+    """At most a share of what a resource, or everyone, has in any `window`.
+
+    `limit` and `release` are millionths of the whole.
     """
 
     kind: ClassVar[str] = "share"
 
-    name: str
-    limit: int  # millionths of the whole
-    floor: int  # of the meter, in a window
-    window: Rolling
-    hold_s: int = 60
-    release: int = 0  # millionths of the whole
+
+class CapacityShare(ComparedLoad, frozen=True):
+    """At most the capacity of a resource, or of everyone, in any `window`; else the heaviest are locked.
+
+    `limit` is the capacity, of the meter in a window, for resources that `capacities` does not name; 0: none.
+    `release` is in millionths of the capacity.
+    """
+
+    kind: ClassVar[str] = "capacity-share"
+
+    capacities: tuple[tuple[str, int], ...] = ()  # by resource
+
+
+class UsualShare(ComparedLoad, frozen=True):
+    """At most a multiple of the series' own usual load at this hour of the week, in any `window`.
+
+    `limit` is the multiple in thousandths; `release` is in millionths of the multiple.
+    """
+
+    kind: ClassVar[str] = "usual-share"
 
 
 def digest_of(stated: StatedOverride) -> str:

@@ -29,8 +29,9 @@ class Sum(NamedTuple):
     join: str = "sum"
     # Sums of different roles share nothing. "share": of series that are compared with a "whole", of which
     # there are slots and no totals. A whole that began later than its parts would make them too large.
+    # "outcome": of the outcomes of the requests of a whole, as slots, too.
     # "address": of the addresses of networks, of which there are slots and no totals either.
-    role: Literal["", "share", "whole", "address"] = ""
+    role: Literal["", "share", "whole", "outcome", "address"] = ""
 
 
 BucketPosition = tuple[int, str, str]  # bucket_s, key, resource: the order of a grouping's rows
@@ -52,6 +53,29 @@ class AddressSums(NamedTuple):
     largest: int  # sum of the address that has most
 
 
+class UsualLevel(NamedTuple):
+    """The load of a series in this hour of the week."""
+
+    per_hour: int  # median
+    weeks: int  # of which it is the median
+
+
+class OthersLoad(NamedTuple):
+    """The load of all series but one in a window, and its outcomes."""
+
+    load: int  # of the meter
+    outcomes: Mapping[str, int] = MappingProxyType({})  # see `analyzer.core.counting.outcomes`
+
+
+class Victims(NamedTuple):
+    """Load and outcomes of all others beside a series that is to be locked, in windows of equal length."""
+
+    during: OthersLoad
+    before: OthersLoad | None  # None: not known any more
+    has_errors: bool
+    has_durations: bool
+
+
 class Standing(NamedTuple):
     """A total as the database has it, the current flush included."""
 
@@ -60,6 +84,8 @@ class Standing(NamedTuple):
     slots: Slots = ()  # of a rolling sum: those of windows that end now or later
     whole: Slots = ()  # of a sum that is compared with a whole, for the warden: those of the whole
     addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
+    usual: UsualLevel | None = None  # of a series that is compared with its usual load, if it has one
+    victims: Victims | None = None  # of a series with a whole that is to be locked: all others
 
 
 class OwnWindows(Protocol):

@@ -63,6 +63,7 @@ CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in fo
 
 Field = TextField | AddressField | ResourceField | NumberField
 UNLIMITED = 1 << 62
+DURATION = "duration"  # name of the field with the time that a request took
 NO_WEIGHT = msgspec.UNSET
 COUNT_ALL = msgspec.UNSET
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers

@@ -19,6 +19,7 @@ from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.judgement import postponed
 from analyzer.store.transaction.judgement.directory import limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
+from analyzer.store.transaction.judgement.usual_levels import UsualLevels
 from gatekeeper.model import Change
 
 # A lock that lasts is extended so long before its end: gates end it by their own clocks.
@@ -32,6 +33,7 @@ class JudgeOfWarden:
     def __init__(self) -> None:
         self._known: tuple[int, str] | None = None
         self._plan = Plan()
+        self._usual = UsualLevels()
 
     def in_force(self, db: sa.Connection) -> Judge | None:
         """Returns the judge by the plan in force, which no activation can replace until commit.
@@ -52,6 +54,7 @@ class JudgeOfWarden:
         if row.version is not None and self._known != (row.version, row.mark):
             self._plan = plans.active(db)[1]
             self._known = row.version, row.mark
+            self._usual = UsualLevels()
         return row
 
     def _judge(self, db: sa.Connection, row: plans.LockedPlan) -> Judge:
@@ -64,6 +67,7 @@ class JudgeOfWarden:
             filling=filled_to(steps_of(row.pending), numbers.sum_numbers(self._plan)),
             directory=row.directory,
             is_warden=True,
+            usual=self._usual,
         )
 
 
@@ -83,7 +87,7 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     if judge is None:
         return JudgedWaiting(0)
     numbers = {number: sum_ for sum_, number in judge.catalog.sum_numbers(judge.plan).items()}
-    wanted, rows = postponed.due(db, numbers, clock_ms(db))
+    wanted, rows = postponed.due(db, numbers, clock_ms(db), judge.plan.together)
     judge = judge._replace(behind_s=behind_s(db, clock_ms(db)))
     limits = limits_of(db, judge.plan, judge.directory, {one.key for one in wanted})
     totals = [

@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.core.judging.circumstances import NOTHING_ELSE, Circumstances, Needs, Wait
+from analyzer.core.judging.circumstances import NOTHING_ELSE, Circumstances, Needs, Overload, Wait
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import quota, share, surge
-from analyzer.core.judging.policies import LoadShare, Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, usual
+from analyzer.core.judging.policies import (
+    CapacityShare,
+    LoadShare,
+    Policy,
+    Quota,
+    RollingQuota,
+    Surge,
+    UsualShare,
+)
 from analyzer.core.judging.totals import Standing, Sum
-from gatekeeper.model import Lock
+from gatekeeper.model import Lock, LockKey
 
 
 class Kind(NamedTuple):
@@ -29,12 +37,14 @@ class Kind(NamedTuple):
             circumstances; None for no lock, `Wait` if it cannot be judged now.
         notices: Returns the notices of the thresholds that a series has reached by its total, those raised
             before among them.
-        amounts: Returns what a series has by its total at a time, and the amount that earns it a lock.
+        amounts: Returns what a series has by its total, and the amount that earns it a lock.
         describe: Returns the policy as a phrase.
         needs: Returns what the judgement depends on besides totals and locks.
         locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
+        overloads: Returns by resource which of all series above their floor must be locked together, by their
+            locks; None for kinds that judge each series by itself.
     """
 
     policy: type[Any]
@@ -42,11 +52,15 @@ class Kind(NamedTuple):
     thresholds: Callable[[Any], Sequence[int]]
     judge: Callable[[Any, Standing, Lock | None, Circumstances], Lock | Wait | None]
     notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
-    amounts: Callable[[Any, Standing, int], tuple[int, int]]
+    amounts: Callable[[Any, Standing, Circumstances], tuple[int, int]]
     describe: Callable[[Any], str]
     needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
     locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
+    overloads: (
+        Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Overload]]
+        | None
+    ) = None
 
 
 def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
@@ -87,14 +101,38 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     ),
     LoadShare.kind: Kind(
         LoadShare,
-        share.sum_of,
-        share.thresholds,
+        compared.sum_of,
+        compared.thresholds,
         share.judge_share,
         no_notices,
         share.amounts,
         share.describe,
         locks_last=True,
-        whole_of=share.whole_of,
+        whole_of=compared.whole_of,
+    ),
+    CapacityShare.kind: Kind(
+        CapacityShare,
+        compared.sum_of,
+        compared.thresholds,
+        capacity.judge_capacity,
+        no_notices,
+        capacity.amounts,
+        capacity.describe,
+        locks_last=True,
+        whole_of=compared.whole_of,
+        overloads=capacity.overloads,
+    ),
+    UsualShare.kind: Kind(
+        UsualShare,
+        compared.sum_of,
+        compared.thresholds,
+        usual.judge_usual,
+        no_notices,
+        usual.amounts,
+        usual.describe,
+        usual.needs,
+        locks_last=True,
+        whole_of=compared.whole_of,
     ),
 }
 

@@ -93,14 +93,14 @@ def calendar_notices(policy: Quota, standing: Standing, at: Circumstances) -> li
     ]
 
 
-def calendar_amounts(policy: Quota, standing: Standing, _now_s: int) -> tuple[int, int]:
+def calendar_amounts(policy: Quota, standing: Standing, _at: Circumstances) -> tuple[int, int]:
     """Returns what a series has used in the window of its total, and its limit."""
     return standing.used, policy.limit
 
 
-def rolling_amounts(policy: RollingQuota | Surge, standing: Standing, now_s: int) -> tuple[int, int]:
-    """Returns what a series has in the windows that hold `now_s`, the largest sum, and its limit."""
-    return present_sum(standing.slots, policy.window, now_s), policy.limit
+def rolling_amounts(policy: RollingQuota | Surge, standing: Standing, at: Circumstances) -> tuple[int, int]:
+    """Returns the largest sum of the windows that hold the present, and the limit."""
+    return present_sum(standing.slots, policy.window, at.now_s), policy.limit
 
 
 def judge_rolling(

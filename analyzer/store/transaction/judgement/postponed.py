@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from analyzer.store.database.schema import postponed
 from analyzer.store.transaction.catalog import Catalog
 
 AT_ONCE = 1_000  # judged in one transaction
+TOGETHER_MAX = 10_000  # of sums whose series are judged together
 KEY = (postponed.c.sum, postponed.c.window_s, postponed.c.key, postponed.c.resource)
 COLUMNS = (*KEY, postponed.c.due_ms, postponed.c.is_behind)
 
@@ -48,14 +49,22 @@ class DueTotal(NamedTuple):
     window_s: int
 
 
-def due(db: sa.Connection, sums: Mapping[int, Sum], now_ms: int) -> tuple[list[DueTotal], int]:
+def due(
+    db: sa.Connection, sums: Mapping[int, Sum], now_ms: int, together: Collection[Sum] = ()
+) -> tuple[list[DueTotal], int]:
     """Returns totals whose time has come, up to a bound, and how many rows they have.
 
-    Rows of sums that are not judged any more, of which `sums` has no number, are deleted.
+    Of sums that are judged `together`, all totals that wait are returned with the first that is due, up to
+    another bound. Rows of sums that are not judged any more, of which `sums` has no number, are deleted.
     """
     gone = sa.delete(postponed).where(postponed.c.due_ms <= now_ms, postponed.c.sum.not_in(sums))
     wanted = sa.select(*KEY).where(postponed.c.due_ms <= now_ms).order_by(postponed.c.due_ms).limit(AT_ONCE)
     rows = db.execute(wanted).all()
+    joined = {row.sum for row in rows if sums.get(row.sum) in together}
+    if joined:
+        wanted = sa.select(*KEY).where(postponed.c.sum.in_(sorted(joined))).order_by(*KEY)
+        of_them = db.execute(wanted.limit(TOGETHER_MAX)).all()
+        rows = [*(row for row in rows if row.sum not in joined), *of_them]
     if any(row.sum not in sums for row in rows):
         db.execute(gone)
     found = [DueTotal(sums[row.sum], row.key, row.resource, row.window_s) for row in rows if row.sum in sums]

@@ -135,7 +135,7 @@ def with_wholes(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
     """Returns the standings, those that are compared with a whole with the slots of the whole."""
-    of = {standing.total: _whole_of(plan, standing.total) for standing in standings}
+    of = {standing.total: whole_total(plan, standing.total) for standing in standings}
     wanted = dict.fromkeys(whole for whole in of.values() if whole is not None)
     read = with_slots(db, [Standing(whole, 0) for whole in wanted], catalog, now_s)
     by_whole = {one.total: one.slots for one in read}
@@ -185,7 +185,8 @@ def _sums_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
     return wanted.select_from(_given_slots(dialect, table, ["key"])).group_by(*columns)
 
 
-def _whole_of(plan: Plan, total: TotalKey) -> TotalKey | None:
+def whole_total(plan: Plan, total: TotalKey) -> TotalKey | None:
+    """Returns the whole that a series is compared with; None for one that is judged by itself."""
     whole = plan.whole_of.get(total.sum)
     if whole is None:
         return None
@@ -252,7 +253,7 @@ def _read_buckets(
     The key of the buckets begins with the time, so each bucket of the window is looked up.
     """
     meter = catalog.meters[sum_.meter]
-    statement = _buckets_of(db.dialect.name, meter.place)
+    statement = buckets_of(db.dialect.name, meter.place)
     oldest_s = now_s - rolling.period_s - rolling.slot_s
     found: dict[tuple[str, str], list[Slot]] = {}
     for key, resource in series:
@@ -276,7 +277,8 @@ def _read_buckets(
 
 
 @lru_cache
-def _buckets_of(dialect: str, place: int) -> sa.CompoundSelect[Any]:
+def buckets_of(dialect: str, place: int) -> sa.CompoundSelect[Any]:
+    """Returns the query of a series' minutes from `minute_s` and quarter-hours from `quarter_s` on."""
     return sa.union_all(
         *(
             _buckets_of_width(dialect, place, name, width_s)

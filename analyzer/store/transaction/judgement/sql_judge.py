@@ -28,6 +28,8 @@ from analyzer.store.transaction.judgement import holds, postponed, stored_notice
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.slots import with_addresses, with_slots, with_wholes
 from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next
+from analyzer.store.transaction.judgement.usual_levels import UsualLevels
+from analyzer.store.transaction.judgement.victim_slots import with_victims
 from analyzer.store.transaction.verdicts import lock_history
 from gatekeeper.model import Change, Lock, LockKey
 
@@ -54,6 +56,7 @@ class Judge(NamedTuple):
     directory: DirectoryVersion = NO_DIRECTORY
     limits: Limits | None = None  # of all series; None: read for those that are judged
     is_warden: bool = False  # which compares the totals that have a whole
+    usual: UsualLevels | None = None  # of the warden
 
     def of(self, db: sa.Connection, due: Sequence[StoredTotal]) -> Judged:
         """Judges totals; stores when they must be judged next, and their notices."""
@@ -69,7 +72,12 @@ class Judge(NamedTuple):
         at = self.circumstances(db, standings, limits)
         if self.is_warden:
             standings = with_wholes(db, self.plan, standings, self.catalog, now_s)
+        if self.usual is not None:
+            standings = self.usual.added_to(db, self.plan, standings, self.catalog, now_s)
         judged = judge(self.plan, standings, locks, at)
+        if self.is_warden:
+            completed = with_victims(db, self.plan, self.catalog, standings, judged.changes, locks, at)
+            judged = judged if completed is None else judge(self.plan, completed, locks, at)
         read = [stored._replace(standing=one) for stored, one in zip(due, standings, strict=True)]
         set_next(db, limits, self.directory.judged_by(self.version), read, self.now.timestamp(), self.catalog)
         postponed.store(db, judged.waiting, self.catalog)

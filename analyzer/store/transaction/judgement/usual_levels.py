@@ -1,0 +1,78 @@
+"""The usual levels of series in SQL: what the buckets have at this hour of the weeks before.
+
+Read for series above their floor, and kept in memory for the hour: no table, no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median_low
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import Standing, Sum, TotalKey, UsualLevel
+from analyzer.core.judging.windows import DAY_S, HOUR_S
+from analyzer.store.transaction.catalog import Catalog
+from analyzer.store.transaction.judgement.slots import buckets_of
+
+WEEKS_MIN = 2
+WEEKS_MAX = 8
+KNOWN_MAX = 100_000  # series in memory
+WEEK_S = 7 * DAY_S
+
+
+class UsualLevels:
+    """Usual levels at the present hour of the week, in UTC; of one warden."""
+
+    def __init__(self) -> None:
+        self._hour_s = 0
+        self._known: dict[TotalKey, UsualLevel | None] = {}
+
+    def added_to(
+        self, db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
+    ) -> list[Standing]:
+        """Returns the standings, those that are compared with their usual level with that."""
+        hour_s = now_s - now_s % HOUR_S
+        if hour_s != self._hour_s or len(self._known) > KNOWN_MAX:
+            self._hour_s, self._known = hour_s, {}
+        return [
+            standing._replace(usual=self._of(db, standing.total, catalog))
+            if standing.total.sum in plan.with_usual
+            else standing
+            for standing in standings
+        ]
+
+    def _of(self, db: sa.Connection, total: TotalKey, catalog: Catalog) -> UsualLevel | None:
+        if total not in self._known:
+            starts_s = (self._hour_s - week * WEEK_S for week in range(1, WEEKS_MAX + 1))
+            hours = (_hour(db, total.sum, total.key, total.resource, at_s, catalog) for at_s in starts_s)
+            self._known[total] = level_of([amount for amount in hours if amount])
+        return self._known[total]
+
+
+def level_of(amounts: Sequence[int]) -> UsualLevel | None:
+    """Returns the usual level by the amounts of some weeks; None with too few of them.
+
+    >>> level_of([100, 900, 120]), level_of([100])
+    (UsualLevel(per_hour=120, weeks=3), None)
+    """
+    return None if len(amounts) < WEEKS_MIN else UsualLevel(median_low(amounts), len(amounts))
+
+
+def _hour(db: sa.Connection, sum_: Sum, key: str, resource: str, from_s: int, catalog: Catalog) -> int:
+    """Returns what the minutes and quarter-hours of an hour have."""
+    meter = catalog.meters[sum_.meter]
+    rows = db.execute(
+        buckets_of(db.dialect.name, meter.place),
+        {
+            "grouping": catalog.groupings[sum_.grouping],
+            "page": meter.page,
+            "key": key,
+            "resource": resource,
+            "minute_s": from_s,
+            "quarter_s": from_s,
+            "until_s": from_s + HOUR_S - 1,
+        },
+    )
+    return sum(value for _, value in rows)

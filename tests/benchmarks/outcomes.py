@@ -1,0 +1,78 @@
+"""Time of the counter with the outcomes of requests, as a multiple of that without, and of one more meter.
+
+python -m tests.benchmarks.outcomes
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.model import Partition, Record, Records, SlotLayout
+from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+
+PART = Partition("cluster", "topic", 0, "log", "log")
+RECORDS, CALLERS, ROUTES, TURNS = 20_000, 2_000, 20, 7
+NOW_MS = 1_800_000_000_000
+MAPPING = SourceMapping(
+    time=TimeField(("ts",), "ms"),
+    caller=("api_key",),
+    fields={
+        "api_key": TextField(("key",)),
+        "resource": ResourceField(("path",)),
+        "status": TextField(("status",)),
+        "duration": NumberField(("took",), "duration", "ms"),
+    },
+)
+SHARE = (SlotLayout("caller+resource", 25, ("requests",)), SlotLayout("resource", 25, ("requests",)))
+OUTCOMES = SlotLayout("caller+resource+outcome", 25, ("outcomes",))
+
+
+def records() -> list[Record]:
+    """Returns a log of many callers, routes and durations."""
+    drawn = random.Random(1)
+    return [
+        Record(
+            at,
+            NOW_MS,
+            json.dumps(
+                {
+                    "ts": NOW_MS + at // 20,
+                    "key": f"acct-{int(drawn.paretovariate(0.8)) % CALLERS}",
+                    "path": f"/v1/{drawn.randrange(ROUTES)}",
+                    "status": drawn.choice(["200"] * 19 + ["503"]),
+                    "took": round(drawn.lognormvariate(4, 1), 3),
+                }
+            ).encode(),
+        )
+        for at in range(RECORDS)
+    ]
+
+
+def took_s(log: Sequence[Record], layouts: Sequence[SlotLayout]) -> float:
+    """Returns the CPU-seconds of counting and draining a log."""
+    counter = PythonCounter({"log": MAPPING}, ["caller", "caller+resource", "resource"], slots=layouts)
+    began_s = time.process_time()
+    for at in range(0, RECORDS, 1_000):
+        counter.feed(Records.of(PART, at, at + 1_000, log[at : at + 1_000]))
+        counter.drain()
+    return time.process_time() - began_s
+
+
+def main() -> None:
+    log = records()
+    turns = [(took_s(log, SHARE), took_s(log, (*SHARE, OUTCOMES))) for _ in range(TURNS)]
+    plain_s, with_s = (median(column) for column in zip(*turns, strict=True))
+    ratio = median(after / before for before, after in turns)
+    print(
+        f"{RECORDS:,} records: {plain_s * 1e6 / RECORDS:.2f} us each for a share, "
+        f"{with_s * 1e6 / RECORDS:.2f} us with outcomes, {ratio:.2f} times"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Usual loads: a caller with several times its own is locked, as a slow second judgement says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import msgspec
+import pytest
+
+from analyzer.core.judging.policies import UsualShare
+from analyzer.core.judging.windows import Rolling
+from analyzer.core.model import CountRow
+from analyzer.store.transaction.judgement import usual_levels
+from tests.oracle.compared_stories import (
+    BEGIN_S,
+    Requests,
+    SlowLocks,
+    SlowSums,
+    locked_by_product,
+    world_of,
+)
+from tests.support.stored_counts import put_counts
+from tests.support.whole_loop import World
+
+EXPORT = "/v1/export"
+POLICY = UsualShare("unusual", 3_000, 24, Rolling(24), hold_s=3, release=500_000, per="caller+resource")
+HOUR_S, WEEK_S = BEGIN_S - BEGIN_S % 3600, 7 * 86_400
+# What each caller had in this hour, one week ago, two weeks ago, ...; the floor is 24, and a window a 150th.
+HISTORY = {
+    "regular": [150, 300, 150],
+    "large": [3_000, 3_000, 450_000, 0, 3_000],
+    "new": [],
+    "once": [150],
+    "twice": [0, 0, 0, 150, 0, 0, 150],
+    "too-long-ago": [150, *[0] * 7, 150, 150],
+}
+MEDIANS = {"regular": 150, "large": 3_000, "twice": 150}
+
+
+def put_history(world: World) -> None:
+    """Stores the counts of the weeks before: in the hour as minutes or quarters, and a lot beside it."""
+    rows = []
+    for name, weeks in HISTORY.items():
+        for week, amount in enumerate(weeks, 1):
+            at_s = HOUR_S - week * WEEK_S
+            places = [(60, at_s), (60, at_s + 3540)] if week % 2 else [(900, at_s), (900, at_s + 2700)]
+            beside = [(60, at_s - 60), (60, at_s + 3600), (900, at_s - 900), (900, at_s + 3600)]
+            amounts = dict.fromkeys(places, amount // 2) | dict.fromkeys(beside, 10**6)
+            rows += [
+                CountRow(
+                    "caller+resource", f"api_key:{name}", EXPORT, "requests", width_s, bucket_s, value, 0
+                )
+                for (width_s, bucket_s), value in amounts.items()
+                if value
+            ]
+            rows.append(
+                CountRow("caller+resource", f"api_key:{name}", "other", "requests", 60, at_s, 10**6, 0)
+            )
+    with world.engine.begin() as db:
+        put_counts(db, rows)
+
+
+def story_of(seed: int) -> list[Requests]:
+    """Returns a story in which the callers have more or less for a while."""
+    random, found = Random(seed), []
+    for _ in range(4):
+        second = {(name, EXPORT): random.choice([0, 1, 2, 3, 5]) for name in HISTORY}
+        found += [second] * random.randint(6, 20)
+    return found
+
+
+FALLING: list[Requests] = [{("large", EXPORT): 5}] * 20 + [{("large", EXPORT): 1}] * 36
+STORIES = [FALLING, *map(story_of, range(2))]
+
+
+def locked_by_hand(story: Sequence[Requests]) -> list[set[tuple[str, str]]]:
+    """Returns the series that must have a lock after each second."""
+    sums, locks, found = SlowSums(POLICY), SlowLocks(POLICY), []
+    for requests in story:
+        sums.add(requests)
+        locks.end(sums.now_s)
+        loads = sums.loads()
+        most = {
+            (name, EXPORT): 3_000 * median // 150 * sums.span_ms // 24_000 for name, median in MEDIANS.items()
+        }
+        over = {one for one in most if loads[one] >= 24 and loads[one] * 1_000 > most[one]}
+        released = {one for one in locks.until_s if loads[one] * 2_000 < most[one] or not loads[one]}
+        locks.lock(sums.now_s, locks.look(sums.now_s, over - locks.until_s.keys(), released))
+        found.append({*locks.until_s})
+    return found
+
+
+def is_agreed(url: str, story: Sequence[Requests], policy: UsualShare = POLICY) -> bool:
+    with world_of(url, policy) as world:
+        put_history(world)
+        return locked_by_product(world, story) == locked_by_hand(story)
+
+
+@pytest.mark.parametrize("number", range(len(STORIES)))
+def test_a_caller_beyond_its_usual_load_is_locked_when_a_slow_judgement_says_so(
+    migrated_url: str, number: int
+) -> None:
+    assert any(locked_by_hand(STORIES[number]))
+    assert is_agreed(migrated_url, STORIES[number])
+
+
+MUTATIONS: Mapping[str, Callable[[pytest.MonkeyPatch], UsualShare]] = {
+    "history not checked": lambda patch: patched(patch, "WEEKS_MIN", 1),
+    "more weeks than are read": lambda patch: patched(patch, "WEEKS_MAX", 10),
+    "the hour of another day": lambda patch: patched(patch, "WEEK_S", 6 * 86_400),
+    "the largest instead of the median": lambda patch: patched(patch, "median_low", max),
+    "another multiple": lambda _: msgspec.structs.replace(POLICY, limit=2_000),
+    "never released": lambda _: msgspec.structs.replace(POLICY, release=0),
+}
+
+
+def patched(patch: pytest.MonkeyPatch, name: str, value: object) -> UsualShare:
+    patch.setattr(usual_levels, name, value)
+    return POLICY
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_mutation_of_usual_loads_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, new_sqlite_url: Callable[[], str]
+) -> None:
+    policy = MUTATIONS[name](monkeypatch)
+    assert not all(is_agreed(new_sqlite_url(), story, policy) for story in STORIES)
