@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -41,6 +41,7 @@ from tests.faults.fleet import Fleet
 from tests.faults.kinds_of_policies import bounds
 from tests.faults.traffic import CountKey, ExpectedCounts
 from tests.support.stored_counts import stored_totals
+from tests.support.waiting import wait_until
 
 ROLLING_WITHIN_S = 30.0  # after all is counted
 OLD_S = 30 * DAY_S  # older minutes may have been rolled up into quarter-hours and days
@@ -161,12 +162,11 @@ def lock_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
 
 def rolling_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     """Checks the locks of rolling windows: those that must be, and none that must not be."""
-    until_s = time.monotonic() + ROLLING_WITHIN_S
-    while found := list(_rolling_violations(fleet, expected)):
-        if time.monotonic() > until_s:
-            yield from found
-            return
-        time.sleep(0.5)
+    with suppress(AssertionError):  # reported below
+        wait_until(
+            lambda: not [*_rolling_violations(fleet, expected)], ROLLING_WITHIN_S, lambda: "", every_s=0.5
+        )
+    yield from _rolling_violations(fleet, expected)
 
 
 def _rolling_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:

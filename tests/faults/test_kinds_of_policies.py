@@ -1,4 +1,4 @@
-"""Whom rolling windows must lock and may lock, by the requests of each second."""
+"""Bounds on the callers that rolling windows lock, by the requests of each second."""
 
 from __future__ import annotations
 

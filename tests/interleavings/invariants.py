@@ -35,8 +35,12 @@ def has_pending_steps(state: State) -> bool:
 
 
 def has_waiting(state: State, now_ms: int) -> bool:
-    """Whether the time of a total that waits for the warden has come."""
-    return any(row["due_ms"] <= now_ms for row in state["postponed"])
+    """Whether the time of a total that waits for the warden has come, by a plan with rolling windows.
+
+    What waits for a calendar window to begin is judged by flushes alone in the slow judgement.
+    """
+    has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in plan_in_force(state).policies_of)
+    return has_rolling and any(row["due_ms"] <= now_ms for row in state["postponed"])
 
 
 def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None:

@@ -1,4 +1,4 @@
-"""What rules about rolling windows need to know of a commit, besides counts."""
+"""The state after a commit, besides counts, for the rules about rolling windows."""
 
 from __future__ import annotations
 

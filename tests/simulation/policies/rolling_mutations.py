@@ -67,7 +67,7 @@ def shares_judged_behind(patch: Patch) -> None:
 
 
 def slots_never_read_again(patch: Patch) -> None:
-    """A rolling sum is judged after it has grown by its whole limit, whatever its window holds."""
+    """A rolling sum is judged after it has grown by its whole limit, with no regard to its window."""
     patch.setattr(plan, "growth_to", lambda _slots, _rolling, limit, _now_s: limit)
 
 
@@ -107,7 +107,7 @@ def values_not_kept(patch: Patch) -> None:
 
 
 def weights_ignored(patch: Patch) -> None:
-    """A record is one request, whatever its weight."""
+    """A record is one request, its weight is ignored."""
     patch.setattr(WeightColumn, "read", lambda _self, _columns: [])
 
 

@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class RollingState:
-    """What was counted and seen; goes back with the database when a dump is restored."""
+    """Records and locks seen so far; goes back with the database when a dump is restored."""
 
     entries: dict[Sum, dict[Series, list[Entry]]] = field(default_factory=dict)
     values: dict[tuple[Sum, Series], set[tuple[int, str]]] = field(default_factory=dict)

@@ -242,7 +242,7 @@ def test_filling_beside_busy_analyzers_gives_the_exact_totals(
 def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
 ) -> None:
-    """Their `next` is by slots that were far away then; what may be a noisy neighbour is looked at."""
+    """Their `next` is by slots that were far away; series above the floor of a share wait for the warden."""
     surge = Surge("flood", 100, Rolling(60))
     share = LoadShare("neighbour", 400_000, 5, Rolling(60))
     version, at_s = store.activate(plan_of([], [], [surge, share])), now_s(engine)
