@@ -39,7 +39,7 @@ MEDIANS = {"regular": 150, "large": 3_000, "twice": 150}
 
 
 def put_history(world: World) -> None:
-    """Stores the counts of the weeks before: in the hour as minutes or quarters, and a lot beside it."""
+    """Stores the counts of the weeks before: in the hour as minutes or quarters, and a lot next to it."""
     rows = []
     for name, weeks in HISTORY.items():
         for week, amount in enumerate(weeks, 1):

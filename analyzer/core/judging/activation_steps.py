@@ -30,6 +30,7 @@ from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum
 from analyzer.core.judging.windows import Calendar, window_at
+from gatekeeper.model import LockKey
 
 
 class FillStep(msgspec.Struct, tag="fill", frozen=True):
@@ -54,6 +55,10 @@ class ClearStep(msgspec.Struct, tag="clear", frozen=True):
     policies: tuple[str, ...]
     behind: tuple[str, str, str, str] | None = None
     exempt: bool = False  # only those of series that are exempt: the other locks last for their time
+
+    def continued(self, last: LockKey) -> ClearStep:
+        """Returns the step that is left after the lock at `last`."""
+        return msgspec.structs.replace(self, behind=(last.scope, last.key, last.resource, last.policy))
 
 
 Step = FillStep | JudgeStep | ClearStep

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
@@ -268,8 +267,7 @@ class Activation:
             )
         if len(present) < LOCKS_AT_ONCE:
             return None
-        last = max(present)
-        return msgspec.structs.replace(step, behind=(last.scope, last.key, last.resource, last.policy))
+        return step.continued(max(present))
 
     def _clear_exempt(self, present: Mapping[LockKey, Lock]) -> None:
         limits = limits_of(self._db, self._plan, self._directory, {at.key for at in present})
