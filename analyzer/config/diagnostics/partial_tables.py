@@ -17,6 +17,8 @@ Model = TypeVar("Model", bound=BaseModel)
 PLACEHOLDERS: dict[tuple[str, ...], object] = {
     ("name",): "placeholder",
     ("limit",): 1,
+    ("capacity",): "1/s",
+    ("usual",): 2,
     ("window",): {"per": "day"},
     ("window", "per"): "day",
 }
