@@ -153,12 +153,12 @@ class Measurements(NamedTuple):
     since_loop_s: float | None
     problems: Collection[str]
     active_locks: Mapping[str, int] | None
-    unmet_locks: int | None
     feed_version: int | None
     suspended: bool | None = None
     gaps: Mapping[Partition, Gap] = {}
     failing_jobs: Collection[str] = ()
     waiting_judgements: int | None = None
+    unmet_locks: int | None = None
     has_paths: bool = True  # of files; otherwise their names alone
 
 

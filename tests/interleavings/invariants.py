@@ -11,7 +11,7 @@ from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.kinds.share import LOCK_S, WHOLE
+from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import LoadShare, Surge
 from analyzer.core.judging.windows import Rolling, window_at
@@ -178,7 +178,7 @@ def rolling_locks(
         if isinstance(policy, Surge):
             is_locked = used >= policy.limit
         else:
-            is_locked = used >= policy.floor and used * WHOLE > policy.limit * wholes[resource]
+            is_locked = used >= policy.floor and used * MILLION > policy.limit * wholes[resource]
         if is_locked:
             yield key, resource, until
 

@@ -114,11 +114,13 @@ def test_the_quota_of_a_month_refuses_until_the_month_ends(open_recipe: Open) ->
 
 def test_a_noisy_neighbour_is_slowed_on_its_route_as_long_as_it_takes_too_much(open_recipe: Open) -> None:
     world = open_recipe("Noisy neighbours")
-    world.log.taken_max = 30_000
+    world.log.taken_max = 40_000
+    others(world, 2_100, failed=4)
+    world.pass_s(1)
+    world.clock.jump(400)
     write(world, 12_600, key="acme", ip="192.0.2.1")
     write(world, 8_999, key="large", ip="192.0.2.2", path="/v1/search")  # alone there, and below the floor
-    for number in range(10):
-        write(world, 1_540, key=f"other-{number}", ip="192.0.2.3")
+    others(world, 1_540, failed=48)
     assert admitted(world, "acme") == 20, "a minute must pass first"
     world.pass_s(57)
     assert admitted(world, "acme") == 20
@@ -138,6 +140,13 @@ def test_a_noisy_neighbour_is_slowed_on_its_route_as_long_as_it_takes_too_much(o
         world.clock.jump(60)
         world.pass_s(3)
     assert admitted(world, "acme") == 20
+
+
+def others(world: World, count: int, failed: int) -> None:
+    """Writes requests of ten callers, so many of each."""
+    for number in range(10):
+        write(world, count - failed, key=f"other-{number}", ip="192.0.2.3")
+        write(world, failed, key=f"other-{number}", ip="192.0.2.3", status=503)
 
 
 def test_a_flood_of_an_address_is_refused_and_the_second_one_for_longer(open_recipe: Open) -> None:

@@ -31,6 +31,7 @@ from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.judgement import stored_notices, totals
 from analyzer.store.transaction.judgement.activation import Activation
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryCache
+from analyzer.store.transaction.judgement.sql_judge import NOTHING
 from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.feed import poller
 from gatekeeper.model import Change, Update
@@ -166,8 +167,8 @@ def filling_without_the_position(patch: Patch) -> None:
     """Flushes add to a sum that is being filled what the filling finds in the buckets again."""
     growth_of = flush.growth_of
 
-    def grow(sums: Collection[Sum], tables: Any, _filled_to: Any) -> Any:
-        return growth_of(sums, tables, {})
+    def grow(sums: Collection[Sum], tables: Any, _filled_to: Any, *rest: Any) -> Any:
+        return growth_of(sums, tables, {}, *rest)
 
     patch.setattr(flush, "growth_of", grow)
 
@@ -176,9 +177,9 @@ def empty_resources_judged(patch: Patch) -> None:
     """Requests without a resource grow a total, whose lock is one on all resources."""
     growth, mark = judging_totals._growth, "\0"
 
-    def grow(sum_: Any, table: CountTable, filled_to: Any) -> Growth:
+    def grow(sum_: Any, table: CountTable, *rest: Any) -> Growth:
         marked = table._replace(resources=[resource or mark for resource in table.resources])
-        grown = growth(sum_, marked, filled_to)
+        grown = growth(sum_, marked, *rest)
         return grown._replace(resources=[resource.removeprefix(mark) for resource in grown.resources])
 
     patch.setattr(judging_totals, "_growth", grow)
@@ -309,7 +310,7 @@ def verdicts_of_any_policy(patch: Patch) -> None:
 
 def overrides_not_judged(patch: Patch) -> None:
     """A command that changes the limit of a caller leaves its totals and locks as they are."""
-    patch.setattr(changed_limits, "_judge_callers", lambda *_: [])
+    patch.setattr(changed_limits, "judge_callers", lambda *_: NOTHING)
 
 
 def directory_read_once(patch: Patch) -> None:

@@ -27,9 +27,7 @@ from analyzer.cli.override_options import (
 if TYPE_CHECKING:
     from analyzer.core.judging.caller_limits import Profile
 
-app = typer.Typer(
-    help="Plans, tenants, zones and anchors of callers, and amounts granted to them.", no_args_is_help=True
-)
+app = typer.Typer(help="Callers: plan, tenant, zone, anchor, grants.", no_args_is_help=True)
 
 CallerName = Annotated[
     str, typer.Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
@@ -64,7 +62,9 @@ def list_(
 def show(
     context: typer.Context, caller: CallerName, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """Show a caller's plan, tenant, zone and anchor, and what each policy allows it.
+    """Show a caller, and what each policy allows it.
+
+    Lists its plan, tenant, zone and anchor.
 
     Example: gatelock callers show api_key:acme
     """
@@ -138,7 +138,7 @@ def import_(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set plans, tenants, time zones and anchors of many callers from a CSV file.
+    """Set many callers from a CSV file: plans, tenants, zones, anchors.
 
     Its first line names the columns: caller, and one or more of plan, tenant, zone, anchor. What the file
     does not have stays as it is. The file is checked before anything is changed; then 1,000 callers at a time

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.core.judging import judge, kinds, plan, rolling
 from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.kinds import share
+from analyzer.core.judging.kinds import compared
 from analyzer.core.judging.policies import LoadShare, Surge
 from analyzer.core.records.reader import WeightColumn
 from analyzer.store.transaction.judgement import sql_judge, stored_values
@@ -63,7 +63,7 @@ def surges_judged_behind(patch: Patch) -> None:
 
 def shares_judged_behind(patch: Patch) -> None:
     """Shares are compared with a whole of which a part is not counted yet."""
-    patch.setattr(share, "behind_max_s", lambda _policy: inf)
+    patch.setattr(compared, "behind_max_s", lambda _policy: inf)
 
 
 def slots_never_read_again(patch: Patch) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
-from analyzer.core.judging.kinds.share import sum_of
+from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import LoadShare, Surge
 from analyzer.core.judging.windows import Rolling
