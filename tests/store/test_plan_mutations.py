@@ -69,6 +69,10 @@ def waits_for_no_earlier_version(patch: Patch) -> None:
     patch.setattr(analyzers, "_behind", lambda *_: [])
 
 
+def forgets_what_it_has_settled(patch: Patch) -> None:
+    patch.setattr(analyzers.SqlAgreement, "_known_here", lambda *_: {})
+
+
 def notes_no_stretch(patch: Patch) -> None:
     patch.setattr(KnownStretches, "note", lambda *_: None)
 
@@ -92,6 +96,7 @@ CAUGHT = (
     (settles_before_it_is_in_force, STORIES.test_a_crash_loop_of_the_first_one_changes_nothing),
     (forgets_what_is_missing, STORIES.test_a_part_that_a_file_lacks_stays_in_force),
     (waits_for_no_earlier_version, STORIES.test_an_analyzer_of_an_earlier_version_is_waited_for),
+    (forgets_what_it_has_settled, STORIES.test_processes_of_one_name_with_different_files_take_no_turns),
     (notes_no_stretch, STORIES.test_a_rolling_change_is_taken_by_those_that_still_have_the_old_file),
 )
 

@@ -73,6 +73,22 @@ def test_an_idle_analyzer_puts_its_file_in_force_after_some_seconds(fleet: Fleet
     assert not fleet.is_locked("ann")
 
 
+def test_processes_of_one_name_with_different_files_take_no_turns(fleet: Fleet) -> None:
+    """As on one machine while its file is changed: the process with the old file runs on."""
+    first = fleet.start("web-1", limit(500))
+    fleet.count(first, "ann", 1)
+    second, third = fleet.start("web-1", limit(2000), 1), fleet.start("web-1", limit(3000), 2)
+    fleet.count(second, "ann", 1, 1)
+    assert (fleet.limit, fleet.version) == (2000, 2)
+    fleet.count(third, "ann", 1, 2)
+    for _ in range(3):
+        for number, analyzer in enumerate((first, second, third)):
+            fleet.count(analyzer, "ann", 1, number)
+    assert (fleet.limit, fleet.version) == (3000, 3)
+    assert "not in force" in " ".join(second.notes)
+    assert counted(fleet, "ann") == 12
+
+
 def test_a_crash_loop_of_the_first_one_changes_nothing(fleet: Fleet) -> None:
     others = fleet.start("web-2", limit(500), 1)
     fleet.start("web-1", limit(500)).run()

@@ -9,7 +9,7 @@ whenever another plan comes in force:
     changed since the last start       an operator edited this file: it is put in force
       under this analyzer's name
     as at the last start, and          the file is an old one: it is declined, and the analyzer counts by the
-      replaced since                   plan
+      replaced since                   plan; so is one that this process has put in force since it started
     an analyzer of an unknown name     a colleague's file must not open every gate: declined, unless no other
                                        analyzer has lived for a minute
     missing in the configuration       stays in the plan: machines read different files

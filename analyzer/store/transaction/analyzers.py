@@ -64,6 +64,20 @@ class KnownAnalyzer(NamedTuple):
     age_ms: int  # since its last heartbeat, or one of a partition that it follows
 
 
+class SettledHere(NamedTuple):
+    """The parts of its file that a process has settled itself, and the plan that was in force then.
+
+    The table has one row for a name. Of two processes with one name and different files each would take the
+    other's file there for an edit of its own, and they would put their files in force in turn.
+    """
+
+    version: int
+    mark: str
+    parts: Mapping[str, str]  # digests
+    proposed: str = ""  # digest of a plan; if it came in force since then, `parts_proposed` are settled, too
+    parts_proposed: Mapping[str, str] = {}
+
+
 class SqlAgreement:
     """Agrees with the other analyzers of a database on the plan that this one counts by."""
 
@@ -75,6 +89,7 @@ class SqlAgreement:
         self._file = file
         self._random_mark = random_mark
         self._is_registered = False
+        self._settled_here: SettledHere | None = None
 
     def agree(self) -> Agreement:
         """Returns what to count by when the analyzer starts, another plan came in force, or it was waiting.
@@ -87,6 +102,7 @@ class SqlAgreement:
             before = self._before(db)
             proposal, notes = self._proposal(db, in_force, before)
             self._store(db, proposal.settled(file.plan, before))
+            self._settled_here = self._settled_by(db, version, proposal)
         self._is_registered = True
         agreement = Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
         return agreement._replace(is_waiting=bool(proposal.taken) and not agreement.is_proposal)
@@ -103,9 +119,28 @@ class SqlAgreement:
             return LastStart({})
         row = db.execute(sa.select(analyzers.c.settled).where(analyzers.c.name == self._file.name)).first()
         if row is not None:
-            return LastStart(_digests(row.settled))
+            return LastStart({**_digests(row.settled), **self._known_here(db)})
         # A row that is gone since this process started: the database was restored to a time before it.
         return LastStart({}) if self._is_registered else None
+
+    def _known_here(self, db: sa.Connection) -> Mapping[str, str]:
+        """Returns what this process has settled since it started; nothing if that was restored away."""
+        here = self._settled_here
+        if here is None or not plans.has_been(db, here.version, here.mark):
+            return {}
+        came = bool(here.proposed) and plans.came_in_force(db, here.proposed, here.version)
+        return {**here.parts, **(here.parts_proposed if came else {})}
+
+    def _settled_by(self, db: sa.Connection, version: int, proposal: Proposal) -> SettledHere:
+        parts = self._file.plan.parts
+        taken = {part: parts[part] for part in proposal.taken}
+        return SettledHere(
+            version,
+            plans.mark_of(db, version),
+            {part: digest for part, digest in parts.items() if part not in taken},
+            proposal.plan.digest if taken else "",
+            taken,
+        )
 
     def _proposal(
         self, db: sa.Connection, in_force: Plan, before: LastStart | None

@@ -112,6 +112,28 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
     return row.version, _decoded(row.body)
 
 
+def mark_of(db: sa.Connection, version: int) -> str:
+    """Returns the mark of a plan that is stored."""
+    return str(db.execute(sa.select(plans.c.mark).where(plans.c.version == version)).scalar_one())
+
+
+def has_been(db: sa.Connection, version: int, mark: str) -> bool:
+    """Whether this plan came in force in the past of this database; False after a restore to before it.
+
+    Old plans are deleted: one that is older than all that are stored has been.
+    """
+    row = db.execute(sa.select(plans.c.mark).where(plans.c.version == version)).first()
+    if row is not None:
+        return bool(row.mark == mark)
+    return db.execute(sa.select(sa.func.min(plans.c.version) > version)).scalar() in (True, 1)
+
+
+def came_in_force(db: sa.Connection, digest: str, behind: int) -> bool:
+    """Whether a plan with this digest came in force behind the version `behind`."""
+    found = sa.select(plans.c.version).where(plans.c.digest == digest, plans.c.version > behind).limit(1)
+    return db.execute(found).first() is not None
+
+
 def exists(db: sa.Connection) -> bool:
     """Whether a plan is in force."""
     return db.execute(sa.select(plans.c.version).where(plans.c.active == 1)).first() is not None

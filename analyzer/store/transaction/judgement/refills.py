@@ -20,7 +20,7 @@ from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum, is_by_caller, is_judged, lock_order
 from analyzer.core.judging.windows import Window
-from analyzer.store.database.row_parameters import is_one_of, upsert_columns
+from analyzer.store.database.row_parameters import ColumnValues, is_one_of, upsert_columns
 from analyzer.store.database.schema import TOTAL_MAX, buckets, postponed, refills, totals
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement.stored_values import AHEAD_S
@@ -170,7 +170,7 @@ def add(
             continue
         if values:
             resources = sorted(values)
-            grown = {
+            grown: dict[str, ColumnValues] = {
                 "sum": number,
                 "window_s": refill.window.start_s,
                 "key": refill.key,
@@ -179,7 +179,7 @@ def add(
                 "next": limits.first_judgements(refill.sum, [refill.key]),
                 "plan": version,
             }
-            upsert_columns(db, totals, grown, JOINED_USED[refill.sum.join])  # type: ignore[arg-type]
+            upsert_columns(db, totals, grown, JOINED_USED[refill.sum.join])
         yield refill
 
 
