@@ -72,7 +72,7 @@ DISBELIEVED = Metric(
 NOTICES = Metric(
     "gatelock_notices_total",
     "counter",
-    "Notices of thresholds that this analyzer raised, by policy.",
+    "Notices that this analyzer raised, by policy.",
     ("policy",),
 )
 LOCK_CHANGES = Metric(

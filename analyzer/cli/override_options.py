@@ -97,6 +97,7 @@ def policy_of(engine: sa.Engine, name: str | None) -> Policy:
 
     Exits with 2 if there is none.
     """
+    from analyzer.core.judging.kinds import kind_of
     from analyzer.store.transaction.analyzers import plan_in_force
 
     plan = plan_in_force(engine)
@@ -105,7 +106,11 @@ def policy_of(engine: sa.Engine, name: str | None) -> Policy:
     if name is None and len(policies) != 1:
         raise usage_error(f"--policy is missing: write one of {', '.join(policies)}" if policies
                           else "no policy is in force: there is no limit to change")  # fmt: skip
-    return policies[name] if name is not None else next(iter(policies.values()))
+    found = policies[name] if name is not None else next(iter(policies.values()))
+    if kind_of(found).whole_of is not None:
+        what = f"{found.name} is a share, without limits of single callers"
+        raise usage_error(f"{what}: see `gatelock exempt add`")
+    return found
 
 
 def amount_of(policy: Policy, option: str, text: str) -> int:

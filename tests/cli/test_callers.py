@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.judging.policies import LoadShare
+from analyzer.core.judging.windows import Rolling
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
@@ -128,6 +131,20 @@ def test_an_override_is_added_listed_and_ended(gatelock: Gatelock, locks: Callab
     assert rows(gatelock("overrides", "list", "--json")) == []
     assert rows(gatelock("overrides", "list", "--all", "--json"))[0]["state"] == "ended"
     assert gatelock("overrides", "end", added["id"]).exit_code == 1
+
+
+def test_a_share_takes_no_amounts_for_single_callers(gatelock: Gatelock, migrated_url: str) -> None:
+    engine = open_engine(migrated_url)
+    share = LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", release=250_000)
+    SqlStore(engine, "here").activate(plan_of([], [], [share]))
+    engine.dispose()
+    for command in (
+        ("overrides", "add", "--caller", ACME, "--limit", "5", "--reason", "asked"),
+        ("callers", "grant", ACME, "+5", "--reason", "asked"),
+    ):
+        result = gatelock(*command)
+        assert result.exit_code == 2
+        assert "neighbour is a share, without limits of single callers" in result.output
 
 
 def test_a_grant_is_added_to_the_limit(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
