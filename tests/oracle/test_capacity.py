@@ -70,10 +70,11 @@ def locked_by_hand(story: Sequence[Requests]) -> list[set[tuple[str, str]]]:
         for resource in (EXPORT, SEARCH, OTHER):
             here = {series: load for series, load in loads.items() if series[1] == resource}
             whole, limit = sum(here.values()), CAPACITY.get(resource, 0)
-            released |= {one for one in locks.until_s if one[1] == resource and whole < limit * 3 / 4}
-            rest = whole - sum(here.get(one, 0) for one in locks.until_s)
             # The slots cover a little more time than the window, and the capacity is one of time.
-            excess = rest - limit * sums.span_ms // 12_000
+            most = limit * sums.span_ms // 12_000
+            released |= {one for one in locks.until_s if one[1] == resource and whole < most * 3 / 4}
+            rest = whole - sum(here.get(one, 0) for one in locks.until_s)
+            excess = rest - most
             if limit and excess > 0:
                 heavy = {s[0]: load for s, load in here.items() if load >= 24 and s not in locks.until_s}
                 over |= {(name, resource) for name in heavy}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from analyzer.config.settings import load
 from analyzer.core.model import Record
 from analyzer.store.database.schema import postponed, slots, totals
 from analyzer.store.reports.raised_notices import raised_notices
@@ -251,6 +253,20 @@ def test_a_network_is_locked_for_what_many_addresses_do(new_world: NewWorld) -> 
     decision = world.gate.check(address="192.0.2.99")
     assert decision.detail == "60 requests in any 1m, 90 counted from 14 addresses; locked for 10m"
     assert world.gate.check(address="198.51.100.1")
+
+
+def test_a_network_is_not_locked_by_a_new_plan_for_what_one_address_does(
+    new_world: NewWorld, tmp_path: Path
+) -> None:
+    """The policy's action changes while the window still holds the requests."""
+    world = new_world(NETWORKS)
+    write_from(world, 1, 200)
+    world.pass_s(1)
+    (tmp_path / "gatelock.toml").write_text(SOURCE + NETWORKS + 'action = "tag"\n')
+    world.plan = load(tmp_path / "gatelock.toml").plan()
+    world.restart_analyzer()
+    world.pass_s(3)
+    assert locks_of(world) == 0
 
 
 def test_a_network_is_not_locked_for_what_one_address_does(new_world: NewWorld) -> None:

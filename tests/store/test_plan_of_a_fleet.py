@@ -74,7 +74,7 @@ def test_an_idle_analyzer_puts_its_file_in_force_after_some_seconds(fleet: Fleet
 
 
 def test_processes_of_one_name_with_different_files_take_no_turns(fleet: Fleet) -> None:
-    """As on one machine while its file is changed: the process with the old file runs on."""
+    """The process with the old file continues on a machine whose file is changed."""
     first = fleet.start("web-1", limit(500))
     fleet.count(first, "ann", 1)
     second, third = fleet.start("web-1", limit(2000), 1), fleet.start("web-1", limit(3000), 2)

@@ -156,8 +156,12 @@ def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
     return {policy.name for policy in plan.policies if policy.name in named or "" in named}
 
 
-def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[Step]:
+def steps_to_judge_again(
+    unfinished: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int], *, clock_was_ahead: bool
+) -> list[Step]:
     """Returns the steps after which the locks of all policies agree with the totals of the open windows.
+
+    Locks that last for their time stay, unless a clock has set them that was ahead: their time is wrong.
 
     A sum that is being filled is judged when it is filled, by the unfinished steps. What is compared with a
     whole is judged by the warden, for which such a step notes the series that it must look at.
@@ -168,9 +172,11 @@ def steps_to_judge_again(unfinished: Sequence[Step], plan: Plan, numbers: Mappin
         for sum_, number in numbers.items()
         if sum_ not in filling
     ]
-    names = tuple(sorted(p.name for sum_ in numbers if sum_ not in filling for p in plan.policies_of[sum_]))
-    if names:
-        again.append(ClearStep(names))
+    names = sorted(p.name for sum_ in numbers if sum_ not in filling for p in plan.policies_of[sum_])
+    for exempt in (False, True):
+        lasting = set() if clock_was_ahead else {name for name in names if _has_lasting_locks(plan, name)}
+        cleared = tuple(name for name in names if (name in lasting) is exempt)
+        again += [ClearStep(cleared, exempt=exempt)] if cleared else []
     return [*unfinished, *(step for step in again if step not in unfinished)]
 
 

@@ -64,7 +64,7 @@ def repair(engine: sa.Engine, pace: Pace) -> int:
     of, wrong = found
     with writing(engine) as db:
         # Before the totals, as flushes do: it waits for them, and they wait for it.
-        plan = plans.judge_again(db)
+        plan = plans.judge_again(db, clock_was_ahead=False)
         if plan is None or load(db).sums.get(sum_name(of.sum)) != of.number:
             return 1  # another plan is in force: compare again
         if not _raise_corrections(db, corrections):

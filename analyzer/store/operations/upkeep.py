@@ -92,7 +92,7 @@ class SqlUpkeep:
             is_held = db.execute(taken.returning(leases.c.name)).first() is not None
             if is_held and was_ahead:
                 log.warning("the database's clock was ahead and is back: all totals are judged again")
-                plans.judge_again(db)
+                plans.judge_again(db, clock_was_ahead=True)
             return is_held
 
     def release(self, name: str) -> None:
@@ -287,7 +287,7 @@ def _values_to_delete(db: sa.Connection, now_s: int) -> list[sa.ColumnElement[bo
             conditions.append(of_sum)
         elif isinstance(windows, Rolling):
             kept_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
-            conditions.append(sa.and_(of_sum, columns.window_s < before_s - kept_s))
+            conditions.append(sa.and_(of_sum, columns.window_s < now_s - kept_s))
         elif window_at(windows, oldest_s).until_s <= before_s:
             conditions.append(sa.and_(of_sum, columns.window_s == oldest_s))
     return conditions

@@ -68,7 +68,7 @@ class SettledHere(NamedTuple):
     """The parts of its file that a process has settled itself, and the plan that was in force then.
 
     The table has one row for a name. Of two processes with one name and different files each would take the
-    other's file there for an edit of its own, and they would put their files in force in turn.
+    other's file there for an edit, and they would put their files in force in turn.
     """
 
     version: int

@@ -221,7 +221,7 @@ def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_
     return ActivationStep(activation.rows, Activated(row.version, changes, activation.notices))
 
 
-def judge_again(db: sa.Connection) -> Plan | None:
+def judge_again(db: sa.Connection, *, clock_was_ahead: bool) -> Plan | None:
     """Has the steps of the activation judge every total of the windows that are open now.
 
     A total of a window that has not begun is judged when it grows again.
@@ -234,7 +234,7 @@ def judge_again(db: sa.Connection) -> Plan | None:
         return None
     plan, unfinished = _decoded(row.body), steps_of(row.pending)
     numbers = catalog.load(db).sum_numbers(plan)
-    steps = steps_to_judge_again(unfinished, plan, numbers)
+    steps = steps_to_judge_again(unfinished, plan, numbers, clock_was_ahead=clock_was_ahead)
     judge_later_windows_again(db, numbers, clock_ms(db) // 1000)
     store_steps(db, row.version, steps)
     return plan

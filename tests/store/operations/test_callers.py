@@ -16,6 +16,7 @@ from analyzer.store.database.schema import buckets, overrides, totals
 from analyzer.store.operations import caller_changes as callers
 from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
 from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction import plans
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
@@ -347,6 +348,21 @@ def test_overrides_of_the_configuration_leave_locks_that_last_for_their_time(
     assert here.locked.keys() == {ACME}
     store.activate(plan_of([], [], [msgspec.structs.replace(flood, limit=600)], overrides=[lower, exempt]))
     assert here.locked == {}, "the policy itself has changed"
+
+
+@pytest.mark.parametrize("clock_was_ahead", [False, True])
+def test_a_lock_that_lasts_for_its_time_ends_when_all_is_judged_again_after_a_wrong_clock_alone(
+    engine: sa.Engine, store: SqlStore, *, clock_was_ahead: bool
+) -> None:
+    flood = Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(86_400,))
+    here = Installation(engine, store, plan_of([], [], [flood]))
+    here.count(70)
+    with engine.begin() as db:
+        db.execute(sa.delete(buckets))
+        plans.judge_again(db, clock_was_ahead=clock_was_ahead)
+    while here.upkeep.continue_activation():
+        pass
+    assert here.locked.keys() == (set() if clock_was_ahead else {ACME})
 
 
 def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) -> None:

@@ -257,7 +257,7 @@ def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
         db.execute(
             sa.insert(slots.table_at(at_s)).values([{"sum": number} | slot for number in numbers.values()])
         )
-        plans.judge_again(db)
+        plans.judge_again(db, clock_was_ahead=True)
     while upkeep.continue_activation():
         pass
     with engine.connect() as db:

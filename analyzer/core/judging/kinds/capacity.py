@@ -88,7 +88,8 @@ def find(policy: CapacityShare, standing: Standing, at: Circumstances) -> LoadFi
     resource = standing.total.resource
     capacity = capacity_of(policy, resource)
     overload = at.overloads.get((policy.name, resource))
-    released = not capacity or whole_load(standing, policy, at) * MILLION < policy.release * capacity
+    most = within_span(capacity, policy, at)
+    released = not capacity or whole_load(standing, policy, at) * MILLION < policy.release * most
     if overload is None:
         return LoadFinding(is_over=False, is_released=released)
     return LoadFinding(True, released, is_to_blame=standing.total in overload.to_blame)

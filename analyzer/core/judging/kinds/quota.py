@@ -37,7 +37,7 @@ def thresholds(policy: AnyQuota) -> tuple[int, ...]:
     if isinstance(policy, RollingQuota):
         return (policy.limit,)
     noticed = {amount_at(policy.limit, threshold) for threshold in policy.thresholds}
-    return tuple(sorted({*noticed, policy.locks_at} - {NEVER}))
+    return tuple(sorted({*noticed, policy.locks_at} - {NEVER})) or (NEVER,)
 
 
 def needs(policy: Quota) -> Needs:

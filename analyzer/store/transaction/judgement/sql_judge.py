@@ -90,11 +90,15 @@ class Judge(NamedTuple):
         return held(db, wanted, self.catalog)
 
     def rolling_totals(self, locks: Iterable[Lock]) -> list[TotalKey]:
-        """Returns the totals of rolling sums that earned these locks, which may last."""
+        """Returns the totals of rolling sums that earned these locks, which may last.
+
+        Without those of series that are compared: they wait for the warden's next look anyway.
+        """
         return [
             TotalKey(sum_, lock.key, lock.resource, ALWAYS)
             for lock in locks
             if (policy := self.plan.policy(lock.policy)) is not None
+            and kind_of(policy).whole_of is None
             and isinstance((sum_ := kind_of(policy).sum_of(policy)).window, Rolling)
         ]
 
