@@ -275,7 +275,7 @@ def totals_pruned_by_the_clock(patch: Patch) -> None:
 
 def leaps_not_noticed(patch: Patch) -> None:
     """Nothing is judged again when the database's clock was ahead and is back."""
-    patch.setattr(plans, "judge_again", lambda _db: None)
+    patch.setattr(plans, "judge_again", lambda _db, **_: None)
 
 
 def verdicts_believed(patch: Patch) -> None:

@@ -6,9 +6,7 @@ holds at most, and never too low: a limit is reached up to one slot early, and n
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from analyzer.core.judging.windows import Rolling
@@ -87,20 +85,9 @@ def begins_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
 
 def below_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
     """Returns from when on no window reaches `limit`, if nothing more is counted; `now_s` at least."""
-    kept_s = rolling.period_s + rolling.slot_s
-    starts_s = [slot.start_s for slot in slots]
-    # A quota of a month has thousands of slots, which must not be added up for each of them.
-    counted = list(accumulate((slot.value if isinstance(slot, Slot) else 0 for slot in slots), initial=0))
-    for first, slot in reversed(list(enumerate(slots))):
-        end_s = slot.start_s + kept_s
-        if end_s <= now_s:
-            break
-        held = counted[bisect_left(starts_s, end_s)] - counted[first]
-        if isinstance(slot, DistinctSlot):
-            held = sum_at(slots, rolling, end_s - 1)
-        if held >= limit:
-            return end_s
-    return now_s
+    ends_s = (slot.start_s + rolling.period_s + rolling.slot_s for slot in slots)
+    reached = (end_s for end_s in ends_s if end_s > now_s and sum_at(slots, rolling, end_s - 1) >= limit)
+    return max(reached, default=now_s)
 
 
 def _largest(slots: Slots, rolling: Rolling, ends_s: Iterable[int]) -> int:
