@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter
@@ -49,7 +49,6 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.identity import NameDigest
-from gatekeeper.model import Change
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +59,7 @@ UPKEEP_STATEMENT_MS = 60_000
 class Observer(LoopObserver, JobObserver, Protocol):
     """Receives the events of the loop and of the jobs."""
 
-    def locks_ended(self, changes: Sequence[Change]) -> None: ...
-
-    def notices_raised(self, notices: Sequence[Notice]) -> None: ...
+    def judged(self, judged: Judged) -> None: ...
 
 
 @contextmanager
@@ -246,7 +243,7 @@ def _warden(settings: Settings, health: Observer) -> JobRunner:
         settings,
         engine,
         upkeep,
-        lock_jobs(upkeep, health.locks_ended, health.notices_raised),
+        lock_jobs(upkeep, health.judged),
         health,
     )
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from analyzer.core.judging.earned_notices import LOG_LINE
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Gap, Partition
@@ -42,9 +41,9 @@ from analyzer.errors import (
     StoreAway,
 )
 from analyzer.jobs.job_runner import JobRunner, JobThread
+from analyzer.judgement_log import log_judged
 from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.sources import CombinedSource, Source
-from gatekeeper.model import Set
 
 log = logging.getLogger(__name__)
 
@@ -283,16 +282,8 @@ class Daemon:
         return pause_s * self.random.uniform(0.5, 1.0)
 
     def log_flush(self, result: FlushResult) -> None:
-        """Logs new locks, and at most once a minute rejected records and callers in overflow."""
-        for change in result.changes:
-            if isinstance(change, Set):
-                lock = change.lock
-                log.info(
-                    "locked %s until %s: %s by %s: %s",
-                    lock.key, lock.until, lock.action, lock.policy, lock.detail,
-                )  # fmt: skip
-        for notice in result.notices:
-            log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
+        """Logs what was judged, and at most once a minute rejected records and callers in overflow."""
+        log_judged(result.judged)
         counted = result.counted
         overflow = sum(progress.overflow for progress in counted.parts)
         if overflow:

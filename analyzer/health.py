@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Lag, Partition
 from analyzer.metrics import Metrics
 from analyzer.pipeline import FlushResult
-from gatekeeper.model import Change
 
 # One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
 LOOP_MAX_S = 30.0
@@ -64,10 +63,8 @@ class Health:
         """Records a committed transaction and wakes the waiting gates if it changed a lock."""
         self.lags = result.lags
         self.flush_committed_s = self.uptime_s()
-        self.metrics.record_flush(result.counted, result.changes, result.seconds, result.disbelieved)
-        self.metrics.record_notices(result.notices)
-        if result.changes:
-            self.on_feed_change()
+        self.metrics.record_flush(result.counted, result.seconds, result.disbelieved)
+        self.judged(result.judged)
 
     def partition_lost(self) -> None:
         """Records that another analyzer has stored what this one counted."""
@@ -89,15 +86,11 @@ class Health:
 
     # Events, reported by the threads of the jobs (`analyzer.jobs`)
 
-    def locks_ended(self, changes: Sequence[Change]) -> None:
-        """Records the locks that the warden ended and wakes the waiting gates if there were any."""
-        self.metrics.record_lock_changes(changes)
-        if changes:
+    def judged(self, judged: Judged) -> None:
+        """Records locks that were set and cleared, and notices; wakes the waiting gates if a lock changed."""
+        self.metrics.record_judged(judged)
+        if judged.changes:
             self.on_feed_change()
-
-    def notices_raised(self, notices: Sequence[Notice]) -> None:
-        """Records the notices of totals that the warden judged."""
-        self.metrics.record_notices(notices)
 
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""

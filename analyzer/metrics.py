@@ -9,7 +9,7 @@ No metric has a label for the caller: there may be millions of callers, and each
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import prometheus_client as prometheus
@@ -18,9 +18,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
-from gatekeeper.model import Change, Set
+from gatekeeper.model import Set
 
 NOTHING: Mapping[str, int] = {}
 PATH_LABELS = ("topic", "name")  # which may be those of followed files
@@ -184,11 +184,10 @@ class Metrics:
     def record_flush(
         self,
         counted: DrainedCounts,
-        changes: Sequence[Change],
         seconds: float,
         disbelieved: Mapping[str, int] = NOTHING,
     ) -> None:
-        """Counts a committed transaction: its records, its lock changes, and how long it took.
+        """Counts a committed transaction: its records, and how long it took.
 
         `disbelieved` has the requests that count against their records' verdict, by source.
         """
@@ -204,16 +203,12 @@ class Metrics:
         rejected = Counter((record.part.source, record.reason) for record in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
-        self.record_lock_changes(changes)
 
-    def record_notices(self, notices: Sequence[Notice]) -> None:
-        """Counts notices that were raised."""
-        for notice in notices:
+    def record_judged(self, judged: Judged) -> None:
+        """Counts locks that were set, extended or cleared, and notices that were raised."""
+        for notice in judged.notices:
             self._notices.labels(notice.at.policy).inc()
-
-    def record_lock_changes(self, changes: Sequence[Change]) -> None:
-        """Counts locks that were set, extended or cleared."""
-        for change in changes:
+        for change in judged.changes:
             policy, kind = (
                 (change.lock.policy, "set") if isinstance(change, Set) else (change.at.policy, "clear")
             )

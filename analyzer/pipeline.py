@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
@@ -40,7 +40,6 @@ from analyzer.core.model import (
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.sources import Source
-from gatekeeper.model import Change
 
 SHOWN_BYTES = 120  # of a record in a message
 # While a flush is in flight the loop waits for records no longer than this before it looks whether the
@@ -72,8 +71,8 @@ class FlushTransaction(Protocol):
         Raises PlanChanged when the plan that it was proposed to is not in force any more.
         """
 
-    def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Sequence[Change]:
-        """Stores what was counted, judges it and publishes the locks that change; returns the changes."""
+    def apply(self, plan: Plan, version: int, counted: DrainedCounts, now: datetime) -> Judged:
+        """Stores what was counted, judges it and publishes the locks that change; returns what was judged."""
 
     @property
     def disbelieved(self) -> Mapping[str, int]:
@@ -81,10 +80,6 @@ class FlushTransaction(Protocol):
 
         No lock supports their verdict.
         """
-
-    @property
-    def notices(self) -> Sequence[Notice]:
-        """The notices that `apply` raised."""
 
 
 class Store(Protocol):
@@ -112,11 +107,10 @@ class FlushResult(NamedTuple):
 
     counted: DrainedCounts
     lags: Mapping[Partition, Lag]
-    changes: Sequence[Change]
+    judged: Judged
     seconds: float
     in_force: Agreement | None = None  # the proposal that came in force with this transaction
     disbelieved: Mapping[str, int] = {}  # see `FlushTransaction`
-    notices: Sequence[Notice] = ()
 
 
 class FlushExecutor(Protocol):
@@ -262,10 +256,10 @@ class Pipeline:
                     version, in_force = agreement.version, None
                     now = transaction.check_plan(agreement.in_force, version)
                 plan = agreement.in_force if in_force is None else in_force.plan
-                changes = transaction.apply(plan, version, counted, now)
-                disbelieved, notices = transaction.disbelieved, transaction.notices
+                judged = transaction.apply(plan, version, counted, now)
+                disbelieved = transaction.disbelieved
             seconds = self.uptime_s() - began_s
-            return FlushResult(counted, lags, changes, seconds, in_force, disbelieved, notices)
+            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved)
 
         self.in_flight = self.executor.submit(store)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import Counter, DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import SourceMapping
@@ -56,10 +57,17 @@ class RejectRetry:
         self._differing = differing
         self._new_counter = new_counter
 
-    def run(self, wanted: RejectFilter, who: str, why: str) -> Iterator[RetryOutcome]:
+    def run(
+        self,
+        wanted: RejectFilter,
+        who: str,
+        why: str,
+        report: Callable[[Judged], None] = lambda _: None,
+    ) -> Iterator[RetryOutcome]:
         """Yields the outcome of each wanted record, by partition and offset, as transactions commit.
 
-        Raises PlanMismatch, StoreAway; what was yielded before that is stored.
+        What was judged in each of them is passed to `report`. Raises PlanMismatch, StoreAway; what was
+        yielded before that is stored.
         """
         parts = self._rejects.partitions(wanted)
         if differing := sorted({part.source for part in parts} & set(self._differing)):
@@ -69,7 +77,11 @@ class RejectRetry:
             )
         for part in parts:
             after = -1
-            while outcomes := self._retry(part, wanted, after, who, why):
+            while True:
+                outcomes, judged = self._retry(part, wanted, after, who, why)
+                if not outcomes:
+                    break
+                report(judged)
                 yield from outcomes
                 after = outcomes[-1].record.offset
 
@@ -79,13 +91,12 @@ class RejectRetry:
 
     def _retry(
         self, part: Partition, wanted: RejectFilter, after: int, who: str, why: str
-    ) -> list[RetryOutcome]:
+    ) -> tuple[list[RetryOutcome], Judged]:
         with self._rejects.retrying(part, self._plan) as transaction:
             counted, outcomes = self._count(transaction.rejected(wanted, after, AT_ONCE))
             readable = [outcome.record for outcome in outcomes if not outcome.why]
-            if readable:
-                transaction.count(readable, counted, who, why)
-            return outcomes
+            judged = transaction.count(readable, counted, who, why) if readable else NOTHING
+            return outcomes, judged
 
     def _count(self, records: Sequence[RejectedRecord]) -> tuple[DrainedCounts, list[RetryOutcome]]:
         """Counts the records of one partition; returns the counts, and the outcome of each record."""

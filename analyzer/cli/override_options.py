@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analyzer.cli.exit_codes import FOUND, usage_error
+from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import parse_length_ms, parse_time, require_name
 from analyzer.cli.output import say
 
@@ -86,10 +87,14 @@ def end_ms(until: str | None, length: str | None) -> int | None:
     return None if end is None else end * 1000
 
 
-def begin_ms(text: str | None) -> int | None:
-    """The begin in milliseconds, None for now."""
-    begin = parse_time(text)
-    return None if begin is None else begin * 1000
+def period_ms(from_: str | None, until: str | None, length: str | None) -> tuple[int | None, int | None]:
+    """The begin, None for now, and the end, None for none. Exits with 2 if it ends before it begins."""
+    begin, ends = parse_time(from_), end_ms(until, length)
+    begins = None if begin is None else begin * 1000
+    if begins is not None and ends is not None and ends <= begins:
+        option = f"--until {until}" if length is None else f"--for {length}, counted from now,"
+        raise usage_error(f"{option} is not later than --from {from_}: write a later end")
+    return begins, ends
 
 
 def policy_of(engine: sa.Engine, name: str | None) -> Policy:
@@ -168,9 +173,10 @@ def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: boo
     from analyzer.store.operations.caller_changes import add_override, in_words
     from analyzer.store.transaction.lock_feed import new_mark
 
-    stored, changes = add_override(engine, asked, operator_name(), why, new_mark)
-    sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {describe_changes(changes)}"
-    outcome(sentence, fields_of(stored) | count_changes(changes), as_json=as_json)
+    stored, judged = add_override(engine, asked, operator_name(), why, new_mark)
+    done = JudgedChanges(judged)
+    sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {done.sentence}"
+    outcome(sentence, fields_of(stored) | done.fields, as_json=as_json)
 
 
 def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: str, *, as_json: bool) -> None:
@@ -184,21 +190,7 @@ def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: s
     if ended is None:
         say(f"none with the id {id_} is in force or planned: the list shows the ids", err=True)
         raise typer.Exit(FOUND)
-    stored, changes = ended
-    sentence = f"ended: {in_words(stored)}; {describe_changes(changes)}"
-    outcome(sentence, fields_of(stored) | {"state": "ended"} | count_changes(changes), as_json=as_json)
-
-
-def describe_changes(changes: Iterable[Any]) -> str:
-    """Returns how many locks a command has set and cleared."""
-    counted = count_changes(changes)
-    return f"{counted['locked']} locked, {counted['freed']} freed"
-
-
-def count_changes(changes: Iterable[Any]) -> dict[str, int]:
-    """Returns how many locks a command has set and cleared, as fields."""
-    from gatekeeper.model import Set
-
-    listed = list(changes)
-    locked = sum(isinstance(change, Set) for change in listed)
-    return {"locked": locked, "freed": len(listed) - locked}
+    stored, judged = ended
+    done = JudgedChanges(judged)
+    sentence = f"ended: {in_words(stored)}; {done.sentence}"
+    outcome(sentence, fields_of(stored) | {"state": "ended"} | done.fields, as_json=as_json)

@@ -7,16 +7,13 @@ that, so a late or missing warden refuses no caller.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.earned_notices import LOG_LINE, Notice
+from analyzer.core.judging.judge import Judged, JudgedRows
 from analyzer.jobs.job_runner import Job
-from gatekeeper.model import Change, Set
-
-log = logging.getLogger(__name__)
+from analyzer.judgement_log import log_judged
 
 LEASE = "warden"
 LOCKS_EVERY_S = 1.0
@@ -25,17 +22,17 @@ LOCKS_EVERY_S = 1.0
 class Upkeep(Protocol):
     """The statements of the jobs. Each call is bounded and may be repeated; each raises StoreAway."""
 
-    def end_locks(self) -> Sequence[Change]:
-        """Ends locks that are due and returns the changes, up to a bound."""
+    def end_locks(self) -> JudgedRows:
+        """Ends locks that are due, up to a bound, and extends those that last; counts those that ended."""
 
-    def judge_waiting(self) -> tuple[int, Sequence[Change], Sequence[Notice]]:
-        """Judges totals that had to wait; returns how many, the locks set and the notices raised."""
+    def judge_waiting(self) -> JudgedRows:
+        """Judges totals that had to wait, up to a bound."""
 
-    def change_overrides(self) -> tuple[int, Sequence[Change]]:
-        """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
+    def change_overrides(self) -> JudgedRows:
+        """Begins and ends overrides, up to a bound, and judges their series."""
 
-    def refill_totals(self) -> tuple[int, Sequence[Change], Sequence[Notice]]:
-        """Completes totals of callers whose windows have changed; returns as `judge_waiting` does."""
+    def refill_totals(self) -> JudgedRows:
+        """Completes and judges totals of callers whose windows have changed, up to a bound."""
 
     def empty_slots(self) -> int:
         """Empties the slots of the next generation; returns 1 if there were any, else 0."""
@@ -43,8 +40,8 @@ class Upkeep(Protocol):
     def prune(self) -> int:
         """Deletes expired rows and returns how many, up to a bound."""
 
-    def continue_activation(self) -> int:
-        """Brings totals and locks nearer to agreement with the plan; returns the rows read, up to a bound."""
+    def continue_activation(self) -> JudgedRows:
+        """Brings totals and locks nearer to agreement with the plan, up to a bound of rows that it reads."""
 
     def move_old(self) -> int:
         """Moves rows of an earlier version into the buckets and returns how many, up to a bound."""
@@ -74,43 +71,24 @@ class Retention(NamedTuple):
     fold_requests: int = 5
 
 
-def lock_jobs(
-    upkeep: Upkeep,
-    report: Callable[[Sequence[Change]], None],
-    report_notices: Callable[[Sequence[Notice]], None] = lambda _: None,
-) -> list[Job]:
-    """Returns the jobs whose delay is seen at gates; changes of locks are passed to `report`."""
+def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
+    """Returns the jobs whose delay is seen at gates; what they judge is logged, and passed to `report`."""
 
-    def end_locks() -> int:
-        changes = upkeep.end_locks()
-        report(changes)
-        for change in changes:
-            who, policy = change.at.key or "everyone", change.at.policy
-            if isinstance(change, Set):
-                log.info("the lock of %s by %s lasts until %s", who, policy, change.lock.until)
-            else:
-                log.info("unlocked %s: its lock by %s has ended", who, policy)
-        return sum(not isinstance(change, Set) for change in changes)
+    def job(name: str, step: Callable[[], JudgedRows]) -> Job:
+        def run() -> int:
+            done = step()
+            report(done.judged)
+            log_judged(done.judged, done.cause)
+            return done.rows
 
-    def judged(step: Callable[[], tuple[int, Sequence[Change], Sequence[Notice]]]) -> int:
-        number, changes, notices = step()
-        report(changes)
-        report_notices(notices)
-        for notice in notices:
-            log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
-        return number
-
-    def change_overrides() -> int:
-        number, changes = upkeep.change_overrides()
-        report(changes)
-        return number
+        return Job(name, run, LOCKS_EVERY_S)
 
     return [
-        Job("end-locks", end_locks, LOCKS_EVERY_S),
-        Job("judge-waiting", lambda: judged(upkeep.judge_waiting), LOCKS_EVERY_S),
-        Job("change-overrides", change_overrides, LOCKS_EVERY_S),
-        Job("refill-totals", lambda: judged(upkeep.refill_totals), LOCKS_EVERY_S),
-        Job("activation", upkeep.continue_activation, LOCKS_EVERY_S),
+        job("end-locks", upkeep.end_locks),
+        job("judge-waiting", upkeep.judge_waiting),
+        job("change-overrides", upkeep.change_overrides),
+        job("refill-totals", upkeep.refill_totals),
+        job("activation", upkeep.continue_activation),
     ]
 
 

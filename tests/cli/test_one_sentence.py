@@ -58,9 +58,9 @@ def test_the_list_the_log_and_the_refusal_say_what_the_judgement_said(
     counted = DrainedCounts([], tables_of([row]), [], slots=tables_of(slots))
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, version)
-        changes = tx.apply(by_plan, version, counted, now)
-    with caplog.at_level(logging.INFO, "analyzer.daemon"):
-        Daemon.log_flush(cast(Daemon, SimpleNamespace()), FlushResult(counted, {}, changes, 0.0))
+        judged = tx.apply(by_plan, version, counted, now)
+    with caplog.at_level(logging.INFO, "analyzer.judgement_log"):
+        Daemon.log_flush(cast(Daemon, SimpleNamespace()), FlushResult(counted, {}, judged, 0.0))
     assert caplog.messages[-1].endswith(f": deny by p: {sentence}")
     (listed,) = map(json.loads, gatelock("locks", "list", "--json").output.splitlines())
     assert listed["detail"] == sentence

@@ -119,8 +119,8 @@ class Orders:
         """Judges what waits for the warden; returns the name of each judgement that changed a lock."""
         upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
         committed = []
-        while (judged := upkeep.judge_waiting()).waited:
-            committed += [LATER] if judged.changes else []
+        while judged := upkeep.judge_waiting():
+            committed += [LATER] if judged.judged.changes else []
         self._world.changed(self._world.tables)
         return committed
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from analyzer.core.judging.caller_limits import Subject
+from analyzer.store.operations.caller_changes import OverrideRequest, add_override
 from analyzer.store.transaction.analyzers import apply_file, plan_in_force
-from tests.interleavings.actors import TransactionFunction, Transactions
+from tests.interleavings.actors import Actor, TransactionFunction, Transactions
 from tests.interleavings.orders import Orders
-from tests.interleavings.worlds import PLAN, World
+from tests.interleavings.transactions import counting, upkeep_of
+from tests.interleavings.worlds import ACME, NEW_PLAN, PARTS, PLAN, World, requests
 from tests.store.simulated_analyzers import MAPPING
 
 
@@ -48,3 +51,31 @@ def test_a_file_that_is_applied_keeps_what_another_one_has_just_added(
     plan = plan_in_force(world.engine)
     assert plan is not None
     assert sorted(plan.sources) == ["shop", "web"]
+
+
+def set_hourly_limit(actor: Actor) -> object:
+    """An operator gives acme, which has 30 requests in this hour, an hourly limit of 35 instead of 40."""
+    asked = OverrideRequest("limit", Subject("caller", ACME), "hourly", 35)
+    return add_override(actor.engine, asked, "operator", "", actor.mark)
+
+
+def end_activation(actor: Actor) -> None:
+    while upkeep_of(actor).continue_activation():
+        pass
+
+
+@pytest.mark.parametrize("world", ["filling_begun"], indirect=True)
+@pytest.mark.parametrize("is_filled_first", [True, False])
+def test_a_limit_that_is_lowered_while_a_sum_is_filled_holds_from_then_on(
+    transactions: Transactions, world: World, is_filled_first: bool
+) -> None:
+    """The total of the new sum had its `next` by the limit of before, also when it was filled."""
+    more = {
+        "lower": set_hourly_limit,
+        "end-activation": end_activation,
+        "flush-few": counting(PARTS[0], requests(ACME, 6), by=(3, NEW_PLAN)),
+        "flush-none": counting(PARTS[1], by=(3, NEW_PLAN)),
+    }
+    orders = Orders(transactions, world, ["lower", "end-activation", "flush-few", "flush-none"], more)
+    last = ["end-activation", "flush-few"] if is_filled_first else ["flush-few", "end-activation"]
+    orders.run(("lower", None), *((name, None) for name in (*last, "flush-none")))

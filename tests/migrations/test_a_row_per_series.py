@@ -168,10 +168,10 @@ def test_a_new_policy_waits_until_all_rows_are_moved(
     store, upkeep = SqlStore(old, "here"), SqlUpkeep(old, "here", str)
     monthly = plan_of(["caller+resource"], [SLOWEST], [DAILY, Quota("monthly", 8, Calendar("month"))])
     store.activate(monthly)
-    assert upkeep.continue_activation() == 0
+    assert not upkeep.continue_activation()
     assert locked(old) == {}
     while upkeep.move_old():
-        assert upkeep.continue_activation() == 0 or not upkeep.move_old()
+        assert not upkeep.continue_activation() or not upkeep.move_old()
     while upkeep.continue_activation():
         pass
     assert set(locked(old)) == {("user:5", "monthly"), ("user:6", "monthly")}

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
+from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
@@ -70,16 +70,12 @@ class MemoryStore:
     def disbelieved(self) -> Mapping[str, int]:
         return {}
 
-    @property
-    def notices(self) -> Sequence[Any]:
-        return ()
-
     def check_plan(self, _plan: Plan, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
-    def apply(self, _plan: Plan, _version: int, counted: DrainedCounts, _now: datetime) -> Sequence[Any]:
+    def apply(self, _plan: Plan, _version: int, counted: DrainedCounts, _now: datetime) -> Judged:
         self.counted += sum(row.value for row in counted.rows)
-        return ()
+        return NOTHING
 
 
 class ScriptedSource:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import CounterState, Lag, Partition, Records
@@ -58,15 +59,11 @@ class NullStore:
     def disbelieved(self) -> Mapping[str, int]:
         return {}
 
-    @property
-    def notices(self) -> Sequence[Any]:
-        return ()
-
     def check_plan(self, _plan: Any, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
-    def apply(self, *_: Any) -> Sequence[Any]:
-        return ()
+    def apply(self, *_: Any) -> Judged:
+        return NOTHING
 
 
 @pytest.mark.parametrize(

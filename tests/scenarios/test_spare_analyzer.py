@@ -39,7 +39,7 @@ def test_a_spare_analyzer_reports_its_jobs_as_recovered_only_when_the_database_i
     nothing = ImportedFiles([], "log", store)
     pipeline = Pipeline(nothing, counter_for(Plan()), store, agreement, clock.uptime_s)
     health = Health(Metrics("test"), clock.uptime_s)
-    runner = runner_of(lock_jobs(upkeep, health.locks_ended), upkeep, engine, clock.uptime_s, health)
+    runner = runner_of(lock_jobs(upkeep, health.judged), upkeep, engine, clock.uptime_s, health)
     gaps = SqlGaps(engine, "here")
     daemon = Daemon(pipeline, lambda: agreement, counter_for, health, Random(7), gaps, [runner])
     daemon.run_jobs_once()

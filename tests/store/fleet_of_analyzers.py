@@ -15,6 +15,7 @@ from analyzer.core.judging.policies import Quota
 from analyzer.core.model import Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
+from analyzer.jobs.upkeep_jobs import lock_jobs
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.schema import analyzers, offsets, stretches
@@ -172,7 +173,8 @@ class Fleet:
 
     def end_activation(self) -> None:
         upkeep = SqlUpkeep(self.engine, "warden", lambda: "mark")
-        while upkeep.continue_activation():
+        jobs = {job.name: job for job in lock_jobs(upkeep, lambda _: None)}
+        while jobs["activation"].step():
             pass
 
     def pass_minutes(self, name: str, minutes: float = 2.0) -> None:

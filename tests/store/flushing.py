@@ -62,7 +62,7 @@ def flush(
     version = store.active_plan()[0] if version is None else version
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, version)
-        return tx.apply(by_plan, version, counts(sorted(rows)), now)
+        return list(tx.apply(by_plan, version, counts(sorted(rows)), now).changes)
 
 
 def publish(tx: SqlFlush, changes: Sequence[Change]) -> None:

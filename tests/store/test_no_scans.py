@@ -206,7 +206,7 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     flush_twice(engine)
     SqlStore(engine, "here").activate(plan_of([], METERS, [DAILY, MONTHLY, BY_RESOURCE]))
     upkeep = SqlUpkeep(engine, "here", str)
-    steps: list[Callable[[], int]] = [
+    steps: list[Callable[[], object]] = [
         upkeep.continue_activation,
         upkeep.prune,
         upkeep.move_old,
@@ -358,7 +358,7 @@ def judge_everything(engine: sa.Engine) -> None:
         with store.transaction() as tx:
             now = tx.check_plan(plan, version)
             tx.apply(plan, version, DrainedCounts([], tables_of(rows), [], slots=tables_of(slots)), now)
-    assert upkeep.judge_waiting().waited == 3, "the shares are not compared"
+    assert upkeep.judge_waiting().rows == 3, "the shares are not compared"
     set_callers(engine, {"user:1": Profile("pro", anchor="2026-01-31")}, "operator", "", str)
     while upkeep.refill_totals().rows:
         pass

@@ -359,9 +359,9 @@ def test_each_lock_that_a_plan_sets_or_lifts_is_logged(
     caplog.set_level(logging.INFO)
     fleet.count(fleet.start("web-1", limit(500)), "ann", 3)
     fleet.count(fleet.start("web-1", limit(2)), "bob", 1)
-    assert "plan 2 locks api_key:ann until" in caplog.text
+    assert "plan 2: locked api_key:ann from" in caplog.text
     fleet.count(fleet.start("web-1", limit(500)), "bob", 1)
-    assert "plan 3 lifts the lock of api_key:ann by policy daily" in caplog.text
+    assert "plan 3: unlocked api_key:ann: its lock by daily has ended" in caplog.text
 
 
 def test_a_meter_of_another_meaning_is_judged_from_then_on(fleet: Fleet) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Partition
 from analyzer.pipeline import FlushResult
-from gatekeeper.model import Change
 
 
 class SilentObserver:
@@ -19,6 +18,4 @@ class SilentObserver:
     def dependency_failed(self, dependency: str, error: str) -> None: ...
     def dependency_recovered(self, dependency: str) -> None: ...
     def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None: ...
-    def locks_ended(self, changes: Sequence[Change]) -> None: ...
-
-    def notices_raised(self, notices: Sequence[Notice]) -> None: ...
+    def judged(self, judged: Judged) -> None: ...

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer import metrics as metrics_module
 from analyzer.core.judging.earned_notices import Notice, NoticeKey
+from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
 from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
@@ -97,12 +98,12 @@ class World:
                     [Rejected(PART, 3, "bad-json", b"{"), Rejected(PART, 4, "bad-json", b"{")],
                 ),
                 lags={PART: Lag(7, 1.5), OTHER: Lag(0, 0.0)} if lags is None else lags,
-                changes=[Set(A_LOCK)],
+                judged=Judged([Set(A_LOCK)]),
                 seconds=seconds,
                 disbelieved={"calls": 3},
             )
         )
-        self.health.locks_ended([Clear(A_LOCK.at)])
+        self.health.judged(Judged([Clear(A_LOCK.at)]))
 
 
 def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
@@ -520,7 +521,7 @@ def test_without_a_token_metrics_have_no_paths(world: World) -> None:
         FlushResult(
             DrainedCounts([PartitionProgress(part, 0, 10, seen=10, counted=10, renamed=3)], [], []),
             lags={part: Lag(7, 1.5)},
-            changes=[],
+            judged=NOTHING,
             seconds=0.004,
         )
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors, usage_error
+from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database
 from analyzer.cli.output import say
 from analyzer.cli.override_options import (
@@ -17,8 +18,6 @@ from analyzer.cli.override_options import (
     PolicyOption,
     add_one,
     amount_of,
-    count_changes,
-    describe_changes,
     end_ms,
     policy_of,
     require_caller,
@@ -121,11 +120,11 @@ def set_(
         from analyzer.store.transaction.lock_feed import new_mark
 
         profiles = {name: checked(Profile(**given), name)}
-        changes = set_callers(engine, profiles, operator_name(), reason, new_mark, list(given))
+        done = JudgedChanges(set_callers(engine, profiles, operator_name(), reason, new_mark, list(given)))
         profile, _ = profile_of(engine, name)
         outcome(
-            f"{name}: {describe(profile)}; {describe_changes(changes)}",
-            {"caller": name, **profile._asdict(), **count_changes(changes)},
+            f"{name}: {describe(profile)}; {done.sentence}",
+            {"caller": name, **profile._asdict(), **done.fields},
             as_json=json,
         )
 
@@ -154,13 +153,13 @@ def import_(
         from analyzer.store.transaction.lock_feed import new_mark
 
         fields, found = read_file(file)
-        names, counted = sorted(found), {"locked": 0, "freed": 0}
+        names, done = sorted(found), JudgedChanges()
         for first in range(0, len(names), CALLERS_MAX):
             chunk = {name: found[name] for name in names[first : first + CALLERS_MAX]}
-            changes = count_changes(set_callers(engine, chunk, operator_name(), reason, new_mark, fields))
-            counted = {key: counted[key] + changes[key] for key in counted}
-        sentence = f"{len(names)} callers set; {counted['locked']} locked, {counted['freed']} freed"
-        outcome(sentence, {"callers": len(names), **counted}, as_json=json)
+            done.add(set_callers(engine, chunk, operator_name(), reason, new_mark, fields))
+        outcome(
+            f"{len(names)} callers set; {done.sentence}", {"callers": len(names), **done.fields}, as_json=json
+        )
 
 
 @app.command("grant")

@@ -16,9 +16,8 @@ from analyzer.cli.override_options import (
     FromOption,
     TenantOption,
     add_one,
-    begin_ms,
-    end_ms,
     end_one,
+    period_ms,
     show_overrides,
     subject_of,
 )
@@ -57,7 +56,7 @@ def add(
     Example: gatelock exempt add --address 10.0.0.0/8 --reason "our probes"
     """
     subject, why = subject_of(caller, tenant, address or ""), require_reason(reason)
-    begins, ends = begin_ms(from_), end_ms(until, for_)
+    begins, ends = period_ms(from_, until, for_)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 

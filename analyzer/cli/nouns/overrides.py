@@ -18,9 +18,8 @@ from analyzer.cli.override_options import (
     TenantOption,
     add_one,
     amount_of,
-    begin_ms,
-    end_ms,
     end_one,
+    period_ms,
     policy_of,
     show_overrides,
     subject_of,
@@ -61,7 +60,7 @@ def add(
     Example: gatelock overrides add --caller user:ann --limit 9_000 --reason QA
     """
     subject, why = subject_of(caller, tenant), require_reason(reason)
-    begins, ends = begin_ms(from_), end_ms(until, for_)
+    begins, ends = period_ms(from_, until, for_)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
 from analyzer.cli.output import say
 
@@ -87,7 +88,8 @@ def apply(
             from analyzer.cli.output import json_lines
 
             is_changed = bool(done.differences) and not dry_run
-            json_lines([{"plan": done.version, "differences": list(done.differences), "changed": is_changed}])
+            fields = {"plan": done.version, "differences": list(done.differences), "changed": is_changed}
+            json_lines([fields | JudgedChanges(done.judged).fields])
             return
         for line in done.differences:
             say(line)
@@ -96,7 +98,7 @@ def apply(
         elif dry_run:
             say("nothing was changed; without --dry-run, these differences come in force")
         else:
-            say(f"in force as plan {done.version}")
+            say(f"in force as plan {done.version}; {JudgedChanges(done.judged).sentence}")
 
 
 def _fields(policy: Policy, what: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
@@ -228,13 +229,14 @@ def retry(
             from analyzer.cli.operator import operator_name
             from analyzer.cli.output import json_lines
 
-            outcomes = build_retry(settings, engine).run(selection, operator_name(), correction)
+            done = JudgedChanges()
+            outcomes = build_retry(settings, engine).run(selection, operator_name(), correction, done.add)
             left = Tally(why_left for _, why_left in outcomes)
             counted = left.pop("", 0)
         if json:
-            json_lines([{"counted": counted, "left": left}])
+            json_lines([{"counted": counted, "left": left, **done.fields}])
         else:
-            say(f"{counted:,} counted, {left.total():,} left")
+            say(f"{counted:,} counted, {left.total():,} left; {done.sentence}")
             for why_left, number in sorted(left.items()):
                 say(f"  {number:,}: {why_left}")
         if left:

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,12 @@ from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
-    from analyzer.core.judging.earned_notices import Notice
+    from analyzer.core.judging.judge import Judged
     from analyzer.core.model import Gap, Partition, Rejected
     from analyzer.core.records.mapping import SourceMapping
     from analyzer.daemon import Daemon
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import FlushResult
-    from gatekeeper.model import Change
 
 ONE_CALLER_MIN = 1_000  # records of one caller, and of no other, from which the mapping may be wrong
 RECORDS_LOOKED_AT = 20  # for each reason, until one shows what it has instead
@@ -82,11 +81,8 @@ class ImportProgress:
         """The share of the records that were rejected, from 0 to 1."""
         return self.rejected.total() / self.stored["seen"] if self.stored["seen"] else 0.0
 
-    def notices_raised(self, _notices: Sequence[Notice]) -> None:
-        """Ignored: the log names them."""
-
-    def locks_ended(self, _changes: Sequence[Change]) -> None:
-        """Ignored: locks that end are not a result of the import."""
+    def judged(self, _judged: Judged) -> None:
+        """Ignored: the log names what the warden judges."""
 
     def dependency_failed(self, _dependency: str, sentence: str) -> None:
         self.failures += 1

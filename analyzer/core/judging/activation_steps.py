@@ -70,6 +70,22 @@ def steps_of(text: str) -> tuple[Step, ...]:
     return _decoder.decode(text) if text else ()
 
 
+def steps_with(unfinished: Sequence[Step], added: Sequence[Step]) -> list[Step]:
+    """Returns the steps that are left, and those of `added` that none of these does, because it has begun.
+
+    So the list stays short, however fast limits change.
+    """
+    return [*unfinished, *(step for step in added if not any(_does(one, step) for one in unfinished))]
+
+
+def _does(step: Step, other: Step) -> bool:
+    """Whether a step has not begun, and does all that another one would."""
+    if isinstance(step, FillStep) or isinstance(other, FillStep):
+        return step == other
+    wider = msgspec.structs.replace(other, policies=step.policies)
+    return step == wider and {*other.policies} <= {*step.policies}
+
+
 def stored_text(steps: Sequence[Step]) -> str:
     return msgspec.json.encode(steps).decode() if steps else ""
 
@@ -152,7 +168,8 @@ def first_start_s(sum_: Sum, now_s: int) -> int:
 
 def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
     """Returns the policies whose limits differ for some callers, by the overrides of the two plans."""
-    named = {one.policy for one in {*before.overrides} ^ {*plan.overrides}}
+    old, new = ({one.digest: one.policy for one in of.overrides} for of in (before, plan))
+    named = {(old | new)[digest] for digest in old.keys() ^ new.keys()}
     return {policy.name for policy in plan.policies if policy.name in named or "" in named}
 
 
@@ -177,7 +194,7 @@ def steps_to_judge_again(
         lasting = set() if clock_was_ahead else {name for name in names if _has_lasting_locks(plan, name)}
         cleared = tuple(name for name in names if (name in lasting) is exempt)
         again += [ClearStep(cleared, exempt=exempt)] if cleared else []
-    return [*unfinished, *(step for step in again if step not in unfinished)]
+    return steps_with(unfinished, again)
 
 
 def unready_policies(steps: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[str]:

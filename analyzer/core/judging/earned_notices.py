@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from analyzer.core.judging.totals import NEVER, Sum, TotalKey, order_of
 
-LOG_LINE = "notice about %s by %s: %s"  # series, policy, detail
 WHOLE = 1_000  # thresholds are stored in thousandths of the limit
 
 

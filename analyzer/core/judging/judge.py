@@ -30,6 +30,32 @@ class Judgement(NamedTuple):
     holds: Mapping[LockKey, Hold] = {}  # of series that are over a mark, and not locked yet
 
 
+class Judged(NamedTuple):
+    """Changes of locks that a transaction has published, and notices that are new."""
+
+    changes: Sequence[Change] = ()
+    notices: Sequence[Notice] = ()
+
+    def joined(self, other: Judged) -> Judged:
+        """Returns what two transactions have stored."""
+        return Judged((*self.changes, *other.changes), (*self.notices, *other.notices))
+
+
+NOTHING = Judged()
+
+
+class JudgedRows(NamedTuple):
+    """The result of a step of work that is called again until it finds nothing."""
+
+    rows: int  # judged or read; 0: nothing is left, or it must wait
+    judged: Judged = NOTHING
+    cause: str = ""  # what made it judge, such as "plan 3"; "" if that is the time
+
+    def __bool__(self) -> bool:
+        """Whether it found anything."""
+        return self.rows > 0
+
+
 def judge(
     plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], at: Circumstances
 ) -> Judgement:
@@ -98,34 +124,19 @@ def _first(one: Wait, other: Wait) -> Wait:
 
 
 def judge_policies(
-    plan: Plan,
-    policies: Collection[str],
-    standings: Iterable[Standing],
-    locks: Mapping[LockKey, Lock],
-    at: Circumstances,
-) -> list[Change]:
-    """Returns the changes that make all locks of `policies` agree with a plan that changed these policies.
+    plan: Plan, policies: Collection[str], standings: Iterable[Standing], at: Circumstances
+) -> list[Set]:
+    """Returns the locks that totals have earned by `policies`, those that are there already among them.
 
-    `standings` are all totals that have reached one of their thresholds, `locks` all present locks of these
-    policies. Each lock that is earned is written again, because it carries the policy's settings.
+    For policies that a plan has changed: each of their locks is written again, because it carries the
+    policy's settings.
     """
-    wanted = [
-        lock
+    return [
+        Set(lock)
         for policy, standing in _pairs(plan, standings, at.limits)
         if policy.name in policies
         and isinstance(lock := kind_of(policy).judge(policy, standing, None, at), Lock)
     ]
-    keep = {lock.at for lock in wanted}
-    cleared: list[Change] = [Clear(key) for key in locks if key not in keep]
-    return cleared + [Set(lock) for lock in wanted]
-
-
-class ChangedJudgement(NamedTuple):
-    """Changes that make locks agree with limits that have changed."""
-
-    changes: Sequence[Change]
-    waiting: Mapping[TotalKey, Wait]  # totals that must be judged again, and when at the latest
-    notices: Sequence[Notice] = ()  # those raised before among them
 
 
 def judge_changed(
@@ -134,7 +145,7 @@ def judge_changed(
     standings: Sequence[Standing],
     locks: Mapping[LockKey, Lock],
     at: Circumstances,
-) -> ChangedJudgement:
+) -> Judgement:
     """Returns what must change after the limits of some series have changed, up or down.
 
     `changed` has pairs of a policy and a key, `standings` all totals of these, `locks` all their locks. A
@@ -160,7 +171,7 @@ def judge_changed(
             case Wait() as wait:
                 waiting[standing.total] = _first(wait, waiting.get(standing.total, wait))
     cleared: list[Change] = [Clear(key) for key in sorted(locks) if key not in stay]
-    return ChangedJudgement(cleared + changes, waiting, notices)
+    return Judgement(cleared + changes, waiting, notices)
 
 
 def _stays(plan: Plan, at: LockKey, limits: OwnPolicies | None) -> bool:

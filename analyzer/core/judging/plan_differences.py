@@ -21,7 +21,7 @@ def differences(before: Plan, after: Plan) -> list[str]:
         *_of_lists("grouping", before.groupings, after.groupings),
         *_of_kind("meter", before.rules["meters"], after.rules["meters"]),
         *_of_kind("policy", _policies(before), _policies(after)),
-        *_of_lists("override", _overrides(before), _overrides(after)),
+        *_of_kind("override", _overrides(before), _overrides(after)),
         *_of_kind(
             "source",
             {name: meaning(mapping) for name, mapping in before.sources.items()},
@@ -34,16 +34,14 @@ def _policies(plan: Plan) -> dict[str, Any]:
     return {policy.name: {"kind": policy.kind} | meaning(policy) for policy in plan.policies}
 
 
-def _overrides(plan: Plan) -> tuple[str, ...]:
-    """Returns the overrides as phrases, each once."""
-    return tuple(
-        dict.fromkeys(
-            f"of {one.subject_kind} {one.subject}: "
-            + ("exempt" if one.kind == "exempt" else f"{one.policy} {one.kind} {one.amount:,}")
-            + f"{_time(' from', one.from_s)}{_time(' until', one.until_s)}"
-            for one in plan.overrides
-        )
-    )
+def _overrides(plan: Plan) -> dict[str, Any]:
+    """Returns the reason of each override, by the override as a phrase."""
+    return {
+        f"of {one.subject_kind} {one.subject}: "
+        + ("exempt" if one.kind == "exempt" else f"{one.policy} {one.kind} {one.amount:,}")
+        + f"{_time(' from', one.from_s)}{_time(' until', one.until_s)}": {"reason": one.reason}
+        for one in plan.overrides
+    }
 
 
 def _time(word: str, at_s: int | None) -> str:

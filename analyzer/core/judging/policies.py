@@ -179,6 +179,11 @@ class StatedOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until_s: int | None = None
     reason: str = ""
 
+    @property
+    def digest(self) -> str:
+        """The digest of all but its reason, by which it is recognised in the next plan."""
+        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, reason=""))).hexdigest()
+
 
 class ComparedLoad(Enforced, frozen=True):
     """The part of policies about noisy neighbours: series whose load the warden compares once it is `floor`.
@@ -223,8 +228,3 @@ class UsualShare(ComparedLoad, frozen=True):
     """
 
     kind: ClassVar[str] = "usual-share"
-
-
-def digest_of(stated: StatedOverride) -> str:
-    """Returns the digest of an override, by which it is recognised in the next plan."""
-    return hashlib.sha256(msgspec.json.encode(stated)).hexdigest()

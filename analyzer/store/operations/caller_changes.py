@@ -6,12 +6,13 @@ Each change is one transaction with its entry in the audit log, and its callers 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
+from analyzer.core.judging.judge import Judged, JudgedRows
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import OverrideKind
 from analyzer.errors import AnalyzerError
@@ -31,7 +32,6 @@ from analyzer.store.transaction.judgement.directory import (
     PROFILE,
     directory_of,
 )
-from gatekeeper.model import Change
 
 OVERRIDES_MAX = 100_000  # that have not ended; each analyzer holds them in memory
 RANGES_MAX = 1_000  # exempt addresses and ranges that have not ended; each address is compared with all
@@ -93,8 +93,8 @@ def set_callers(
     why: str,
     random_mark: Callable[[], str],
     fields: Collection[str] = Profile._fields,
-) -> Sequence[Change]:
-    """Stores the facts about callers, at most CALLERS_MAX, and judges them; returns the changes of locks.
+) -> Judged:
+    """Stores the facts about callers, at most CALLERS_MAX, and judges them.
 
     Of callers that are known already only `fields` change.
 
@@ -115,11 +115,11 @@ def set_callers(
             db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
             record(db, who, "callers set", _about(profiles), why)
 
-        changes = [*change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)]
+        judged = change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
     if {"zone", "anchor"} & {*fields}:
-        while (done := refill(engine, random_mark, profiles)).rows:
-            changes += done.changes
-    return changes
+        while done := refill(engine, random_mark, profiles):
+            judged = judged.joined(done.judged)
+    return judged
 
 
 def _about(profiles: Mapping[str, Profile]) -> str:
@@ -130,8 +130,8 @@ def _about(profiles: Mapping[str, Profile]) -> str:
 
 def add_override(
     engine: sa.Engine, asked: OverrideRequest, who: str, why: str, random_mark: Callable[[], str]
-) -> tuple[StoredOverride, Sequence[Change]]:
-    """Stores an override and judges whom it is for; returns it, and the changes of locks.
+) -> tuple[StoredOverride, Judged]:
+    """Stores an override and judges whom it is for; returns it, and what was judged.
 
     Raises TooManyOverrides, UnknownPolicy, StoreAway, SchemaBehind.
     """
@@ -168,10 +168,10 @@ def end_override(
     who: str,
     why: str,
     random_mark: Callable[[], str],
-) -> tuple[StoredOverride, Sequence[Change]] | None:
+) -> tuple[StoredOverride, Judged] | None:
     """Ends an override of one of these kinds, and judges whom it was for.
 
-    Returns it and the changes of locks; None: there is none that has not ended. Raises StatedByPlan,
+    Returns it and what was judged; None: there is none that has not ended. Raises StatedByPlan,
     StoreAway, SchemaBehind.
     """
     with writing(engine) as db:
@@ -192,14 +192,14 @@ def end_override(
         return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
 
 
-def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> tuple[int, Sequence[Change]]:
-    """Begins and ends overrides whose time has come, up to a bound; returns how many, and changes of locks.
+def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRows:
+    """Begins and ends overrides whose time has come, up to a bound; counts the overrides.
 
     Raises StoreAway, SchemaBehind.
     """
     with reading(engine) as db:
         if db.execute(_due(clock_ms(db)).limit(1)).first() is None:
-            return 0, []
+            return JudgedRows(0)
     with writing(engine) as db:
         plans.block_flushes(db)
         now_ms = clock_ms(db)
@@ -214,9 +214,10 @@ def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> tuple[int, 
                 _move(db, [one.id], IN_FORCE, version, one.until_ms)
 
         if not found:
-            return 0, []
+            return JudgedRows(0)
         subjects, policies = {one.subject for one in found}, {one.policy for one in found}
-        return len(found), change(db, sorted(subjects), policies, write, random_mark)
+        judged = change(db, sorted(subjects), policies, write, random_mark)
+        return JudgedRows(len(found), judged, "overrides that began or ended")
 
 
 def _due(now_ms: int) -> sa.Select[Any]:

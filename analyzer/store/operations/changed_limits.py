@@ -7,30 +7,28 @@ no other transaction can see or correct it yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_of
+from analyzer.core.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_with
 from analyzer.core.judging.caller_limits import Limits, Subject
-from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.judge import judge_changed
+from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Sum, lock_order
 from analyzer.store.database.clock import clock_ms, instant, millis
 from analyzer.store.database.engine import slow_reading, writing
-from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.database.schema import refills as refills_table
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.judgement import directory, postponed, refills, stored_notices
-from analyzer.store.transaction.judgement.activation import Activation, StoredPlan, store_steps
+from analyzer.store.transaction.judgement.activation import Activation, store_steps
 from analyzer.store.transaction.judgement.slots import with_slots
-from analyzer.store.transaction.judgement.sql_judge import Judge, Judged
-from analyzer.store.transaction.judgement.totals import held_of_keys, set_next
-from gatekeeper.model import Change
+from analyzer.store.transaction.judgement.sql_judge import Judge
+from analyzer.store.transaction.judgement.totals import held_of_keys, judge_when_grown, set_next
+from gatekeeper.model import Change, Lock, Set
 
 CALLERS_MAX = 1_000  # changed in one transaction: flushes wait for a fraction of a second
 ROWS_MAX = 20_000  # totals that a change for a tenant or a range reads itself; the warden reads the others
@@ -42,37 +40,38 @@ def change(
     policies: Collection[str],
     write: Callable[[int], None],
     random_mark: Callable[[], str],
-) -> Sequence[Change]:
+) -> Judged:
     """Calls `write` with the next version of the directory, and judges `subjects`, at most CALLERS_MAX.
 
-    `policies` are those that the change is about; "" stands for all. Returns the locks that were set and
-    cleared. Raises SchemaBehind.
+    `policies` are those that the change is about; "" stands for all. Raises SchemaBehind.
     """
     plans.block_flushes(db)
     keys = {subject.name for subject in subjects if subject.kind == "caller"}
     is_wide = len(keys) < len(subjects)
-    row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).first()
-    plan = plans.active(db)[1] if row is not None else Plan()
+    stored = plans.stored(db)
+    plan = Plan() if stored is None else stored.plan
     before = directory.limits_of(db, plan, directory.newest(db), keys)
     version = directory.add_version(db, random_mark(), is_wide=is_wide)
     write(version.version)
-    if row is None:
-        return []
+    if stored is None:
+        return NOTHING
     numbers = catalog.load(db)
-    steps = steps_of(row.pending)
+    steps = stored.steps
     filling = filled_to(steps, numbers.sum_numbers(plan))
     now = instant(clock_ms(db))
     after = directory.limits_of(db, plan, version, keys)
-    judge = Judge(plan, row.version, numbers, now, 0.0, filling, version, after)
+    judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, after)
     if is_wide:
         named = [one.name for one in plan.policies if one.name in policies or "" in policies]
-        activation = Activation(db, StoredPlan(plan, row.version, row.at_ms), numbers, clock_ms(db), ROWS_MAX)
-        store_steps(db, row.version, activation.run([*steps, *_steps(plan, numbers, filling, named)]))
-        changes = activation.changes
+        activation = Activation(db, stored, numbers, millis(now), ROWS_MAX)
+        left = activation.run(steps_with(steps, _steps(plan, numbers, filling, named)))
+        store_steps(db, stored.version, left)
+        judged = activation.judged
     else:
         moved = refills.begin(db, plan, numbers, (before, after), keys, version.version, int(now.timestamp()))
-        changes = list(judge_callers(db, judge, _changed(judge, before, keys) - moved).changes)
-    return lock_feed.publish(db, changes, random_mark()) if changes else []
+        changed = _changed(judge, before, keys) - moved
+        judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
+    return lock_feed.publish_judged(db, judged, random_mark())
 
 
 def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
@@ -81,16 +80,42 @@ def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tupl
     return {
         (policy.name, caller)
         for policy in judge.plan.policies
-        if grouping_of(policy.per).is_of_callers and kind_of(policy).sum_of(policy) not in judge.filling
+        if grouping_of(policy.per).is_of_callers
         for caller in callers
         if before.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
     }
 
 
-def judge_callers(db: sa.Connection, judge: Judge, changed: Collection[tuple[str, str]]) -> Judged:
+def _judged_when_filled(
+    db: sa.Connection, judge: Judge, changed: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Returns the changed policies without those whose sums are being filled.
+
+    The totals of these are judged when they grow next, after they are filled: their `next` is by the limit of
+    before, and the step that judges a filled sum leaves it as it is.
+    """
+    assert judge.limits is not None  # noqa: S101 - set by `change`
+    left = set(changed)
+    times = refills.times_ahead(int(judge.now.timestamp()))
+    for sum_ in sorted(judge.filling, key=lock_order):
+        names = {policy.name for policy in judge.plan.policies_of[sum_]}
+        of_sum = {(name, caller) for name, caller in changed if name in names}
+        if of_sum:
+            callers = {caller for _, caller in of_sum}
+            judge_when_grown(db, judge.limits, sum_, times, callers, judge.catalog)
+            left -= of_sum
+    return left
+
+
+def judge_callers(
+    db: sa.Connection,
+    judge: Judge,
+    changed: Collection[tuple[str, str]],
+    changed_at: datetime | None = None,
+) -> Judged:
     """Judges the totals of callers by policies that have changed for them: pairs of a policy and a caller.
 
-    `judge` has their limits.
+    `judge` has their limits, which flushes have judged by since `changed_at`; None: by none of them.
     """
     assert judge.limits is not None  # noqa: S101 - as promised
     after, now_s = judge.limits, int(judge.now.timestamp())
@@ -113,20 +138,23 @@ def judge_callers(db: sa.Connection, judge: Judge, changed: Collection[tuple[str
     judged = judge_changed(judge.plan, changed, standings, locks, judge.circumstances(db, standings, after))
     set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
     postponed.store(db, judged.waiting, judge.catalog)
-    return Judged(judged.changes, stored_notices.store(db, judged.notices, millis(judge.now)))
+    changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
+    return Judged(changes, stored_notices.store(db, judged.notices, millis(judge.now)))
 
 
-class Refilled(NamedTuple):
-    """The result of refilling totals."""
+def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:
+    """Whether a flush has set this lock already, by the limits and windows of today.
 
-    rows: int  # how many totals; 0: nothing waits, or it must wait
-    changes: Sequence[Change] = ()
-    notices: Sequence[Notice] = ()
+    Nothing but the count in its sentence differs then. A lock of the same millisecond may be older.
+    """
+    if changed_at is None or present is None or not isinstance(change, Set):
+        return False
+    return present.began > changed_at and present.until == change.lock.until
 
 
 def refill(
     engine: sa.Engine, random_mark: Callable[[], str], callers: Collection[str] | None = None
-) -> Refilled:
+) -> JudgedRows:
     """Adds to totals what the buckets have from before their callers' windows changed, and judges them.
 
     Up to a bound, of all callers or of these: call it again until no row is left. Raises StoreAway,
@@ -135,29 +163,30 @@ def refill(
     with slow_reading(engine) as db:
         found = _missing(db, callers)
     if found is None:
-        return Refilled(0)
+        return JudgedRows(0)
     with writing(engine) as db:
         plans.block_flushes(db)
         version, missing, gone = found
-        row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).first()
-        if row is None or row.version != version:
-            return Refilled(1)  # another plan is in force: read again
+        stored = plans.stored(db)
+        if stored is None or stored.version != version:
+            return JudgedRows(1)  # another plan is in force: read again
         for condition in gone:
             db.execute(sa.delete(refills_table).where(condition))
-        plan, numbers = plans.active(db)[1], catalog.load(db)
+        plan, numbers = stored.plan, catalog.load(db)
         state, now = directory.newest(db), instant(clock_ms(db))
         limits = directory.limits_of(db, plan, state, {one.refill.key for one in missing})
-        filling = filled_to(steps_of(row.pending), numbers.sum_numbers(plan))
+        filling = filled_to(stored.steps, numbers.sum_numbers(plan))
         judge = Judge(plan, version, numbers, now, 0.0, filling, state, limits)
+        done = list(refills.add(db, numbers, limits, state.judged_by(version), missing))
         changed = {
-            (policy.name, done.key)
-            for done in refills.add(db, numbers, limits, state.judged_by(version), missing)
-            if done.sum not in filling
-            for policy in plan.policies_of[done.sum]
+            (policy.name, one.key)
+            for one in done
+            if one.sum not in filling
+            for policy in plan.policies_of[one.sum]
         }
-        changes, notices = judge_callers(db, judge, changed)
-        published = lock_feed.publish(db, changes, random_mark()) if changes else []
-        return Refilled(len(missing) + len(gone), published, notices)
+        changed_at = directory.written_at(db, max((one.version for one in done), default=0))
+        judged = judge_callers(db, judge, changed, changed_at)
+        return JudgedRows(len(missing) + len(gone), lock_feed.publish_judged(db, judged, random_mark()))
 
 
 def _missing(
@@ -168,16 +197,14 @@ def _missing(
     None while there is nothing to do.
     """
     rows = refills.waiting(db, callers)
-    if not rows or not plans.exists(db):
+    stored = plans.stored(db) if rows else None
+    if stored is None:
         return None
-    version, plan = plans.active(db)
+    plan = stored.plan
     numbers, now_s = catalog.load(db), clock_ms(db) // 1000
     if numbers.has_old_rows:
         return None  # until all rows of the earlier version are in the buckets
-    pending = db.execute(
-        sa.select(plans_table.c.pending).where(plans_table.c.version == version)
-    ).scalar_one()
-    positions = filled_to(steps_of(pending), numbers.sum_numbers(plan))
+    positions = filled_to(stored.steps, numbers.sum_numbers(plan))
     sums = {number: sum_ for sum_, number in numbers.sum_numbers(plan).items()}
     limits = directory.limits_of(db, plan, directory.newest(db), {row.key for row in rows})
     found: list[refills.Missing] = []
@@ -193,7 +220,7 @@ def _missing(
         if found and minutes > refills.MINUTES_MAX:
             break
         found.append(refills.missing(db, numbers, one, positions.get(sum_), now_s))
-    return version, found, gone
+    return stored.version, found, gone
 
 
 def _steps(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import DrainedCounts, Partition
 from analyzer.errors import AnalyzerError
@@ -137,8 +138,11 @@ class SqlRetry:
         rows = self._db.execute(statement.order_by(rejects.c.offset).limit(most))
         return [_record(row) for row in rows]
 
-    def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> None:
-        """Moves `records` (at least one) from dead or late to counted; `counted` is what they amount to."""
+    def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> Judged:
+        """Moves `records` (at least one) from dead or late to counted, and judges them.
+
+        `counted` is what they amount to.
+        """
         late = sum(reject.reason == "past" for reject in records)
         dead, columns = len(records) - late, offsets.c
         ledger = {
@@ -148,7 +152,7 @@ class SqlRetry:
         }
         self._db.execute(sa.update(offsets).where(is_of(offsets, self._part)).values(ledger))
         flush = SqlFlush(self._db, "", self._random_mark)
-        flush.apply(
+        judged = flush.apply(
             self._plan,
             self._version,
             counted,
@@ -156,6 +160,7 @@ class SqlRetry:
             remove_rejected=lambda: self._remove([reject.offset for reject in records]),
         )
         record(self._db, who, "rejects counted", _range(records), why)
+        return judged
 
     def _remove(self, numbers: Collection[int]) -> None:
         here = sa.and_(is_of(rejects, self._part), rejects.c.offset.in_(numbers))

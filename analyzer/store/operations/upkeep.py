@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, bucket_start_s
+from analyzer.core.judging.judge import JudgedRows
 from analyzer.core.judging.windows import Calendar, Rolling, Windows, window_at
 from analyzer.store.database.bounded_deletes import delete_anywhere, delete_at, first_keys
 from analyzer.store.database.clock import clock_ms
@@ -38,7 +39,6 @@ from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
 from analyzer.store.transaction.judgement import holds, slots, stored_values
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
-from gatekeeper.model import Change
 
 log = logging.getLogger(__name__)
 
@@ -106,21 +106,21 @@ class SqlUpkeep:
                 sa.update(leases).where(is_held, leases.c.until_ms > NowMs()).values(until_ms=NowMs() - 1)
             )
 
-    def end_locks(self) -> list[Change]:
-        """Clears the locks whose time is over, extends those that last; returns the changes."""
+    def end_locks(self) -> JudgedRows:
+        """Clears the locks whose time is over, extends those that last; counts those that ended."""
         with writing(self._engine) as db:
             return waiting_judgements.end_locks(db, self._judges, self._random_mark())
 
-    def judge_waiting(self) -> waiting_judgements.JudgedWaiting:
+    def judge_waiting(self) -> JudgedRows:
         """Judges totals that had to wait, up to a bound. Call again until none has waited."""
         with writing(self._engine) as db:
             return waiting_judgements.judge_waiting(db, self._judges, self._random_mark())
 
-    def change_overrides(self) -> tuple[int, Sequence[Change]]:
-        """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
+    def change_overrides(self) -> JudgedRows:
+        """Begins and ends overrides, up to a bound, and judges their series."""
         return caller_changes.change_due(self._engine, self._random_mark)
 
-    def refill_totals(self) -> changed_limits.Refilled:
+    def refill_totals(self) -> JudgedRows:
         """Completes and judges totals of callers whose windows have changed, up to a bound."""
         return changed_limits.refill(self._engine, self._random_mark)
 
@@ -214,12 +214,10 @@ class SqlUpkeep:
         with writing(self._engine) as db:
             return roll_up.move_old(db)
 
-    def continue_activation(self) -> int:
-        """Brings totals and locks nearer to agreement with the plan in force; returns the rows read."""
+    def continue_activation(self) -> JudgedRows:
+        """Brings totals and locks nearer to agreement with the plan in force; counts the rows read."""
         with writing(self._engine) as db:
-            step = plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
-        plans.log_changes(step.activated)
-        return step.rows
+            return plans.continue_activation(db, self._random_mark, ACTIVATION_ROWS)
 
     def repair_totals(self) -> int:
         """Corrects totals of open windows that do not equal the buckets, up to a bound; returns how many.

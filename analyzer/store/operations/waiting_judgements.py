@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.judge import lapsed
+from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, lapsed
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import TotalKey
 from analyzer.core.judging.windows import Rolling
-from analyzer.store.database.clock import clock_ms, instant
+from analyzer.store.database.clock import clock_ms, instant, millis
 from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.judgement import postponed
 from analyzer.store.transaction.judgement.directory import limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.usual_levels import UsualLevels
-from gatekeeper.model import Change
 
 # A lock that lasts is extended so long before its end: gates end it by their own clocks.
 EXTENDED_MS = 2_000
@@ -71,25 +66,18 @@ class JudgeOfWarden:
         )
 
 
-class JudgedWaiting(NamedTuple):
-    """The result of judging the totals whose time had come."""
-
-    waited: int
-    changes: Sequence[Change] = ()
-    notices: Sequence[Notice] = ()
-
-
-def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedWaiting:
-    """Judges totals whose time has come, up to a bound."""
+def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:
+    """Judges totals whose time has come, up to a bound, and returns how many."""
     if not postponed.has_due(db, clock_ms(db)):
-        return JudgedWaiting(0)
+        return JudgedRows(0)
     judge = judges.in_force(db)
     if judge is None:
-        return JudgedWaiting(0)
+        return JudgedRows(0)
+    now_ms = millis(judge.now)
     numbers = {number: sum_ for sum_, number in judge.catalog.sum_numbers(judge.plan).items()}
-    wanted, rows = postponed.due(db, numbers, clock_ms(db), judge.plan.together)
-    judge = judge._replace(behind_s=behind_s(db, clock_ms(db)))
+    wanted, rows = postponed.due(db, numbers, now_ms, judge.plan.together)
     limits = limits_of(db, judge.plan, judge.directory, {one.key for one in wanted})
+    judge = judge._replace(behind_s=behind_s(db, now_ms), limits=limits)
     totals = [
         TotalKey(one.sum, one.key, one.resource, window)
         for one in wanted
@@ -98,31 +86,29 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     ]
     due = judge.held(db, totals)
     postponed.forget(db, wanted, judge.catalog)
-    changes, notices = judge.of(db, due)
-    if changes:
-        changes = lock_feed.publish_longer(db, changes, mark)
-    return JudgedWaiting(rows, changes, notices)
+    return JudgedRows(rows, lock_feed.publish_judged(db, judge.of(db, due), mark, only_longer=True))
 
 
-def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> list[Change]:
-    """Clears the locks whose time is over, extends those of rolling windows that last; returns both."""
+def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:
+    """Clears the locks whose time is over, extends those of rolling windows that last; counts the former."""
     now_ms = clock_ms(db)
-    judged = _judged(db, judges, now_ms)
-    kept = {change.at for change in judged}
+    judged = _of_ending_locks(db, judges, now_ms)
+    kept = {change.at for change in judged.changes}
     ended = lapsed(lock_feed.due(db, now_ms), instant(now_ms))
-    changes = [*(change for change in ended if change.at not in kept), *judged]
-    return lock_feed.publish(db, changes, mark) if changes else []
+    over = [change for change in ended if change.at not in kept]
+    changed = judged._replace(changes=[*over, *judged.changes])
+    return JudgedRows(len(over), lock_feed.publish_judged(db, changed, mark))
 
 
-def _judged(db: sa.Connection, judges: JudgeOfWarden, now_ms: int) -> Sequence[Change]:
-    judge = judges.of_rolling_windows(db)
-    if judge is None:
-        return []
+def _of_ending_locks(db: sa.Connection, judges: JudgeOfWarden, now_ms: int) -> Judged:
+    """Judges the rolling windows whose locks are about to end."""
     # The locks are not held yet: totals come first, as in flushes.
-    ending = judge.rolling_totals(lock_feed.ending(db, now_ms + EXTENDED_MS))
-    if not ending:
-        return []
-    return judge._replace(behind_s=behind_s(db, now_ms)).of(db, judge.held(db, ending)).changes
+    locks = lock_feed.ending(db, now_ms + EXTENDED_MS)
+    judge = judges.of_rolling_windows(db) if locks else None
+    ending = [] if judge is None else judge.rolling_totals(locks)
+    if judge is None or not ending:
+        return NOTHING
+    return judge._replace(behind_s=behind_s(db, now_ms)).of(db, judge.held(db, ending))
 
 
 def behind_s(db: sa.Connection, now_ms: int) -> float:

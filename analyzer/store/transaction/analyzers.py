@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import FORMAT, SOURCE, Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import Agreement, LastStart, Proposal, applied, merged, propose
@@ -215,6 +216,7 @@ class AppliedFile(NamedTuple):
     version: int  # of the plan in force
     differences: Sequence[str]  # lines; none: nothing was to be changed
     behind: Sequence[str]  # living analyzers that cannot read the plan
+    judged: Judged = NOTHING  # at once; the warden does what is left
 
 
 def apply_file(
@@ -241,8 +243,7 @@ def apply_file(
             return AppliedFile(version, lines, _behind(db))
         activated = plans.activate(db, plan, random_mark, who, why=why)
         behind = _behind(db)
-    plans.log_changes(activated)
-    return AppliedFile(activated.version, lines, behind)
+    return AppliedFile(activated.version, lines, behind, activated.judged)
 
 
 def _behind(db: sa.Connection, but: str = "") -> list[str]:

@@ -19,7 +19,7 @@ from analyzer.core.counting.meters import REQUESTS, joins_of
 from analyzer.core.counting.verdict_counts import with_admitted
 from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.caller_limits import Limits
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.totals import Growth, SeenValues, Sum, growth_of, lock_order, values_of
@@ -37,7 +37,6 @@ from analyzer.store.transaction.judgement.directory import DirectoryCache, Direc
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.stretches import KnownStretches
 from analyzer.store.transaction.verdicts import verdict_decisions
-from gatekeeper.model import Change
 
 
 class CatalogCache:
@@ -79,7 +78,6 @@ class SqlFlush:
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
         self.disbelieved: Counter[str] = Counter()
-        self.notices: Sequence[Notice] = ()  # raised by `apply`
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -159,8 +157,8 @@ class SqlFlush:
         now: datetime,
         *,
         remove_rejected: Callable[[], None] = lambda: None,
-    ) -> list[Change]:
-        """Stores what was counted, judges it and publishes the locks that change; returns these changes.
+    ) -> Judged:
+        """Stores what was counted, judges it and publishes the locks that change; returns what was judged.
 
         `plan` is the one that `check_plan` found in force, `version` its version. `remove_rejected` is called
         where rejected records are written, for a retry that takes some away.
@@ -189,8 +187,8 @@ class SqlFlush:
         due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)
         judge = Judge(plan, version, catalog, now, self._behind_s, filling, directory, limits)
-        changes, self.notices = judge.of(self._db, due)
-        return lock_feed.publish_longer(self._db, changes, self._random_mark()) if changes else []
+        judged = judge.of(self._db, due)
+        return lock_feed.publish_judged(self._db, judged, self._random_mark(), only_longer=True)
 
     def _limits(self, plan: Plan, directory: DirectoryVersion, counted: DrainedCounts) -> Limits:
         if self._directories is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.judge import Judged
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.row_parameters import in_parts, insert_given, is_one_of, rows_given
@@ -100,6 +101,17 @@ def publish_longer(db: sa.Connection, changes: Sequence[Change], mark: str) -> l
     window stays. Must be the last statement of its transaction.
     """
     return _publish(db, _upsert_longer(db.dialect.name), changes, mark)
+
+
+def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
+    """Publishes what a transaction has judged, if anything; returns it with the changes that the feed has.
+
+    With `only_longer` as `publish_longer` does. Must be the last statement of its transaction.
+    """
+    if not judged.changes:
+        return judged
+    write = publish_longer if only_longer else publish
+    return judged._replace(changes=write(db, judged.changes, mark))
 
 
 def _publish(db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str) -> list[Change]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
-from analyzer.core.judging.earned_notices import LOG_LINE, Notice
+from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.errors import SchemaBehind
@@ -27,14 +26,10 @@ from analyzer.store.transaction.judgement.activation import (
     store_steps,
 )
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion
-from gatekeeper.model import Change, Set
-
-log = logging.getLogger(__name__)
 
 ACTIVATION_MS = 60_000  # time-out of its statements
 # Rows that an activation reads itself; a small installation agrees with its new plan at once.
 ACTIVATION_ROWS = 20_000
-LOGGED_MAX = 50  # locks that one transaction of an activation changed
 # The newest bucket may be ahead of the true time by as much: see `SourceMapping.future_ms_max`.
 RECORDS_AHEAD_MS = 300_000
 
@@ -60,11 +55,10 @@ NO_PLAN = LockedPlan(None, 0, "", 0, "", "")
 
 
 class Activated(NamedTuple):
-    """The plan in force, and the locks that it set or lifted at once."""
+    """The plan in force, and what it brought at once."""
 
     version: int
-    changes: Sequence[Change]
-    notices: Sequence[Notice] = ()
+    judged: Judged = NOTHING
 
 
 # The directory's version is read by the statement that locks the plan: each command that writes another one
@@ -110,6 +104,14 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
     if row is None:
         raise LookupError("no plan is in force yet")
     return row.version, _decoded(row.body)
+
+
+def stored(db: sa.Connection) -> StoredPlan | None:
+    """Returns the plan in force with the steps that are left; None without one. Raises SchemaBehind."""
+    row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
+    if row is None:
+        return None
+    return StoredPlan(_decoded(row.body), row.version, row.at_ms, steps_of(row.pending))
 
 
 def mark_of(db: sa.Connection, version: int) -> str:
@@ -160,7 +162,7 @@ def activate(
         if old.digest != plan.digest:  # written by an earlier version of the format
             rewritten = {"digest": plan.digest, "body": plan.to_json()}
             db.execute(sa.update(plans).where(plans.c.version == old.version).values(rewritten))
-        return Activated(int(old.version), [])
+        return Activated(int(old.version))
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
     record(db, who, "plan put in force", f"plan {version}", f"{why}: {difference}" if why else difference)
@@ -176,49 +178,23 @@ def activate(
     # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
     from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000
     steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, from_s)
-    stored = StoredPlan(plan, version, now_ms)
-    activation = Activation(db, stored, numbers, now_ms, rows_max)
-    changes = _run(db, activation, version, steps, random_mark)
-    return Activated(version, changes, activation.notices)
+    activation = Activation(db, StoredPlan(plan, version, now_ms), numbers, now_ms, rows_max)
+    return Activated(version, _run(db, activation, version, steps, random_mark))
 
 
-def log_changes(activated: Activated) -> None:
-    """Logs after the commit each lock that a plan set or lifted, and its notices; of very many, the first."""
-    for notice in activated.notices[:LOGGED_MAX]:
-        log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
-    for change in activated.changes[:LOGGED_MAX]:
-        if isinstance(change, Set):
-            sentence = "plan %d locks %s until %s: %s"
-            log.info(sentence, activated.version, change.at.key, change.lock.until, change.lock.detail)
-        else:
-            at = change.at
-            log.info("plan %d lifts the lock of %s by policy %s", activated.version, at.key, at.policy)
-    more = len(activated.changes) - LOGGED_MAX
-    if more > 0:
-        log.info("plan %d sets or lifts %d more locks", activated.version, more)
-
-
-class ActivationStep(NamedTuple):
-    """A transaction that brought totals and locks nearer to agreement with the plan."""
-
-    rows: int  # read; 0: nothing is left, or it must wait
-    activated: Activated
-
-
-def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> ActivationStep:
-    """Brings totals and locks nearer to agreement with the plan. Raises SchemaBehind."""
-    nothing = ActivationStep(0, Activated(0, []))
+def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> JudgedRows:
+    """Brings totals and locks nearer to agreement with the plan; counts rows read. Raises SchemaBehind."""
+    nothing = JudgedRows(0)
     if not db.execute(sa.select(plans.c.version).where(plans.c.active == 1, plans.c.pending != "")).first():
         return nothing
     block_flushes(db)
-    row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
-    if row is None or not row.pending:
+    in_force = stored(db)
+    if in_force is None or not in_force.steps:
         return nothing
     numbers = catalog.load(db)
-    stored = StoredPlan(_decoded(row.body), row.version, row.at_ms)
-    activation = Activation(db, stored, numbers, clock_ms(db), rows_max)
-    changes = _run(db, activation, row.version, steps_of(row.pending), random_mark)
-    return ActivationStep(activation.rows, Activated(row.version, changes, activation.notices))
+    activation = Activation(db, in_force, numbers, clock_ms(db), rows_max)
+    judged = _run(db, activation, in_force.version, in_force.steps, random_mark)
+    return JudgedRows(activation.rows, judged, f"plan {in_force.version}")
 
 
 def judge_again(db: sa.Connection, *, clock_was_ahead: bool) -> Plan | None:
@@ -229,14 +205,14 @@ def judge_again(db: sa.Connection, *, clock_was_ahead: bool) -> Plan | None:
     Returns the plan in force, None without one. Keeps flushes out until commit. Raises SchemaBehind.
     """
     block_flushes(db)
-    row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
-    if row is None:
+    in_force = stored(db)
+    if in_force is None:
         return None
-    plan, unfinished = _decoded(row.body), steps_of(row.pending)
+    plan, unfinished = in_force.plan, in_force.steps
     numbers = catalog.load(db).sum_numbers(plan)
     steps = steps_to_judge_again(unfinished, plan, numbers, clock_was_ahead=clock_was_ahead)
     judge_later_windows_again(db, numbers, clock_ms(db) // 1000)
-    store_steps(db, row.version, steps)
+    store_steps(db, in_force.version, steps)
     return plan
 
 
@@ -246,11 +222,11 @@ def _run(
     version: int,
     steps: tuple[Step, ...] | list[Step],
     random_mark: Callable[[], str],
-) -> Sequence[Change]:
+) -> Judged:
     left = activation.run(steps)
     if left or steps:
         store_steps(db, version, left)
-    return lock_feed.publish(db, activation.changes, random_mark()) if activation.changes else []
+    return lock_feed.publish_judged(db, activation.judged, random_mark())
 
 
 def block_flushes(db: sa.Connection) -> None:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CounterState, Partition, Position
+from analyzer.judgement_log import log_judged
 from analyzer.sources import LogId
 from analyzer.store.database.engine import insert, reading, writing
 from analyzer.store.database.partition_keys import UNFOLLOWED, is_of, key_columns, key_of, row_of
@@ -136,5 +137,5 @@ class SqlStore:
         """
         with writing(self._engine) as connection:
             activated = plans.activate(connection, plan, self._random_mark, self._owner)
-        plans.log_changes(activated)
+        log_judged(activated.judged, f"plan {activated.version}")
         return activated.version

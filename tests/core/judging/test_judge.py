@@ -293,22 +293,17 @@ def test_a_total_is_judged_again_at_its_next_threshold() -> None:
 # A change of plan
 
 
-def test_changed_policies_rewrite_the_locks_that_are_earned_and_clear_the_others() -> None:
+def test_changed_policies_rewrite_the_locks_that_are_earned() -> None:
     stricter = changed(DAILY, limit=5)
-    bob = replace(LOCK, key="user:bob")
-    old = replace(LOCK, policy="old")
-    locks = {lock.at: lock for lock in (LOCK, bob, old)}
     plan = plan_of([], [], [stricter])
-    assert judge_policies(plan, {"daily", "old"}, [standing(stricter, 7)], locks, AT_NOON) == [
-        Clear(bob.at),
-        Clear(old.at),
+    assert judge_policies(plan, {"daily", "old"}, [standing(stricter, 7)], AT_NOON) == [
         Set(replace(LOCK, detail="5 requests per day (Europe/Berlin), 7 counted")),
     ]
 
 
 def test_a_policy_that_did_not_change_keeps_its_locks() -> None:
     both = [DAILY, changed(DAILY, name="hard", limit=99)]
-    assert judge_policies(plan_of([], [], both), {"hard"}, [standing(DAILY, 12)], {}, AT_NOON) == []
+    assert judge_policies(plan_of([], [], both), {"hard"}, [standing(DAILY, 12)], AT_NOON) == []
 
 
 # The end of a lock

@@ -12,8 +12,10 @@ from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import RollingQuota, StatedOverride, Surge
 from analyzer.core.judging.windows import Rolling
+from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import buckets, overrides, totals
 from analyzer.store.operations import caller_changes as callers
+from analyzer.store.operations import changed_limits
 from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
@@ -223,16 +225,16 @@ def test_the_warden_begins_and_ends_overrides_by_their_time(daily: Installation)
     daily.count(50)
     now_ms = now_s(daily.engine) * 1000
     id_ = daily.override("limit", 40, from_ms=now_ms + 60_000, until_ms=now_ms + 90_000)
-    assert daily.upkeep.change_overrides() == (0, [])
+    assert not daily.upkeep.change_overrides()
     assert daily.locked == {}
     shift(daily, id_, from_ms=now_ms - 1, due_ms=now_ms - 1)
-    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.upkeep.change_overrides().rows == 1
     assert daily.locked == {ACME: sentence("40", 50)}
-    assert daily.upkeep.change_overrides() == (0, [])
+    assert not daily.upkeep.change_overrides()
     shift(daily, id_, until_ms=now_ms - 1, due_ms=now_ms - 1)
-    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.upkeep.change_overrides().rows == 1
     assert daily.locked == {}
-    assert daily.upkeep.change_overrides() == (0, [])
+    assert not daily.upkeep.change_overrides()
 
 
 def shift(here: Installation, id_: str, **times: int) -> None:
@@ -365,6 +367,39 @@ def test_a_lock_that_lasts_for_its_time_ends_when_all_is_judged_again_after_a_wr
     assert here.locked.keys() == (set() if clock_was_ahead else {ACME})
 
 
+def test_a_reason_that_changes_in_the_configuration_is_an_event_and_no_change_of_limits(
+    daily: Installation,
+) -> None:
+    """The override began when it began: of several limits the one that began last holds."""
+    daily.count(50)
+    stated = StatedOverride("limit", "caller", ACME, "daily", 40, reason="asked for")
+    daily.store.activate(stating(stated))
+    daily.override("limit", 200)
+    assert daily.locked == {}
+    (known,) = stated_of(daily)
+    daily.store.activate(stating(msgspec.structs.replace(stated, reason="migration")))
+    assert daily.locked == {}, "the command's override began later"
+    assert stated_of(daily) == [known._replace(reason="migration", who="here")]
+    said = f"override of caller {ACME}: daily limit 40: reason asked for to migration"
+    assert ("plan 3", said) in {(entry.about, entry.why) for entry in entries(daily.engine)}
+
+
+def test_steps_of_changes_for_tenants_do_not_pile_up(
+    daily: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks for the same steps, and the warden is slower than the operator."""
+    monkeypatch.setattr(changed_limits, "ROWS_MAX", 0)
+    pending = []
+    for number in range(4):
+        daily.override("limit", 40 + number, Subject("tenant", f"shop-{number}"))
+        with daily.engine.connect() as db:
+            in_force = plans.stored(db)
+        assert in_force is not None
+        pending.append(in_force.steps)
+    assert len(pending[0]) == 3
+    assert pending[3] == pending[0]
+
+
 def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) -> None:
     daily.count(50)
     now = now_s(daily.engine)
@@ -372,10 +407,14 @@ def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) 
     assert daily.locked == {ACME: sentence("40", 50)}
     [id_] = stated_ids(daily)
     shift(daily, id_, until_ms=now * 1000 - 1, due_ms=now * 1000 - 1)
-    assert daily.upkeep.change_overrides()[0] == 1
+    assert daily.upkeep.change_overrides().rows == 1
     assert daily.locked == {}
 
 
-def stated_ids(here: Installation) -> set[str]:
+def stated_of(here: Installation) -> list[callers.StoredOverride]:
     stated = callers.stored_overrides(here.engine, ("limit", "grant", "exempt"))
-    return {one.id for one in stated if one.id.startswith("plan-")}
+    return [one for one in stated if one.id.startswith("plan-")]
+
+
+def stated_ids(here: Installation) -> set[str]:
+    return {one.id for one in stated_of(here)}

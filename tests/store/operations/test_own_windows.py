@@ -15,13 +15,14 @@ from msgspec import UNSET
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging import windows
 from analyzer.core.judging.caller_limits import Directory, Profile
+from analyzer.core.judging.judge import JudgedRows
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar, Window, window_at
 from analyzer.core.model import CountRow, DrainedCounts
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import locks, notices, refills, totals
-from analyzer.store.operations import caller_changes, changed_limits
+from analyzer.store.operations import caller_changes
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.judgement import refills as refilling
@@ -127,7 +128,7 @@ class Story:
                 self.profiles[act.caller] = profile
                 with pytest.MonkeyPatch.context() as patch:
                     if act.killed:
-                        patch.setattr(caller_changes, "refill", lambda *_: changed_limits.Refilled(0))
+                        patch.setattr(caller_changes, "refill", lambda *_: JudgedRows(0))
                     caller_changes.set_callers(self.engine, {act.caller: profile}, "ann", "", new_mark)
             case Pass():
                 self.clock.jump(act.seconds)
@@ -153,9 +154,9 @@ class Story:
         """Does what the warden does, until nothing is left."""
         while self.upkeep.continue_activation():
             pass
-        while self.upkeep.refill_totals().rows:
+        while self.upkeep.refill_totals():
             pass
-        while self.upkeep.judge_waiting().waited:
+        while self.upkeep.judge_waiting():
             pass
         self.upkeep.end_locks()
         while self.upkeep.prune():
@@ -319,11 +320,28 @@ def test_no_lock_of_the_old_window_stays(story: Callable[[int], Story]) -> None:
     of = story(at("2026-02-20T12:00Z"))
     of.play([Count(ACME, "", -15 * 24 * 60, 20)])
     assert ("monthly", ACME) in held(of.engine)
-    changes = caller_changes.set_callers(
+    judged = caller_changes.set_callers(
         of.engine, {ACME: Profile(anchor="2026-02-19")}, "ann", "", new_mark, ["anchor"]
     )
-    assert len(changes) == 2  # `monthly` and `size` free it; `all` has the calendar's month
+    assert len(judged.changes) == 2  # `monthly` and `size` free it; `all` has the calendar's month
     assert held(of.engine) == {("all", ACME)}
+
+
+def test_a_lock_that_a_flush_has_set_since_the_change_is_not_published_again(
+    story: Callable[[int], Story],
+) -> None:
+    """The refill knows more requests than the flush did, but the lock has the same end."""
+    of = story(at("2026-02-20T12:00Z"))
+    of.play([Count(ACME, "", -60, 3)])
+    of.do(Change(ACME, "Europe/Paris", "", killed=True))
+    of.clock.jump(1)
+    of.do(Count(ACME, "", 0, 9))
+    assert held(of.engine) == {("daily", ACME), ("size", ACME)}
+    of.clock.jump(1)
+    done = of.upkeep.refill_totals()
+    assert (done.rows, list(done.judged.changes)) == (3, [])
+    of.work()
+    of.compare()
 
 
 def held(engine: sa.Engine) -> set[tuple[str, str]]:

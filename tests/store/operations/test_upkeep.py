@@ -110,8 +110,8 @@ def test_locks_that_are_due_end_with_a_change_in_the_feed(
 ) -> None:
     due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
     publish_in(store, Set(due), Set(later))
-    assert upkeep.end_locks() == [Clear(due.at)]
-    assert upkeep.end_locks() == []
+    assert upkeep.end_locks().judged.changes == [Clear(due.at)]
+    assert upkeep.end_locks().judged.changes == []
     assert everything(engine, locks, "key") == [("user:later",)]
     assert feed_changes(engine)[2:] == [(2, "clear", "user:due")]
 
@@ -121,7 +121,7 @@ def test_locks_end_in_bounded_steps(
 ) -> None:
     monkeypatch.setattr("analyzer.store.transaction.lock_feed.LAPSED_MAX", 2)
     publish_in(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
-    assert [len(upkeep.end_locks()) for _ in range(4)] == [2, 2, 1, 0]
+    assert [upkeep.end_locks().rows for _ in range(4)] == [2, 2, 1, 0]
 
 
 @on_postgresql
@@ -133,8 +133,8 @@ def test_a_lock_whose_row_a_flush_holds_ends_at_the_next_run(
     warden = SqlUpkeep(new_engine(), "there", lambda: "mark")
     with store.transaction() as tx:
         assert lock_feed.locked(tx._db, [first.at]) == {first.at: first}
-        assert warden.end_locks() == [Clear(second.at)]
-    assert warden.end_locks() == [Clear(first.at)]
+        assert warden.end_locks().judged.changes == [Clear(second.at)]
+    assert warden.end_locks().judged.changes == [Clear(first.at)]
 
 
 @on_postgresql
@@ -147,8 +147,8 @@ def test_a_lock_that_is_extended_at_the_same_moment_stays(
     warden = SqlUpkeep(new_engine(), "there", str)
     with store.transaction() as tx:
         publish(tx, [Set(a_lock("user:ann", now + timedelta(hours=1)))])
-        assert warden.end_locks() == []
-    assert warden.end_locks() == []
+        assert warden.end_locks().judged.changes == []
+    assert warden.end_locks().judged.changes == []
     assert len(everything(engine, locks, "key")) == 1
 
 

@@ -43,7 +43,7 @@ def wardens(
     first, second = (
         runner_of(
             [
-                *lock_jobs(upkeep, ended.extend),
+                *lock_jobs(upkeep, lambda judged: ended.extend(judged.changes)),
                 *upkeep_jobs(upkeep, Retention(2 * DAY_S, 40 * DAY_S)),
             ],
             upkeep,

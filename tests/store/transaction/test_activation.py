@@ -68,7 +68,7 @@ def test_a_policy_locks_only_when_its_totals_are_complete(
     assert unready(engine) == []
     assert set(used(engine).values()) == {4 * n for n in range(1, 11)}
     assert {key for key, _ in locked(engine)} == {f"user:{n:02}" for n in range(4, 10)}
-    assert upkeep.continue_activation() == 0
+    assert not upkeep.continue_activation()
 
 
 def test_filled_totals_leave_out_series_with_an_empty_part(store: SqlStore, engine: sa.Engine) -> None:

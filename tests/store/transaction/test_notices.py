@@ -48,8 +48,7 @@ def raise_by(store: SqlStore, by_plan: Plan, *rows: CountRow) -> Sequence[Notice
     """Flushes rows; returns the notices that were raised."""
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, store.active_plan()[0])
-        tx.apply(by_plan, store.active_plan()[0], counts(sorted(rows)), now)
-    return tx.notices
+        return tx.apply(by_plan, store.active_plan()[0], counts(sorted(rows)), now).notices
 
 
 def thresholds(raised: Sequence[Notice]) -> list[tuple[str, int]]:
@@ -114,7 +113,7 @@ def test_thresholds_that_are_added_are_noticed_by_the_activation(store: SqlStore
     flush(store, plan(quota(10)), [a_row(9, now_s(engine)), a_row(4, now_s(engine), ANN)])
     with writing(engine) as db:
         activated = plans.activate(db, plan(quota(10, notify=HALVES)), lambda: "mark")
-    assert thresholds(activated.notices) == [(ACME, 500), (ACME, 800)] == stored(engine)
+    assert thresholds(activated.judged.notices) == [(ACME, 500), (ACME, 800)] == stored(engine)
 
 
 @pytest.mark.parametrize("policy", [{"action": "notify"}, {"action": "notify", "notify": (500,)}])
@@ -143,8 +142,7 @@ def test_a_window_that_has_not_begun_raises_its_notices_when_it_begins(
     tomorrow_s = window_at(by_plan.policies[0].window, now_s(engine)).until_s
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, 1)
-        tx.apply(by_plan, 1, counts([a_row(6, tomorrow_s)]), now)
-        assert tx.notices == []
+        assert tx.apply(by_plan, 1, counts([a_row(6, tomorrow_s)]), now).notices == []
         assert tx._db.execute(sa.text("select due_ms from postponed")).scalar_one() == tomorrow_s * 1000
 
 
@@ -166,15 +164,16 @@ def test_a_grace_by_time_locks_when_it_is_over_without_traffic(store: SqlStore, 
     store.activate(by_plan)
     raised = raise_by(store, by_plan, a_row(12, now_s(engine)))
     assert thresholds(raised) == [(ACME, 1_000)]
-    assert (list(judged_again(engine).changes), locked(engine)) == ([], {})
+    assert (list(judged_again(engine).judged.changes), locked(engine)) == ([], {})
     pass_time(engine, 600)
-    assert judged_again(engine).waited == 0
+    assert judged_again(engine).rows == 0
     flush(store, by_plan, [a_row(5, now_s(engine))])
     assert locked(engine) == {}
     pass_time(engine, 301)
-    judged = judged_again(engine)
+    done = judged_again(engine)
+    judged = done.judged
     assert [change.lock.policy for change in judged.changes if isinstance(change, Set)] == ["daily"]
-    assert (judged.waited, list(judged.notices)) == (1, [])
+    assert (done.rows, list(judged.notices)) == (1, [])
     assert locked(engine) == {(ACME, "daily"): "10 requests per month (UTC) and a grace of 15m, 17 counted"}
 
 
@@ -186,7 +185,7 @@ def test_a_grace_by_time_survives_a_change_of_plan(store: SqlStore, engine: sa.E
     store.activate(plan(grace, quota(99, name="other")))
     flush(store, plan(grace, quota(99, name="other")), [a_row(1, now_s(engine))])
     pass_time(engine, 301)
-    assert len(judged_again(engine).changes) == 1
+    assert len(judged_again(engine).judged.changes) == 1
 
 
 def test_of_analyzers_that_reach_a_threshold_together_one_raises_its_notice(
@@ -237,8 +236,8 @@ def test_a_limit_of_a_caller_alone_moves_its_thresholds(store: SqlStore, engine:
     store.activate(by_plan)
     flush(store, by_plan, [a_row(45, now_s(engine)), a_row(45, now_s(engine), ANN)])
     asked = caller_changes.OverrideRequest("limit", Subject("caller", ACME), "daily", 50)
-    caller_changes.add_override(engine, asked, "ann", "asked for", lambda: "mark")
-    assert stored(engine) == [(ACME, 500), (ACME, 800)]
+    _, judged = caller_changes.add_override(engine, asked, "ann", "asked for", lambda: "mark")
+    assert thresholds(judged.notices) == [(ACME, 500), (ACME, 800)] == stored(engine)
     (latest, *_) = raised_notices(engine, caller=ACME)
     assert (latest.notice.limit, latest.notice.used) == (50, 45)
 

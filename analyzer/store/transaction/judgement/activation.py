@@ -18,7 +18,7 @@ from analyzer.core.judging.activation_steps import (
     stored_text,
 )
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.judge import judge, judge_policies, lock_keys
+from analyzer.core.judging.judge import Judged, judge, judge_policies, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import (
@@ -43,7 +43,7 @@ from analyzer.store.transaction.judgement.slots import with_addresses, with_slot
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series, used_by
 from analyzer.store.transaction.sql_joins import bounded_join
-from gatekeeper.model import Change, Clear, Lock, LockKey
+from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
 STEP_ROWS = 5_000  # read in one step: flushes wait for a fraction of a second
 LOCKS_AT_ONCE = 1_000
@@ -57,6 +57,7 @@ class StoredPlan(NamedTuple):
     plan: Plan
     version: int
     at_ms: int  # when it came in force
+    steps: tuple[Step, ...] = ()  # that are left
 
 
 class Activation:
@@ -81,7 +82,7 @@ class Activation:
         self.rows = 0
 
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """Does what is allowed by the number of rows; returns what is left. `changes` must be published."""
+        """Does what is allowed by the number of rows; returns what is left."""
         without_scans(self._db)
         left = list(steps)
         while left and self._rows_left > 0:
@@ -97,6 +98,11 @@ class Activation:
                     after = self._clear(step)
             left = others if after is None else [after, *others]
         return tuple(left)
+
+    @property
+    def judged(self) -> Judged:
+        """Locks and notices of all steps; the changes must be published."""
+        return Judged(self.changes, self.notices)
 
     def _take(self) -> int:
         """Returns the number of rows that the step may read."""
@@ -236,7 +242,7 @@ class Activation:
         of_sum = totals.c.sum == step.sum, totals.c.window_s == ALWAYS.start_s, totals.c.plan == judged_by
         self._db.execute(sa.update(totals).where(*of_sum, *wanted).values(plan=0))
 
-    def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Change]:
+    def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Set]:
         """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
         judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
@@ -245,7 +251,7 @@ class Activation:
         judged = judge(self._plan, standings, self._present(standings), at)
         postponed.store(self._db, judged.waiting, self._catalog)
         self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
-        return judge_policies(self._plan, policies, standings, {}, at)
+        return judge_policies(self._plan, policies, standings, at)
 
     def _present(self, standings: Sequence[Standing]) -> Mapping[LockKey, Lock]:
         return lock_feed.locked(self._db, lock_keys(self._plan, standings))

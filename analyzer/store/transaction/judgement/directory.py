@@ -8,13 +8,15 @@ transaction that found a newer one; a judgement of a few series reads the rows o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import EMPTY, Directory, Limits, Override, Profile, Subject
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import StatedOverride, digest_of
+from analyzer.core.judging.policies import StatedOverride
+from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import callers, directory_versions, overrides
@@ -62,6 +64,13 @@ def newest(db: sa.Connection) -> DirectoryVersion:
     return DirectoryVersion(*row) if row else NO_DIRECTORY
 
 
+def written_at(db: sa.Connection, version: int) -> datetime | None:
+    """Returns when a version was written; None if it is not known any more."""
+    at_ms = sa.select(directory_versions.c.at_ms).where(directory_versions.c.version == version)
+    found = db.execute(at_ms).scalar()
+    return None if found is None else instant(found)
+
+
 def add_version(db: sa.Connection, mark: str, *, is_wide: bool) -> DirectoryVersion:
     """Writes the next version. The transaction holds the lock of an activation."""
     before = newest(db)
@@ -73,12 +82,21 @@ def add_version(db: sa.Connection, mark: str, *, is_wide: bool) -> DirectoryVers
 def store_stated(
     db: sa.Connection, plan: Plan, now_ms: int, who: str, random_mark: Callable[[], str]
 ) -> None:
-    """Stores the overrides of `plan`, which comes in force here, in place of those of the last plan."""
+    """Stores the overrides of `plan`, which comes in force here, in place of those of the last plan.
+
+    One of which only the reason differs continues, from when it began.
+    """
     is_stated = sa.and_(overrides.c.origin == OF_PLAN, overrides.c.state != ENDED)
-    stored = set(db.execute(sa.select(overrides.c.id).where(is_stated)).scalars())
+    known = db.execute(sa.select(overrides.c.id, overrides.c.reason).where(is_stated))
+    reasons = {row.id: row.reason for row in known}
+    stored = reasons.keys()
     wanted = {
         _id_of(one): one for one in plan.overrides if one.until_s is None or one.until_s * 1000 > now_ms
     }
+    for id_ in sorted(stored & wanted.keys()):
+        if reasons[id_] != wanted[id_].reason:
+            explained = {"reason": wanted[id_].reason, "who": who}
+            db.execute(sa.update(overrides).where(overrides.c.id == id_).values(explained))
     gone, new = sorted(stored - wanted.keys()), sorted(wanted.keys() - stored)
     if not gone and not new:
         return
@@ -93,7 +111,7 @@ def store_stated(
 
 
 def _id_of(stated: StatedOverride) -> str:
-    return f"plan-{digest_of(stated)[:12]}"
+    return f"plan-{stated.digest[:12]}"
 
 
 def _row_of(stated: StatedOverride, now_ms: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.circumstances import Circumstances, Hold
-from analyzer.core.judging.earned_notices import WHOLE, Notice, NoticeKey, notice_key
-from analyzer.core.judging.judge import judge, lock_keys
+from analyzer.core.judging.earned_notices import WHOLE, NoticeKey, notice_key
+from analyzer.core.judging.judge import NOTHING, Judged, judge, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
@@ -31,17 +31,7 @@ from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_n
 from analyzer.store.transaction.judgement.usual_levels import UsualLevels
 from analyzer.store.transaction.judgement.victim_slots import with_victims
 from analyzer.store.transaction.verdicts import lock_history
-from gatekeeper.model import Change, Lock, LockKey
-
-
-class Judged(NamedTuple):
-    """The result of judgements: the locks to publish, and the notices that are new."""
-
-    changes: Sequence[Change]
-    notices: Sequence[Notice]
-
-
-NOTHING = Judged((), ())
+from gatekeeper.model import Lock, LockKey
 
 
 class Judge(NamedTuple):
@@ -59,7 +49,10 @@ class Judge(NamedTuple):
     usual: UsualLevels | None = None  # of the warden
 
     def of(self, db: sa.Connection, due: Sequence[StoredTotal]) -> Judged:
-        """Judges totals; stores when they must be judged next, and their notices."""
+        """Judges totals; stores when they must be judged next, and their notices.
+
+        The changes of locks are left to be published.
+        """
         due = [stored for stored in due if stored.standing.total.sum not in self.filling]
         if not due:
             return NOTHING

@@ -224,13 +224,8 @@ def held_of_keys(
     catalog: Catalog,
 ) -> list[StoredTotal]:
     """Returns the totals of these keys, with any resource, in the windows that hold one of these times."""
-    windows = {key: {limits.window_of(sum_, key, at_s) for at_s in times_s} for key in keys}
-    windows_s = sorted({window.start_s for of_key in windows.values() for window in of_key})
-    wanted = sa.select(*FOUND).where(
-        totals.c.sum == catalog.sum_number(sum_),
-        totals.c.window_s.in_(windows_s),
-        is_one_of(db.dialect.name, totals.c.key, sorted(keys)),
-    )
+    windows = _windows_of_keys(limits, sum_, times_s, keys)
+    wanted = sa.select(*FOUND).where(_is_of_keys(db, sum_, windows, catalog))
     rows = db.execute(wanted.order_by(*SERIES).with_for_update())
     return [
         _stored(sum_, row, window)
@@ -238,6 +233,37 @@ def held_of_keys(
         for window in windows[row.key]
         if window.start_s == row.window_s
     ]
+
+
+def judge_when_grown(
+    db: sa.Connection,
+    limits: Limits,
+    sum_: Sum,
+    times_s: Sequence[int],
+    keys: Collection[str],
+    catalog: Catalog,
+) -> None:
+    """Has the totals of these keys judged when they grow next, below their `next` too."""
+    windows = _windows_of_keys(limits, sum_, times_s, keys)
+    db.execute(sa.update(totals).where(_is_of_keys(db, sum_, windows, catalog)).values(plan=0))
+
+
+def _windows_of_keys(
+    limits: Limits, sum_: Sum, times_s: Sequence[int], keys: Collection[str]
+) -> dict[str, set[Window]]:
+    return {key: {limits.window_of(sum_, key, at_s) for at_s in times_s} for key in keys}
+
+
+def _is_of_keys(
+    db: sa.Connection, sum_: Sum, windows: Mapping[str, Collection[Window]], catalog: Catalog
+) -> sa.ColumnElement[bool]:
+    """Returns the condition for totals of these keys in any of these windows."""
+    windows_s = sorted({window.start_s for of_key in windows.values() for window in of_key})
+    return sa.and_(
+        totals.c.sum == catalog.sum_number(sum_),
+        totals.c.window_s.in_(windows_s),
+        is_one_of(db.dialect.name, totals.c.key, sorted(windows)),
+    )
 
 
 @lru_cache

@@ -1,0 +1,45 @@
+"""What commands say about the locks and notices that their changes have brought."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analyzer.core.judging.judge import Judged
+
+
+class JudgedChanges:
+    """Locks set and cleared and notices raised by a command, in one transaction or several.
+
+    Of very many, the lines of the first are kept.
+    """
+
+    def __init__(self, *parts: Judged) -> None:
+        self._counted = {"locked": 0, "freed": 0, "notices": 0}
+        self._lines: list[str] = []
+        for judged in parts:
+            self.add(judged)
+
+    def add(self, judged: Judged) -> None:
+        """Adds what one more transaction has judged."""
+        from analyzer.judgement_log import SHOWN_MAX, lines_of
+        from gatekeeper.model import Set
+
+        locked = sum(isinstance(change, Set) for change in judged.changes)
+        self._counted["locked"] += locked
+        self._counted["freed"] += len(judged.changes) - locked
+        self._counted["notices"] += len(judged.notices)
+        self._lines += list(lines_of(judged))[: SHOWN_MAX - len(self._lines)]
+
+    @property
+    def sentence(self) -> str:
+        """How many there are, and below that a line for each, indented."""
+        locked, freed, notices = self._counted.values()
+        counted = f"{locked:,} locked, {freed:,} freed"
+        counted += f", {notices:,} notice{'s' * (notices != 1)}" if notices else ""
+        return "\n  ".join([counted, *self._lines])
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The numbers and the lines, for `--json`."""
+        return {**self._counted, "judged": self._lines}

@@ -1,0 +1,51 @@
+"""What judgements have brought, in words: for the log of the daemon, and for commands.
+
+Flushes, the jobs of the warden, activations of plans and commands all say it by `lines_of`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from analyzer.core.judging.judge import Judged
+from gatekeeper.model import Change, Set
+
+log = logging.getLogger(__name__)
+
+SHOWN_MAX = 50  # locks, and notices, of one transaction: a plan may change those of all callers
+
+
+def log_judged(judged: Judged, cause: str = "") -> None:
+    """Logs what a transaction has stored, after its commit.
+
+    Args:
+        judged: The changes of locks, and the notices.
+        cause: What stands in front of each line, such as "plan 3"; "" for none.
+    """
+    for line in lines_of(judged):
+        log.info("%s%s", f"{cause}: " if cause else "", line)
+
+
+def lines_of(judged: Judged) -> Iterator[str]:
+    """Yields a line for each lock that was set, extended or cleared, and for each notice.
+
+    Of very many the first SHOWN_MAX, and a line that says how many more there are.
+    """
+    yield from map(_line_of, judged.changes[:SHOWN_MAX])
+    if (more := len(judged.changes) - SHOWN_MAX) > 0:
+        yield f"{more:,} more changes of locks: gatelock locks list"
+    for notice in judged.notices[:SHOWN_MAX]:
+        yield f"notice about {notice.at.key or 'everyone'} by {notice.at.policy}: {notice.detail}"
+    if (more := len(judged.notices) - SHOWN_MAX) > 0:
+        yield f"{more:,} more notices: gatelock notices list"
+
+
+def _line_of(change: Change) -> str:
+    at = change.at
+    who = " ".join(part for part in (at.key, at.resource) if part) or "everyone"
+    if not isinstance(change, Set):
+        return f"unlocked {who}: its lock by {at.policy} has ended"
+    lock = change.lock
+    since, until = (f"{time:%Y-%m-%d %H:%M:%SZ}" for time in (lock.began, lock.until))
+    return f"locked {who} from {since} until {until}: {lock.action} by {at.policy}: {lock.detail}"

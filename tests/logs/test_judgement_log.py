@@ -1,0 +1,67 @@
+"""What judgements have brought, in words: in the log of the daemon, and printed by commands."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from analyzer.cli.judged_changes import JudgedChanges
+from analyzer.core.judging.earned_notices import Notice, NoticeKey
+from analyzer.core.judging.judge import Judged, JudgedRows
+from analyzer.jobs.upkeep_jobs import lock_jobs
+from analyzer.judgement_log import SHOWN_MAX, lines_of, log_judged
+from gatekeeper.model import Clear, Lock, Set
+
+BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LOCK = Lock("caller", "user:ann", "daily", BEGAN, BEGAN + timedelta(hours=1), "/v1/export", detail="9 of 5")
+NOTICE = Notice(NoticeKey("daily", "sum", "user:ann", "", 0, 800), "caller", 8, 10, 60, "80% reached")
+JUDGED = Judged([Set(LOCK), Clear(LOCK.at)], [NOTICE])
+LINES = [
+    "locked user:ann /v1/export from 2026-11-21 12:00:00Z until 2026-11-21 13:00:00Z: deny by daily: 9 of 5",
+    "unlocked user:ann /v1/export: its lock by daily has ended",
+    "notice about user:ann by daily: 80% reached",
+]
+
+
+def test_locks_and_notices_are_said_with_their_cause(caplog: pytest.LogCaptureFixture) -> None:
+    assert list(lines_of(JUDGED)) == LINES
+    with caplog.at_level(logging.INFO):
+        log_judged(JUDGED, "plan 3")
+        log_judged(JUDGED)
+    assert caplog.messages == [f"plan 3: {line}" for line in LINES] + LINES
+
+
+def test_of_very_many_the_first_are_said_and_how_many_more_there_are() -> None:
+    many = Judged([Clear(LOCK.at)] * (SHOWN_MAX + 2_000), [NOTICE] * (SHOWN_MAX + 1))
+    lines = list(lines_of(many))
+    assert len(lines) == 2 * SHOWN_MAX + 2
+    assert lines[SHOWN_MAX] == "2,000 more changes of locks: gatelock locks list"
+    assert lines[-1] == "1 more notices: gatelock notices list"
+
+
+def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("end_locks", "judge_waiting", "change_overrides", "refill_totals", "continue_activation")
+    reported: list[Judged] = []
+    for name in names:
+        upkeep = SimpleNamespace(**{other: lambda: JudgedRows(0) for other in names})
+        setattr(upkeep, name, lambda: JudgedRows(7, JUDGED))
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            rows = [job.step() for job in lock_jobs(cast(Any, upkeep), reported.append)]
+        assert (sum(rows), caplog.messages) == (7, LINES), name
+    assert reported.count(JUDGED) == len(names)
+
+
+def test_a_command_says_what_several_transactions_have_judged() -> None:
+    done = JudgedChanges(JUDGED, Judged([Clear(LOCK.at)]))
+    assert done.sentence.splitlines()[0] == "1 locked, 2 freed, 1 notice"
+    assert done.sentence.splitlines()[1:] == [f"  {line}" for line in (*LINES, LINES[1])]
+    assert done.fields == {"locked": 1, "freed": 2, "notices": 1, "judged": [*LINES, LINES[1]]}
+    assert JudgedChanges().sentence == "0 locked, 0 freed"
+    for _ in range(SHOWN_MAX):
+        done.add(JUDGED)
+    assert len(done.fields["judged"]) == SHOWN_MAX
