@@ -1,6 +1,6 @@
-"""What judgements have brought, in words: for the log of the daemon, and for commands.
+"""Locks and notices that judgements have brought, in words: for the log of the daemon, and for commands.
 
-Flushes, the jobs of the warden, activations of plans and commands all say it by `lines_of`.
+Flushes, the jobs of the warden, activations of plans and commands use `lines_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN_MAX = 50  # locks, and notices, of one transaction: a plan may change thos
 
 
 def log_judged(judged: Judged, cause: str = "") -> None:
-    """Logs what a transaction has stored, after its commit.
+    """Logs the locks and notices of a transaction, after its commit.
 
     Args:
         judged: The changes of locks, and the notices.

@@ -1,4 +1,4 @@
-"""What commands say about the locks and notices that their changes have brought."""
+"""Locks and notices that the change of a command has brought, in words and as fields."""
 
 from __future__ import annotations
 
@@ -33,11 +33,16 @@ class JudgedChanges:
 
     @property
     def sentence(self) -> str:
-        """How many there are, and below that a line for each, indented."""
+        """Their numbers, and below that a line for each, indented."""
         locked, freed, notices = self._counted.values()
         counted = f"{locked:,} locked, {freed:,} freed"
         counted += f", {notices:,} notice{'s' * (notices != 1)}" if notices else ""
         return "\n  ".join([counted, *self._lines])
+
+    @property
+    def addition(self) -> str:
+        """The sentence behind a semicolon, for commands that rarely change a lock; "" if there is nothing."""
+        return f"; {self.sentence}" if any(self._counted.values()) else ""
 
     @property
     def fields(self) -> dict[str, Any]:

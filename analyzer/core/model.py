@@ -325,7 +325,7 @@ class DrainedCounts(NamedTuple):
     rejected: Sequence[Rejected]
     verdicts: Sequence[Verdict] = ()  # of all denied requests
     # One per `SlotLayout`, sorted by grouping and width; none where nothing was counted. They have the
-    # requests of `tables` once more, for judgements: they are not stored as counts.
+    # requests of `tables` once more, and their outcomes, for judgements: they are not stored as counts.
     slots: Sequence[CountTable] = ()
     distinct: Sequence[DistinctTable] = ()  # one per `DistinctLayout`, sorted as these; none without an entry
 

@@ -52,9 +52,9 @@ def rows(result: Any) -> list[dict[str, Any]]:
 def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
     (done,) = rows(gatelock("callers", "set", ACME, "--plan", "free", "--reason", "sold", "--json"))
     assert done.items() >= (FREE | {"locked": 1, "freed": 0, "notices": 0}).items()
-    (said,) = done["judged"]
-    assert said.startswith(f"locked {ACME} from ")
-    assert said.endswith(": deny by daily: 10 requests per month (UTC), 60 counted")
+    (line,) = done["judged"]
+    assert line.startswith(f"locked {ACME} from ")
+    assert line.endswith(": deny by daily: 10 requests per month (UTC), 60 counted")
     assert locks() == {ACME}
     printed = gatelock("callers", "set", ACME, "--tenant", "shop").output
     assert "plan free, tenant shop, zone (none), anchor (none); 0 locked" in printed

@@ -11,6 +11,8 @@ import pytest
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import a_row, flush, now_s
 
 Gatelock = Callable[..., Any]
 
@@ -67,11 +69,26 @@ def test_apply_prints_json(gatelock: Gatelock, configured: Callable[[str], None]
     gatelock("policies", "apply")
     configured(LOG + DAILY.replace("500", "2_000"))
     expected = {"plan": 1, "differences": ["policy daily: limit 500 to 2,000"], "changed": False}
+    expected |= {"locked": 0, "freed": 0, "notices": 0, "judged": []}
     assert json.loads(gatelock("policies", "apply", "--dry-run", "--json").stdout) == expected
     expected |= {"plan": 2, "changed": True}
     assert json.loads(gatelock("policies", "apply", "--json").stdout) == expected
     expected |= {"differences": [], "changed": False}
     assert json.loads(gatelock("policies", "apply", "--json").stdout) == expected
+
+
+def test_apply_says_who_is_locked_by_the_plan(gatelock: Gatelock, configured: Callable[[str], None]) -> None:
+    configured(LOG + DAILY)
+    gatelock("policies", "apply")
+    engine = open_engine("sqlite:///gatelock.db")
+    store = SqlStore(engine, "here")
+    _, by_plan = store.active_plan()
+    flush(store, by_plan, [a_row(300, now_s(engine))])
+    engine.dispose()
+    configured(LOG + DAILY.replace("500", "200"))
+    *_, line, locked = gatelock("policies", "apply").output.splitlines()
+    assert line == "in force as plan 2; 1 locked, 0 freed"
+    assert locked.startswith("  locked api_key:acme from ")
 
 
 def test_parts_that_a_configuration_lacks_are_removed_only_with_prune(

@@ -183,6 +183,7 @@ def test_retry_counts_readable_records_and_reports_the_others(gatelock: Gatelock
     assert result.exit_code == 1
     assert objects(result) == [
         {"counted": 1, "left": {"bad-utf8": 1, "it has no value": 1, "only its beginning was kept": 1}}
+        | {"locked": 0, "freed": 0, "notices": 0, "judged": []}
     ]
     with engine.connect() as db:
         assert db.execute(sa.select(buckets.c["key", "value_0"])).all() == [("api_key:acme", 1)]

@@ -11,11 +11,11 @@ from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import filled_to, steps_of
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import LoadShare, Surge
 from analyzer.core.judging.windows import Rolling, window_at
-from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Set, Update
 from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
 from tests.oracle.slow_judging import Flush, crossings
@@ -98,7 +98,7 @@ def check_totals(state: State, now_ms: int) -> None:
     """Checks that each total of a present window is the sum of its buckets, up to where it is filled."""
     plan = plan_in_force(state)
     numbers = {row["name"]: row["number"] for row in state["catalog"] if row["kind"] == "sum"}
-    by_sum = {sum_: numbers[sum_name(sum_)] for sum_ in plan.policies_of}
+    by_sum = {sum_: numbers[sum_text(sum_)] for sum_ in plan.policies_of}
     (active,) = [row for row in state["plans"] if row["active"]]
     filling = filled_to(steps_of(active["pending"]), by_sum)
     for sum_, number in by_sum.items():
@@ -119,7 +119,7 @@ def check_totals(state: State, now_ms: int) -> None:
                 for row in state["totals"]
                 if row["sum"] == number and row["window_s"] == window.start_s
             }
-            assert found == +expected, f"totals of {sum_name(sum_)}"
+            assert found == +expected, f"totals of {sum_text(sum_)}"
 
 
 def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What judgements have brought, in words: in the log of the daemon, and printed by commands."""
+"""Locks and notices that judgements have brought: in the log of the daemon, and printed by commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = [
 ]
 
 
-def test_locks_and_notices_are_said_with_their_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_locks_and_notices_are_logged_with_their_cause(caplog: pytest.LogCaptureFixture) -> None:
     assert list(lines_of(JUDGED)) == LINES
     with caplog.at_level(logging.INFO):
         log_judged(JUDGED, "plan 3")
@@ -35,7 +35,7 @@ def test_locks_and_notices_are_said_with_their_cause(caplog: pytest.LogCaptureFi
     assert caplog.messages == [f"plan 3: {line}" for line in LINES] + LINES
 
 
-def test_of_very_many_the_first_are_said_and_how_many_more_there_are() -> None:
+def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> None:
     many = Judged([Clear(LOCK.at)] * (SHOWN_MAX + 2_000), [NOTICE] * (SHOWN_MAX + 1))
     lines = list(lines_of(many))
     assert len(lines) == 2 * SHOWN_MAX + 2
@@ -56,12 +56,13 @@ def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.L
     assert reported.count(JUDGED) == len(names)
 
 
-def test_a_command_says_what_several_transactions_have_judged() -> None:
+def test_a_command_adds_up_what_several_transactions_have_judged() -> None:
     done = JudgedChanges(JUDGED, Judged([Clear(LOCK.at)]))
     assert done.sentence.splitlines()[0] == "1 locked, 2 freed, 1 notice"
     assert done.sentence.splitlines()[1:] == [f"  {line}" for line in (*LINES, LINES[1])]
     assert done.fields == {"locked": 1, "freed": 2, "notices": 1, "judged": [*LINES, LINES[1]]}
-    assert JudgedChanges().sentence == "0 locked, 0 freed"
+    assert done.addition == f"; {done.sentence}"
+    assert (JudgedChanges().sentence, JudgedChanges().addition) == ("0 locked, 0 freed", "")
     for _ in range(SHOWN_MAX):
         done.add(JUDGED)
     assert len(done.fields["judged"]) == SHOWN_MAX

@@ -7,10 +7,13 @@ after each second are compared with those of a slow second judgement, which adds
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
+import msgspec
+import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging.plan import plan_of
@@ -34,6 +37,24 @@ SOURCE = SourceMapping(
 )
 Series = tuple[str, str]  # caller and resource
 Requests = Mapping[Series, int]  # of each caller and resource, in one second
+
+
+P = TypeVar("P", bound=ComparedLoad)
+
+
+def changed(policy: P, **fields: int) -> Callable[[pytest.MonkeyPatch], P]:
+    """Returns a mutation that is a change of the policy."""
+    return lambda _patch: msgspec.structs.replace(policy, **fields)
+
+
+def patched(policy: P, module: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], P]:
+    """Returns a mutation that replaces a name of a module; it returns the policy."""
+
+    def patch_it(patch: pytest.MonkeyPatch) -> P:
+        patch.setattr(module, name, value)
+        return policy
+
+    return patch_it
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from random import Random
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,15 @@ from analyzer.core.judging.kinds import capacity, compared
 from analyzer.core.judging.policies import CapacityShare
 from analyzer.core.judging.totals import TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
-from tests.oracle.compared_stories import Requests, SlowLocks, SlowSums, locked_by_product, world_of
+from tests.oracle.compared_stories import (
+    Requests,
+    SlowLocks,
+    SlowSums,
+    changed,
+    locked_by_product,
+    patched,
+    world_of,
+)
 
 EXPORT, SEARCH, OTHER = "/v1/export", "/v1/search", "other"
 POLICY = CapacityShare(
@@ -133,22 +140,15 @@ def lightest_first(loads: Mapping[TotalKey, int], excess: int) -> Iterator[Total
 
 smallest = capacity.smallest_set
 MUTATIONS: Mapping[str, Callable[[pytest.MonkeyPatch], CapacityShare]] = {
-    "nothing": lambda _: POLICY,
-    "one caller too many": lambda patch: patched(patch, capacity, "smallest_set", one_too_many),
-    "one caller too few": lambda patch: patched(patch, capacity, "smallest_set", one_too_few),
-    "the lightest first": lambda patch: patched(patch, capacity, "smallest_set", lightest_first),
-    "slots taken for the window": lambda patch: patched(
-        patch, capacity, "within_span", lambda amount, *_: amount
-    ),
-    "hold ignored": lambda _: msgspec.structs.replace(POLICY, hold_s=0),
-    "never released": lambda _: msgspec.structs.replace(POLICY, release=0),
-    "floor ignored": lambda _: msgspec.structs.replace(POLICY, floor=1),
+    "nothing": changed(POLICY),
+    "one caller too many": patched(POLICY, capacity, "smallest_set", one_too_many),
+    "one caller too few": patched(POLICY, capacity, "smallest_set", one_too_few),
+    "the lightest first": patched(POLICY, capacity, "smallest_set", lightest_first),
+    "slots taken for the window": patched(POLICY, capacity, "within_span", lambda amount, *_: amount),
+    "hold ignored": changed(POLICY, hold_s=0),
+    "never released": changed(POLICY, release=0),
+    "floor ignored": changed(POLICY, floor=1),
 }
-
-
-def patched(patch: pytest.MonkeyPatch, module: object, name: str, value: object) -> CapacityShare:
-    patch.setattr(module, name, value)
-    return POLICY
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

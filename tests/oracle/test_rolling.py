@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from analyzer.core.judging.circumstances import Circumstances, Wait
 from analyzer.core.judging.kinds.earned_locks import lock_key
-from analyzer.core.judging.kinds.quota import judge_rolling
-from analyzer.core.judging.kinds.surge import judge_surge, sum_of
+from analyzer.core.judging.kinds.quota import judge_rolling, sum_of
+from analyzer.core.judging.kinds.surge import judge_surge
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import RollingQuota, Surge
 from analyzer.core.judging.rolling import Slot, begins_s, below_s, largest_sum, present_sum, sum_at

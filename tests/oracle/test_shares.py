@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from random import Random
 from typing import NamedTuple
 
-import msgspec
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from analyzer.core.judging.rolling import Slot
 from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
 from gatekeeper.model import Clear, Lock, LockKey
+from tests.oracle.compared_stories import changed, patched
 
 POLICY = LoadShare(
     "neighbour", 500_000, 12, Rolling(60), per="caller+resource", hold_s=20, release=250_000, action="slow"
@@ -166,28 +166,16 @@ def stories(seed: int) -> list[Step]:
     return found
 
 
-def changed(**fields: int) -> Callable[[pytest.MonkeyPatch], LoadShare]:
-    return lambda _patch: msgspec.structs.replace(POLICY, **fields)
-
-
-def patched(name: str, value: object) -> Callable[[pytest.MonkeyPatch], LoadShare]:
-    def patch_it(patch: pytest.MonkeyPatch) -> LoadShare:
-        patch.setattr(compared, name, value)
-        return POLICY
-
-    return patch_it
-
-
 MUTATIONS = {
-    "nothing": changed(),
-    "hold ignored": changed(hold_s=0),
-    "release at the limit": changed(release=POLICY.limit),
-    "never released": changed(release=0),
-    "floor ignored": changed(floor=1),
-    "backlog check out": patched("behind_max_s", lambda _policy: inf),
-    "gaps between looks ignored": patched("GAP_S", inf),
-    "not extended": patched("EXTEND_S", 0),
-    "lock without end": patched("LOCK_S", 10_000),
+    "nothing": changed(POLICY),
+    "hold ignored": changed(POLICY, hold_s=0),
+    "release at the limit": changed(POLICY, release=POLICY.limit),
+    "never released": changed(POLICY, release=0),
+    "floor ignored": changed(POLICY, floor=1),
+    "backlog check out": patched(POLICY, compared, "behind_max_s", lambda _policy: inf),
+    "gaps between looks ignored": patched(POLICY, compared, "GAP_S", inf),
+    "not extended": patched(POLICY, compared, "EXTEND_S", 0),
+    "lock without end": patched(POLICY, compared, "LOCK_S", 10_000),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-import msgspec
 import pytest
 
 from analyzer.core.judging.policies import UsualShare
@@ -17,7 +16,9 @@ from tests.oracle.compared_stories import (
     Requests,
     SlowLocks,
     SlowSums,
+    changed,
     locked_by_product,
+    patched,
     world_of,
 )
 from tests.support.stored_counts import put_counts
@@ -106,18 +107,13 @@ def test_a_caller_beyond_its_usual_load_is_locked_when_a_slow_judgement_says_so(
 
 
 MUTATIONS: Mapping[str, Callable[[pytest.MonkeyPatch], UsualShare]] = {
-    "history not checked": lambda patch: patched(patch, "WEEKS_MIN", 1),
-    "more weeks than are read": lambda patch: patched(patch, "WEEKS_MAX", 10),
-    "the hour of another day": lambda patch: patched(patch, "WEEK_S", 6 * 86_400),
-    "the largest instead of the median": lambda patch: patched(patch, "median_low", max),
-    "another multiple": lambda _: msgspec.structs.replace(POLICY, limit=2_000),
-    "never released": lambda _: msgspec.structs.replace(POLICY, release=0),
+    "history not checked": patched(POLICY, usual_levels, "WEEKS_MIN", 1),
+    "more weeks than are read": patched(POLICY, usual_levels, "WEEKS_MAX", 10),
+    "the hour of another day": patched(POLICY, usual_levels, "WEEK_S", 6 * 86_400),
+    "the largest instead of the median": patched(POLICY, usual_levels, "median_low", max),
+    "another multiple": changed(POLICY, limit=2_000),
+    "never released": changed(POLICY, release=0),
 }
-
-
-def patched(patch: pytest.MonkeyPatch, name: str, value: object) -> UsualShare:
-    patch.setattr(usual_levels, name, value)
-    return POLICY
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

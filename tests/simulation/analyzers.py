@@ -189,7 +189,7 @@ class SimulatedAnalyzer:
         )
         upkeep = SqlUpkeep(engine, self.name, self._new_mark)
         runners = [
-            self._runner("warden", upkeep, lock_jobs(upkeep, self.observer.locks_ended)),
+            self._runner("warden", upkeep, lock_jobs(upkeep, self.observer.judged)),
             self._runner("upkeep", upkeep, upkeep_jobs(upkeep, RETENTION)),
         ]
         return Daemon(

@@ -27,7 +27,6 @@ from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
-from analyzer.store.transaction.catalog import sum_name
 from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
@@ -219,7 +218,7 @@ class Truth:
         plan = stored.plan
         assert plan is not None
         steps, names = steps_of(pending), self._sum_numbers()
-        numbers = {sum_: names[sum_name(sum_)] for sum_ in plan.policies_of}
+        numbers = {sum_: names[sum_text(sum_)] for sum_ in plan.policies_of}
         cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
         return plan, set(filled_to(steps, numbers)), cleared | set(unready_policies(steps, plan, numbers))
 
@@ -435,7 +434,7 @@ class Truth:
         for sum_ in plan.policies_of.keys() - filling:
             expected = self.stored.totals[sum_]
             oldest_s = max(self.stored.filled_from_s[sum_], self._now_s - DAY_S)
-            stored = found.get(numbers[sum_name(sum_)], {})
+            stored = found.get(numbers[sum_text(sum_)], {})
             for at in stored.keys() | expected.keys():
                 if at[0] >= oldest_s and stored.get(at, 0) != expected.get(at, 0):
                     raise Wrong(f"total {sum_} {at}: {stored.get(at)}, and must be {expected.get(at)}")

@@ -98,7 +98,7 @@ def apply(
         elif dry_run:
             say("nothing was changed; without --dry-run, these differences come in force")
         else:
-            say(f"in force as plan {done.version}; {JudgedChanges(done.judged).sentence}")
+            say(f"in force as plan {done.version}{JudgedChanges(done.judged).addition}")
 
 
 def _fields(policy: Policy, what: str) -> dict[str, str]:

@@ -236,7 +236,7 @@ def retry(
         if json:
             json_lines([{"counted": counted, "left": left, **done.fields}])
         else:
-            say(f"{counted:,} counted, {left.total():,} left; {done.sentence}")
+            say(f"{counted:,} counted, {left.total():,} left{done.addition}")
             for why_left, number in sorted(left.items()):
                 say(f"  {number:,}: {why_left}")
         if left:

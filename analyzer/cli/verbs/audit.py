@@ -177,7 +177,7 @@ def _fields(found: Audit) -> dict[str, object]:
     """Returns what --json prints."""
     from analyzer.cli.nouns.gaps import fields_of
     from analyzer.cli.output import format_second
-    from analyzer.store.transaction.catalog import sum_name
+    from analyzer.core.judging.earned_notices import sum_text
 
     return {
         "partitions": [
@@ -191,7 +191,7 @@ def _fields(found: Audit) -> dict[str, object]:
         ],
         "groupings": list(map(_grouping_fields, found.groupings)),
         "totals": [
-            {"sum": sum_name(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
+            {"sum": sum_text(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
             for of, one in found.totals
         ],
         "locks": [one._asdict() for one in found.locks],
@@ -216,7 +216,7 @@ def _holes(ledger: PartitionLedger) -> int | None:
 def _print_other(found: Audit) -> None:
     """Prints what differs besides the requests of a day."""
     from analyzer.cli.output import format_second, plural
-    from analyzer.store.transaction.catalog import sum_name
+    from analyzer.core.judging.earned_notices import sum_text
 
     for one in found.groupings:
         of = f" of {one.key}" if one.key else ""
@@ -226,7 +226,7 @@ def _print_other(found: Audit) -> None:
         )
     for of_sum, total in found.totals:
         say(
-            f"total of {sum_name(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
+            f"total of {sum_text(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
             f"{_series(total.key, total.resource)}: {total.used:,}, "
             f"and {total.counted:,} in buckets: NOT EQUAL"
         )

@@ -39,6 +39,7 @@ from analyzer.config.values import (
     whole_seconds,
 )
 from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
+from analyzer.core.judging.caller_limits import LIMIT_MAX
 from analyzer.core.judging.policies import (
     NO_PLAN_LIMITS,
     NO_UNIT,
@@ -65,7 +66,6 @@ from analyzer.core.judging.windows import (
 
 CALLER = "caller"  # as a zone or an anchor: that of each caller
 DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan
-LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
 ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
 SURGE_S_MAX = HOUR_S  # longest window of a surge
 SHARE_S = (10, HOUR_S)  # shortest and longest window of a share

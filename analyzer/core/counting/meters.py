@@ -104,5 +104,5 @@ def bucket_start_s(event_s: int, width_s: int) -> int:
 
 
 def joins_of(meters: Sequence[Meter]) -> dict[str, str]:
-    """Returns the name of the join by the meter's name, of the meters in buckets."""
+    """Returns the join of each meter by its name, without the meters of distinct values."""
     return {meter.name: meter.join for meter in in_buckets(meters)}

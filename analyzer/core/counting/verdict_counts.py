@@ -72,8 +72,9 @@ def with_admitted(
 ) -> DrainedCounts:
     """Returns the counts with the requests of disbelieved verdicts as admitted ones, in minutes and slots.
 
-    `disbelieved` has the indexes of these among the verdicts, `joins` the join of each meter. Costs what
-    these requests touch, and a copy of the columns.
+    Outcomes stay as they are: the log calls these requests denied, so they have none. `disbelieved` has the
+    indexes of these among the verdicts, `joins` the join of each meter. Costs what these requests touch, and
+    a copy of the columns.
     """
     if not disbelieved:
         return counted

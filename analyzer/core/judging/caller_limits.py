@@ -26,7 +26,7 @@ from analyzer.core.judging.totals import NEVER, Standing, Sum
 from analyzer.core.judging.windows import Calendar, Window, Windows, is_zone, window_at
 
 ADDRESS = "address:"  # beginning of the names of callers that are known by their address
-LIMIT_MAX = 1 << 62
+LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
 KEYS_CACHED = 1 << 16
 
 

@@ -20,10 +20,8 @@ class Hold(NamedTuple):
     seen_s: float  # when it was last found over the mark
 
 
-class Overload(NamedTuple):
-    """A whole with more load than its capacity, and the series that explain it."""
-
-    to_blame: frozenset[TotalKey] = frozenset()
+# The series that explain why a whole has more load than its capacity.
+Blamed = frozenset[TotalKey]
 
 
 class OwnPolicies(Protocol):
@@ -47,7 +45,7 @@ class Circumstances(NamedTuple):
     # When notices were raised, of policies that lock a while after them.
     notified_s: Mapping[NoticeKey, float] = MappingProxyType({})
     # The wholes that have too much, by policy and resource; only those that the warden judges.
-    overloads: Mapping[tuple[str, str], Overload] = MappingProxyType({})
+    overloads: Mapping[tuple[str, str], Blamed] = MappingProxyType({})
 
     @property
     def now_s(self) -> int:

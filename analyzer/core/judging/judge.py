@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.circumstances import Circumstances, Hold, Overload, OwnPolicies, Wait
+from analyzer.core.judging.circumstances import Blamed, Circumstances, Hold, OwnPolicies, Wait
 from analyzer.core.judging.earned_notices import WHOLE, Notice, notice_key
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
@@ -104,7 +104,7 @@ def _notices_of(
 
 def _overloads(
     pairs: Iterable[tuple[Policy, Standing]], locks: Mapping[LockKey, Lock], at: Circumstances
-) -> dict[tuple[str, str], Overload]:
+) -> dict[tuple[str, str], Blamed]:
     """Returns what series that are judged together say, by policy and resource."""
     of: dict[Policy, list[Standing]] = {}
     for policy, standing in pairs if at.is_warden else ():

@@ -1,8 +1,12 @@
 """The plan: everything that decides a count or a judgement. It is stored in a tagged, versioned format.
 
     [3, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
+         "overrides": [{"kind": "limit", "subject_kind": "caller", ...}],
          "policies": [["quota", {"name": "daily", ...}]],
          "sources": {"access-log": {"format": "json", ...}}}]
+
+Each policy stands behind its kind (`kinds.KINDS`). Overrides are those that the configuration states; without
+any, the key is absent.
 
 A list, because the first version of the format was an object in which an unknown field was ignored: an
 analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
@@ -130,7 +134,7 @@ class Plan:
     def outcomes_of(self) -> Mapping[Sum, Sum]:
         """The sum of the outcomes of all requests, by that of the series that are compared.
 
-        None where no source has errors or durations.
+        Empty where no source has errors or durations.
         """
         if not (self.has_errors or self.has_durations):
             return {}

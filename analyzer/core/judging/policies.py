@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Protocol
 import msgspec
 
 from analyzer.core.counting.meter_units import Unit
+from analyzer.core.judging.totals import NEVER
 from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
 from gatekeeper.model import Rate
 
@@ -132,10 +133,10 @@ class Quota(Enforced, frozen=True):
         Beyond any total for a policy without locks.
         """
         if self.action == "notify":
-            return 2**63 - 1
+            return NEVER
         grace = self.grace_given
         beyond = grace.amount - (-self.limit * grace.thousandths // 1_000)
-        return min(self.limit + beyond, 2**63 - 1)  # no total is larger
+        return min(self.limit + beyond, NEVER)
 
 
 class RollingQuota(Enforced, frozen=True):

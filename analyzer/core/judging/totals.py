@@ -14,7 +14,8 @@ from analyzer.core.judging.rolling import Slots
 from analyzer.core.judging.windows import Calendar, Rolling, Window, Windows, window_at
 from analyzer.core.model import CountTable, DistinctTable
 
-NEVER = 2**63 - 1  # as the `next` of a total: no policy has anything more to judge in this window
+# As the `next` of a total: no policy has anything more to judge in this window. No total is larger.
+NEVER = 2**63 - 1
 
 
 class Sum(NamedTuple):

@@ -1,6 +1,7 @@
 """Callers and their overrides: what commands and the warden change, and what commands list.
 
-Each change is one transaction with its entry in the audit log, and its callers are judged in it.
+Each change is one transaction with its entry in the audit log, and its callers are judged in it. For a tenant
+or a range, and for another zone or anchor, the rest is done in transactions of bounded length behind it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import insert, slow_reading, writing
 from analyzer.store.database.row_parameters import upsert_columns
@@ -23,7 +24,7 @@ from analyzer.store.database.schema import catalog, totals
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.reports.total_differences import OpenSum, TotalDifference, differing_totals, open_sums
 from analyzer.store.transaction import plans
-from analyzer.store.transaction.catalog import load, sum_name
+from analyzer.store.transaction.catalog import load
 from analyzer.store.transaction.sql_joins import plus
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def repair(engine: sa.Engine, pace: Pace) -> int:
     with writing(engine) as db:
         # Before the totals, as flushes do: it waits for them, and they wait for it.
         plan = plans.judge_again(db, clock_was_ahead=False)
-        if plan is None or load(db).sums.get(sum_name(of.sum)) != of.number:
+        if plan is None or load(db).sums.get(sum_text(of.sum)) != of.number:
             return 1  # another plan is in force: compare again
         if not _raise_corrections(db, corrections):
             return 1  # another warden was faster
@@ -73,7 +74,7 @@ def repair(engine: sa.Engine, pace: Pace) -> int:
     first = wrong[0]
     log.warning(
         "%d totals of %s did not equal the buckets, and are corrected: first %s, with %d in place of %d",
-        len(wrong), sum_name(of.sum), first.key or "everyone", first.counted, first.used,
+        len(wrong), sum_text(of.sum), first.key or "everyone", first.counted, first.used,
     )  # fmt: skip
     return len(wrong)
 

@@ -133,8 +133,9 @@ class SqlUpkeep:
         """Deletes what is beyond its retention, up to a bound; returns the number of rows.
 
         These are totals and distinct values of past windows, the oldest rejected records, old changes of the
-        feed, locks that ended long ago in the history, decisions about verdicts of then, and gates that
-        stopped reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
+        feed, old plans with their stretches, holds that no look continues, notices of windows long past,
+        locks that ended long ago in the history, decisions about verdicts of then, and gates that stopped
+        reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
         clock that is ahead for a minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:

@@ -51,7 +51,7 @@ class Catalog(NamedTuple):
 
     groupings: Mapping[str, int]
     meters: Mapping[str, MeterColumn]  # by name
-    sums: Mapping[str, int]  # by `sum_name`
+    sums: Mapping[str, int]  # by `sum_text`
     dropped_sums: Mapping[str, int]
     has_old_rows: bool  # rows of an earlier version wait in `old_buckets`
     renamed: Mapping[str, int]  # numbers by the names in these rows, of meters that were renamed since
@@ -64,7 +64,7 @@ class Catalog(NamedTuple):
 
     def sum_number(self, sum_: Sum) -> int:
         """Returns the number of a sum of a plan that was in force. Raises KeyError for any other."""
-        return self.sums[sum_name(sum_)]
+        return self.sums[sum_text(sum_)]
 
     def sum_numbers(self, plan: Plan) -> dict[Sum, int]:
         """Returns the number of each sum of a plan that was in force."""
@@ -81,11 +81,6 @@ class Catalog(NamedTuple):
     @property
     def grouping_names(self) -> dict[int, str]:
         return {number: name for name, number in self.groupings.items()}
-
-
-def sum_name(sum_: Sum) -> str:
-    """Returns the name of a sum in the catalog."""
-    return sum_text(sum_)
 
 
 def meter_of(name: str) -> str:
@@ -127,7 +122,7 @@ def register(db: sa.Connection, plan: Plan, before: Plan | None = None, version:
     known = load(db)
     _add(db, "grouping", [name for name in plan.groupings if name not in known.groupings], known.groupings)
     restarted = _register_meters(db, known, plan, before, version)
-    wanted = {sum_name(sum_) for sum_ in (*plan.policies_of, *plan.slot_sums)}
+    wanted = {sum_text(sum_) for sum_ in (*plan.policies_of, *plan.slot_sums)}
     kept = {name for name in known.sums.keys() & wanted if meter_of(name) not in restarted}
     for name in known.sums.keys() - kept:
         is_sum = sa.and_(catalog.c.kind == "sum", catalog.c.name == name)

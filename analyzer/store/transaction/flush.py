@@ -1,8 +1,9 @@
 """One flush as one transaction: the only code that stores counts, judges them and publishes locks.
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
-for each other in a circle: offsets, plan, decisions about verdicts, totals of callers, buckets, rejected
-records, totals that many partitions share, locks, the feed's version.
+for each other in a circle: offsets, plan, decisions about verdicts, totals of callers and their slots,
+buckets, rejected records, totals and slots that many partitions share, what waits, notices, locks, the feed's
+version.
 """
 
 from __future__ import annotations

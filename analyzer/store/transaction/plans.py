@@ -8,6 +8,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
@@ -44,11 +45,6 @@ class LockedPlan(NamedTuple):
     digest: str
     mark: str
     directory: DirectoryVersion = NO_DIRECTORY
-
-    @property
-    def judged_by(self) -> int:
-        """The mark of totals that were judged by this plan and directory."""
-        return self.directory.judged_by(self.version or 0)
 
 
 NO_PLAN = LockedPlan(None, 0, "", 0, "", "")
@@ -171,9 +167,7 @@ def activate(
     numbers = catalog.register(db, plan, before, version)
     unfinished = steps_of(old.pending) if old is not None else ()
     kept = {
-        sum_
-        for sum_, number in numbers.sum_numbers(plan).items()
-        if known.sums.get(catalog.sum_name(sum_)) == number
+        sum_ for sum_, number in numbers.sum_numbers(plan).items() if known.sums.get(sum_text(sum_)) == number
     }
     # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
     from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000

@@ -380,8 +380,8 @@ def test_a_reason_that_changes_in_the_configuration_is_an_event_and_no_change_of
     daily.store.activate(stating(msgspec.structs.replace(stated, reason="migration")))
     assert daily.locked == {}, "the command's override began later"
     assert stated_of(daily) == [known._replace(reason="migration", who="here")]
-    said = f"override of caller {ACME}: daily limit 40: reason asked for to migration"
-    assert ("plan 3", said) in {(entry.about, entry.why) for entry in entries(daily.engine)}
+    change = f"override of caller {ACME}: daily limit 40: reason asked for to migration"
+    assert ("plan 3", change) in {(entry.about, entry.why) for entry in entries(daily.engine)}
 
 
 def test_steps_of_changes_for_tenants_do_not_pile_up(

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import LoadShare, Surge
@@ -262,6 +263,4 @@ def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
         pass
     with engine.connect() as db:
         assert set(db.execute(sa.select(totals.c.plan)).scalars()) == {0}
-        assert db.execute(sa.select(postponed.c.sum)).scalars().all() == [
-            numbers[catalog.sum_name(sum_of(share))]
-        ]
+        assert db.execute(sa.select(postponed.c.sum)).scalars().all() == [numbers[sum_text(sum_of(share))]]

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.caller_limits import Limits
+from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.totals import Growth
@@ -26,7 +27,7 @@ from analyzer.errors import PartitionLost, PlanChanged
 from analyzer.store.database import schema
 from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.catalog import register, sum_name
+from analyzer.store.transaction.catalog import register
 from analyzer.store.transaction.judgement import totals
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from gatekeeper.model import Lock, LockKey, Set
@@ -220,7 +221,7 @@ def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> Non
     with store.transaction() as tx:
         totals.add_totals(tx._db, Limits(plan), 1, growth, register(tx._db, plan), DAY.start_s)
         found = {name: used for (name, *_), used in stored_totals(tx._db).items()}
-    assert found == {sum_name(sum_): n for n, sum_ in enumerate(plan.policies_of, 1)}
+    assert found == {sum_text(sum_): n for n, sum_ in enumerate(plan.policies_of, 1)}
     assert len(growth) == 5
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.core.judging.circumstances import NOTHING_ELSE, Circumstances, Needs, Overload, Wait
+from analyzer.core.judging.circumstances import NOTHING_ELSE, Blamed, Circumstances, Needs, Wait
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, usual
 from analyzer.core.judging.policies import (
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
     locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
     overloads: (
-        Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Overload]]
+        Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Blamed]]
         | None
     ) = None
 
@@ -90,7 +90,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     ),
     Surge.kind: Kind(
         Surge,
-        surge.sum_of,
+        quota.sum_of,
         surge.thresholds,
         surge.judge_surge,
         no_notices,

@@ -14,12 +14,11 @@ from functools import partial
 
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
-from analyzer.core.judging.circumstances import Circumstances, Overload
+from analyzer.core.judging.circumstances import Blamed, Circumstances
 from analyzer.core.judging.kinds.compared import (
     MILLION,
     ComparisonRule,
     LoadFinding,
-    duration_text,
     judge_compared,
     load_of,
     noun_of,
@@ -29,7 +28,7 @@ from analyzer.core.judging.kinds.compared import (
     whole_load,
     within_span,
 )
-from analyzer.core.judging.kinds.earned_locks import effect, lock_key
+from analyzer.core.judging.kinds.earned_locks import duration_text, effect, lock_key
 from analyzer.core.judging.kinds.quota import phrase_of
 from analyzer.core.judging.policies import CapacityShare
 from analyzer.core.judging.totals import Standing, TotalKey
@@ -46,7 +45,7 @@ def overloads(
     standings: Sequence[Standing],
     locks: Mapping[LockKey, Lock],
     at: Circumstances,
-) -> dict[str, Overload]:
+) -> dict[str, Blamed]:
     """Returns by resource which series explain what it has beyond its capacity; "" where all are one whole.
 
     `standings` are all series that may be above the floor; a resource at or below its capacity is left out.
@@ -54,7 +53,7 @@ def overloads(
     by_resource: dict[str, list[Standing]] = {}
     for standing in standings:
         by_resource.setdefault(standing.total.resource, []).append(standing)
-    found: dict[str, Overload] = {}
+    found: dict[str, Blamed] = {}
     for resource, series in by_resource.items():
         capacity = capacity_of(policy, resource)
         excess = whole_load(series[0], policy, at) - within_span(capacity, policy, at)
@@ -67,7 +66,7 @@ def overloads(
             elif load >= policy.floor:
                 loads[standing.total] = load
         if capacity and excess > 0:
-            found[resource] = Overload(frozenset(smallest_set(loads, excess)))
+            found[resource] = frozenset(smallest_set(loads, excess))
     return found
 
 
@@ -87,12 +86,12 @@ def find(policy: CapacityShare, standing: Standing, at: Circumstances) -> LoadFi
     """Returns whether the whole has too much, whether the series is to blame, and whether a lock must end."""
     resource = standing.total.resource
     capacity = capacity_of(policy, resource)
-    overload = at.overloads.get((policy.name, resource))
+    blamed = at.overloads.get((policy.name, resource))
     most = within_span(capacity, policy, at)
     released = not capacity or whole_load(standing, policy, at) * MILLION < policy.release * most
-    if overload is None:
+    if blamed is None:
         return LoadFinding(is_over=False, is_released=released)
-    return LoadFinding(True, released, is_to_blame=standing.total in overload.to_blame)
+    return LoadFinding(True, released, is_to_blame=standing.total in blamed)
 
 
 def amounts(policy: CapacityShare, standing: Standing, at: Circumstances) -> tuple[int, int]:

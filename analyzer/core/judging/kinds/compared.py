@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
-from analyzer.core.counting.meter_units import amount_text
 from analyzer.core.judging.circumstances import Circumstances, Wait
 from analyzer.core.judging.kinds import victims
 from analyzer.core.judging.kinds.earned_locks import lock_key, lock_of
@@ -178,8 +177,3 @@ def percent(millionths: int) -> str:
     ('40 %', '12.5 %', '0 %')
     """
     return f"{millionths // 1000 / 10:.1f}".removesuffix(".0") + " %"
-
-
-def duration_text(seconds: int) -> str:
-    """Returns whole seconds as text: "5m"."""
-    return amount_text(seconds * 10**6, "duration")

@@ -8,7 +8,7 @@ import msgspec
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text
-from analyzer.core.counting.meters import DISTINCT
+from analyzer.core.counting.meters import DAY_S, DISTINCT
 from analyzer.core.judging.policies import Policy
 from analyzer.core.judging.totals import TotalKey
 from gatekeeper.model import Lock, LockKey
@@ -46,6 +46,13 @@ def counted_text(policy: Policy, used: int) -> str:
     """Returns what a series has used, in words. Distinct values are not counted far beyond the limit."""
     beyond = policy.meter_join == DISTINCT and used > policy.limit
     return f"{'at least ' if beyond else ''}{amount_text(used, policy.meter_unit)} counted"
+
+
+def duration_text(seconds: int) -> str:
+    """Returns whole seconds as text: "5m", "7d"."""
+    if seconds > DAY_S and seconds % DAY_S == 0:
+        return f"{seconds // DAY_S}d"
+    return amount_text(seconds * 10**6, "duration")
 
 
 def is_of_all_clients(policy: Policy) -> bool:

@@ -27,8 +27,8 @@ from gatekeeper.model import Lock
 AnyQuota = Quota | RollingQuota
 
 
-def sum_of(policy: AnyQuota) -> Sum:
-    """The running total that a quota is judged by."""
+def sum_of(policy: AnyQuota | Surge) -> Sum:
+    """The running total, or the rolling sum, that a quota or a surge is judged by."""
     return Sum(policy.per, policy.meter, policy.window, policy.meter_join)
 
 

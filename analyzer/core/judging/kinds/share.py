@@ -14,14 +14,13 @@ from analyzer.core.judging.kinds.compared import (
     MILLION,
     ComparisonRule,
     LoadFinding,
-    duration_text,
     judge_compared,
     load_of,
     of,
     percent,
     whole_load,
 )
-from analyzer.core.judging.kinds.earned_locks import effect
+from analyzer.core.judging.kinds.earned_locks import duration_text, effect
 from analyzer.core.judging.kinds.quota import phrase_of
 from analyzer.core.judging.policies import LoadShare
 from analyzer.core.judging.totals import Standing

@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
-from analyzer.core.counting.meter_units import amount_text, with_noun
+from analyzer.core.counting.meter_units import with_noun
 from analyzer.core.counting.meters import DISTINCT
 from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
     counted_text,
+    duration_text,
     effect,
     is_of_all_clients,
     lock_key,
@@ -20,16 +21,10 @@ from analyzer.core.judging.kinds.earned_locks import (
 from analyzer.core.judging.kinds.quota import phrase_of
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
-from analyzer.core.judging.totals import Standing, Sum
-from analyzer.core.judging.windows import DAY_S
+from analyzer.core.judging.totals import Standing
 from gatekeeper.model import Lock
 
 BEHIND_PAUSE_S = 1.0  # until a judgement that waits for a backlog is tried again
-
-
-def sum_of(policy: Surge) -> Sum:
-    """The rolling sum that a surge is judged by."""
-    return Sum(policy.per, policy.meter, policy.window, policy.meter_join)
 
 
 def thresholds(policy: Surge) -> tuple[int, ...]:
@@ -114,8 +109,8 @@ def explain(
         text += f" from {addresses:,} addresses" if addresses else ""
     if policy.action == "notify":
         return text
-    again = f"offence {offence} within {_duration(policy.forget_after_s)}, " if offence > 1 else ""
-    return f"{text}; {again}locked for {_duration(lasts_s or duration_s(policy, offence))}"
+    again = f"offence {offence} within {duration_text(policy.forget_after_s)}, " if offence > 1 else ""
+    return f"{text}; {again}locked for {duration_text(lasts_s or duration_s(policy, offence))}"
 
 
 def describe(policy: Surge) -> str:
@@ -127,14 +122,8 @@ def describe(policy: Surge) -> str:
     """
     phrase = grouping_of(policy.per).phrase
     limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
-    durations = ", ".join(map(_duration, policy.lock_for_s))
+    durations = ", ".join(map(duration_text, policy.lock_for_s))
     ends = f"for {durations}" if len(policy.lock_for_s) == 1 else f"for {durations}, ..."
     return (
         f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}, then {effect(policy, ends)}"
     )
-
-
-def _duration(seconds: int) -> str:
-    if seconds > DAY_S and seconds % DAY_S == 0:
-        return f"{seconds // DAY_S}d"
-    return amount_text(seconds * 10**6, "duration")

@@ -67,7 +67,7 @@ def add_totals(
 ) -> list[StoredTotal]:
     """Adds to the totals, in the order of `growth`; returns those that must be judged.
 
-    `version` is that of the plan and the directory, see `LockedPlan.judged_by`.
+    `version` is that of the plan and the directory, see `DirectoryVersion.judged_by`.
     """
     due: list[StoredTotal] = []
     for sum_, given in growth.items():
