@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    literal_column,
+)
 
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
@@ -219,6 +230,13 @@ postponed = Table(
     added("is_behind"),  # 1: because the analyzers are behind
     Index(None, "due_ms"),
 )
+# For the number of them, which status pages read.
+Index(
+    "ix_postponed_behind",
+    postponed.c.is_behind,
+    postgresql_where=postponed.c.is_behind == literal_column("1"),
+    sqlite_where=postponed.c.is_behind == literal_column("1"),
+)
 
 # Totals of callers whose zone or anchor has changed, which wait for what the buckets have from before.
 refills = Table(
@@ -337,7 +355,7 @@ callers = Table(
     Index(None, "version"),
 )
 
-# Exceptions from policies. Rows stay when they have ended.
+# Exceptions from policies. Rows stay for some time when they have ended: they explain locks.
 overrides = Table(
     "overrides",
     metadata,
@@ -359,6 +377,7 @@ overrides = Table(
     Index(None, "version"),
     Index(None, "due_ms"),
     Index(None, "subject"),
+    Index(None, "state", "subject_kind"),
 )
 
 # A row for each change of the two tables above; see judgement/directory.py.
