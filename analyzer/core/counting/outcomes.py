@@ -135,7 +135,7 @@ def outcome_tables_of(
 
 
 class _CellParts(NamedTuple):
-    """What each cell of a partition belongs to: a whole, by its number, and a series of it."""
+    """The number of the whole, and the key of the series, of each cell of a partition."""
 
     wholes: list[int]
     keys: list[str]
