@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    literal_column,
-)
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
@@ -234,8 +223,8 @@ postponed = Table(
 Index(
     "ix_postponed_behind",
     postponed.c.is_behind,
-    postgresql_where=postponed.c.is_behind == literal_column("1"),
-    sqlite_where=postponed.c.is_behind == literal_column("1"),
+    postgresql_where=postponed.c.is_behind == 1,
+    sqlite_where=postponed.c.is_behind == 1,
 )
 
 # Totals of callers whose zone or anchor has changed, which wait for what the buckets have from before.

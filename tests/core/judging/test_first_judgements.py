@@ -1,4 +1,4 @@
-"""When new totals must be judged: for ten thousand series at once, and for each as its limits say."""
+"""The values at which new totals are judged: of ten thousand series at once, as the limits of each say."""
 
 from __future__ import annotations
 

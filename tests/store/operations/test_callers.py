@@ -402,7 +402,7 @@ def test_ended_overrides_are_kept_as_long_as_the_history_of_locks(daily: Install
 
 
 def test_a_flush_that_knows_only_deleted_versions_learns_of_each_end(daily: Installation) -> None:
-    """As an analyzer that was suspended for weeks: neither the end nor its version is there any more."""
+    """An analyzer that was suspended for weeks finds neither the end nor its version."""
     daily.count(1)
     ended = daily.override("limit", 10)
     daily.count(1)  # the store has the override in memory
