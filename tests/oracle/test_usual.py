@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from analyzer.core.judging.policies import UsualShare
 from analyzer.core.judging.windows import Rolling
@@ -34,9 +37,10 @@ HISTORY = {
     "new": [],
     "once": [150],
     "twice": [0, 0, 0, 150, 0, 0, 150],
+    "odd": [1_348, 1_348],
     "too-long-ago": [150, *[0] * 7, 150, 150],
 }
-MEDIANS = {"regular": 150, "large": 3_000, "twice": 150}
+MEDIANS = {"regular": 150, "large": 3_000, "twice": 150, "odd": 1_348}
 
 
 def put_history(world: World) -> None:
@@ -72,6 +76,10 @@ def story_of(seed: int) -> list[Requests]:
 
 
 FALLING: list[Requests] = [{("large", EXPORT): 5}] * 20 + [{("large", EXPORT): 1}] * 36
+# Below the floor, and above what is usual.
+BELOW_THE_FLOOR: list[Requests] = [{("regular", EXPORT): 5}] * 20 + [{}, {("regular", EXPORT): 1}, {}] * 14
+# More than 24, and less than three times 8.99, in a window.
+STEADY: list[Requests] = [{("odd", EXPORT): 1}] * 20 + [{("odd", EXPORT): 2}] + [{("odd", EXPORT): 1}] * 30
 STORIES = [FALLING, *map(story_of, range(2))]
 
 
@@ -83,10 +91,11 @@ def locked_by_hand(story: Sequence[Requests]) -> list[set[tuple[str, str]]]:
         locks.end(sums.now_s)
         loads = sums.loads()
         most = {
-            (name, EXPORT): 3_000 * median // 150 * sums.span_ms // 24_000 for name, median in MEDIANS.items()
+            (name, EXPORT): Fraction(3 * median * sums.span_ms, 150 * 24_000)
+            for name, median in MEDIANS.items()
         }
-        over = {one for one in most if loads[one] >= 24 and loads[one] * 1_000 > most[one]}
-        released = {one for one in locks.until_s if loads[one] * 2_000 < most[one] or not loads[one]}
+        over = {one for one in most if loads[one] >= 24 and loads[one] > most[one]}
+        released = {one for one in locks.until_s if loads[one] * 2 < max(most[one], 24) or not loads[one]}
         locks.lock(sums.now_s, locks.look(sums.now_s, over - locks.until_s.keys(), released))
         found.append({*locks.until_s})
     return found
@@ -104,6 +113,38 @@ def test_a_caller_beyond_its_usual_load_is_locked_when_a_slow_judgement_says_so(
 ) -> None:
     assert any(locked_by_hand(STORIES[number]))
     assert is_agreed(migrated_url, STORIES[number])
+
+
+def test_a_caller_slightly_below_its_multiple_is_not_locked(migrated_url: str) -> None:
+    """By the usual load of its window rounded down it would be."""
+    assert not any(locked_by_hand(STEADY))
+    assert is_agreed(migrated_url, STEADY)
+
+
+def test_a_caller_below_the_floor_is_released_however_little_is_usual(migrated_url: str) -> None:
+    locked = locked_by_hand(BELOW_THE_FLOOR)
+    assert any(locked)
+    assert not locked[-1]
+    assert is_agreed(migrated_url, BELOW_THE_FLOOR)
+
+
+def test_usual_levels_are_read_before_totals_are_held(migrated_url: str) -> None:
+    """At the top of an hour there are many: flushes would wait for the reading."""
+    steps: list[str] = []
+
+    def note(_db: Any, _cursor: Any, text: str, *_: Any) -> None:
+        if text.startswith("SELECT") and "JOIN totals" in text:
+            steps.append("held")
+        elif ("buckets.value_" in text and "times_" in text) or "generate_series" in text:
+            steps.append("read")
+
+    with world_of(migrated_url, POLICY) as world:
+        put_history(world)
+        sa.event.listen(world.engine, "before_cursor_execute", note)
+        sa.event.listen(world.engine, "begin", lambda _db: steps.append("begin"))
+        locked_by_product(world, FALLING[:10])
+    [looked] = [one for one in "".join(step[0] for step in steps).split("b") if "r" in one]
+    assert looked == "r" * usual_levels.WEEKS_MAX + "h", "one series, once an hour, in one transaction"
 
 
 MUTATIONS: Mapping[str, Callable[[pytest.MonkeyPatch], UsualShare]] = {

@@ -13,8 +13,9 @@ drains in which it had less is not known, and belongs to the others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
+from typing import NamedTuple
 
 from analyzer.core.counting.aggregate import Aggregate, CompiledOutcomes, CountLayout
 from analyzer.core.counting.meters import OUTCOMES
@@ -66,14 +67,19 @@ class Outcomes:
         for cell, duration in zip(cells, durations, strict=True):
             times_us[cell] += duration
 
-    def by_cell(self) -> Iterator[tuple[int, str, int]]:
-        """Yields cells, outcomes and values."""
-        for (cell, class_), value in self.classes.items():
-            yield cell, str(class_), value
-        for outcome, values in ((ERRORS, self.errors), (TIME, self.times_us)):
-            for cell, value in values.items():
-                if value:
-                    yield cell, outcome, value
+    def requests_of(self, cells: int) -> Sequence[int]:
+        """Returns the requests of each cell, up to a number of them."""
+        found = [0] * cells
+        for (cell, _), value in self.classes.items():
+            found[cell] += value
+        return found
+
+    def times_of(self, cells: int) -> Sequence[int]:
+        """Returns the microseconds of each cell, up to a number of them."""
+        found = [0] * cells
+        for cell, value in self.times_us.items():
+            found[cell] = value
+        return found
 
 
 def classes_of(durations_us: Sequence[int]) -> list[int]:
@@ -110,7 +116,7 @@ def outcome_tables_of(
     """Returns one table per layout, over all partitions; none without an entry."""
     tables = []
     for wanted in layout.outcomes:
-        rows = sorted(_rows(_by_series(wanted, layout.bucket_s, partitions)).items())
+        rows = sorted(_rows(wanted, layout.bucket_s, partitions).items())
         if rows:
             width_s = wanted.layout.width_s
             tables.append(
@@ -128,41 +134,72 @@ def outcome_tables_of(
     return tables
 
 
-def _by_series(
-    wanted: CompiledOutcomes, bucket_s: int, partitions: Iterable[tuple[Aggregate, Outcomes]]
-) -> Mapping[OutcomeKey, Counter[str]]:
-    """Returns the values of each series by their outcome."""
-    found: defaultdict[OutcomeKey, Counter[str]] = defaultdict(Counter)
-    for aggregate, outcomes in partitions:
-        series_of: dict[int, Counter[str]] = {}
-        for number, cells in aggregate.buckets.items():
-            slot = number * bucket_s // wanted.layout.width_s
-            keys, wholes = wanted.parts.parts_of(wanted.parts.names(cells))
-            for cell, key, whole in zip(cells.values(), keys, wholes, strict=True):
-                series_of[cell] = found[slot, whole, key]
-        for cell, outcome, value in outcomes.by_cell():
-            series_of[cell][outcome] += value
+class _CellParts(NamedTuple):
+    """The number of the whole, and the key of the series, of each cell of a partition."""
+
+    wholes: list[int]
+    keys: list[str]
+
+
+def _rows(
+    wanted: CompiledOutcomes, bucket_s: int, partitions: Sequence[tuple[Aggregate, Outcomes]]
+) -> dict[OutcomeKey, int]:
+    """Returns the values by slot, whole, and outcome with the name of its series in front.
+
+    Cell by cell, in loops over columns: a flush may have ten thousand series, and few of them are heavy.
+    """
+    numbers: dict[tuple[int, str], int] = {}  # of each slot and whole
+    placed = [_cell_parts(wanted, bucket_s, aggregate, numbers) for aggregate, _ in partitions]
+    heavy = _heavy(placed, [outcomes for _, outcomes in partitions])
+    sums: defaultdict[tuple[int, str], defaultdict[int | str, int]] = defaultdict(lambda: defaultdict(int))
+    for parts, (_, outcomes) in zip(placed, partitions, strict=True):
+        of_whole = [sums[whole, ""] for whole in parts.wholes]
+        of_heavy = {
+            cell: sums[at] for cell, at in enumerate(zip(*parts, strict=True)) if at in heavy and at[1]
+        }
+        for (cell, class_), value in outcomes.classes.items():
+            of_whole[cell][class_] += value
+            if cell in of_heavy:
+                of_heavy[cell][class_] += value
+        for name, values in ((ERRORS, outcomes.errors), (TIME, outcomes.times_us)):
+            for cell, value in values.items():
+                of_whole[cell][name] += value
+                if cell in of_heavy:
+                    of_heavy[cell][name] += value
+    places = list(numbers)
+    return {
+        (*places[whole], f"{key}{SERIES_END}{outcome}"): value
+        for (whole, key), by_outcome in sums.items()
+        for outcome, value in by_outcome.items()
+        if value
+    }
+
+
+def _cell_parts(
+    wanted: CompiledOutcomes, bucket_s: int, aggregate: Aggregate, numbers: dict[tuple[int, str], int]
+) -> _CellParts:
+    """Returns the parts of each cell; `numbers` gets those of wholes that are new."""
+    size = len(aggregate.meters[0].admitted)
+    found = _CellParts([0] * size, [""] * size)
+    for number, cells in aggregate.buckets.items():
+        slot = number * bucket_s // wanted.layout.width_s
+        keys, wholes = wanted.parts.parts_of(wanted.parts.names(cells))
+        number_of = {whole: numbers.setdefault((slot, whole), len(numbers)) for whole in {*wholes}}
+        for cell, key, whole in zip(cells.values(), keys, wholes, strict=True):
+            found.wholes[cell] = number_of[whole]
+            found.keys[cell] = key
     return found
 
 
-def _rows(by_series: Mapping[OutcomeKey, Counter[str]]) -> Counter[OutcomeKey]:
-    """Returns the values by slot, whole, and outcome with the name of its series in front."""
-    requests: Counter[OutcomeKey] = (
-        Counter()
-    )  # and times, of each series, and with an empty name of each whole
-    times: Counter[OutcomeKey] = Counter()
-    for at, outcomes in by_series.items():
-        of_series = outcomes.total() - outcomes[ERRORS] - outcomes[TIME]
-        for one in (at, (*at[:2], "")) if at[2] else (at,):
-            requests[one] += of_series
-            times[one] += outcomes[TIME]
-    rows: Counter[OutcomeKey] = Counter()
-    for (slot, whole, key), outcomes in by_series.items():
-        at, all_ = (slot, whole, key), (slot, whole, "")
-        is_heavy = any(of[at] * HEAVY >= of[all_] > 0 for of in (requests, times))
-        for outcome, value in outcomes.items():
-            if value:
-                rows[slot, whole, SERIES_END + outcome] += value
-                if key and is_heavy:
-                    rows[slot, whole, key + SERIES_END + outcome] += value
-    return rows
+def _heavy(placed: Sequence[_CellParts], counted: Sequence[Outcomes]) -> set[tuple[int, str]]:
+    """Returns the series, by whole and key, with a large part of the requests or of the time of a whole."""
+    heavy: set[tuple[int, str]] = set()
+    for column_of in (Outcomes.requests_of, Outcomes.times_of):
+        of_series: defaultdict[tuple[int, str], int] = defaultdict(int)
+        of_whole: defaultdict[int, int] = defaultdict(int)
+        for (wholes, keys), outcomes in zip(placed, counted, strict=True):
+            for whole, key, value in zip(wholes, keys, column_of(outcomes, len(keys)), strict=True):
+                of_whole[whole] += value
+                of_series[whole, key] += value
+        heavy |= {at for at, value in of_series.items() if value * HEAVY >= of_whole[at[0]] > 0}
+    return heavy

@@ -10,7 +10,7 @@ The directory depends on no clock: an override begins and ends when the warden s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from ipaddress import ip_network
@@ -66,6 +66,7 @@ class Override(NamedTuple):
 
 
 NO_PROFILE = Profile()
+NO_GROUP = Group()
 # A caller in memory is a number: those of its tenant and its plan, and its clock, which is the number of its
 # zone, the day of the week and the day of the month of its anchor. 0 stands for a caller without any facts.
 # A plan beyond 65,535 others is none, and so is a zone beyond 4,095: tenants have no bound.
@@ -132,7 +133,10 @@ class Directory:
 
     def group_of(self, caller: str) -> Group:
         """Returns the plan and the tenant of a caller."""
-        group = self.numbers.get(caller, 0) >> CLOCK_BITS
+        return self.group_named(self.numbers.get(caller, 0) >> CLOCK_BITS)
+
+    def group_named(self, group: int) -> Group:
+        """Returns the plan and the tenant that a caller's number has above its clock."""
         return Group(self._plans.names[group & (1 << PLAN_BITS) - 1], self._tenants.names[group >> PLAN_BITS])
 
     @property
@@ -173,27 +177,36 @@ class Limits:
     def __init__(self, plan: Plan, directory: Directory = EMPTY) -> None:
         self._plan = plan
         self._directory = directory
-        self._exempt_ranges = [
-            ip_network(subject.name)
+        self._exempt_ranges = ExemptRanges(
+            subject.name
             for subject, overrides in directory.overrides.items()
             if subject.kind == "address" and any(one.kind == "exempt" for one in overrides.values())
-        ]
+        )
         self._named = {name for found in directory.overrides.values() for name in _policies(found.values())}
-        # Most series have no override: what applies to them depends on the caller's plan alone.
-        self._thresholds: dict[tuple[Sum, str], Sequence[int]] = {}
+        self._subjects: dict[SubjectKind, set[str]] = {"caller": set(), "tenant": set()}
+        for subject in directory.overrides:
+            self._subjects.setdefault(subject.kind, set()).add(subject.name)
+        # Most series have no override: what applies to them depends on the caller's plan alone, and on the
+        # tenant where that has overrides.
+        self._thresholds: dict[tuple[Sum, Group], Sequence[int]] = {}
         self._has_own: dict[Sum, bool] = {}
         self._calendars: dict[tuple[Calendar, int], Calendar] = {}  # by that of the policy and the clock
         self._windows: dict[tuple[Calendar, int], Window] = {}  # those that were asked for last
-        self._is_in_range = lru_cache(KEYS_CACHED)(self._in_range)
 
     def policy_for(self, policy: Policy, key: str) -> Policy | None:
         """Returns the policy with the limit and the calendar of the series `key`; None if that is exempt."""
         grouping = grouping_of(policy.per)
+        if self._is_exempt_address(grouping, key):
+            return None
         group = self._group(grouping, key)
-        policy = self._in_own_calendar(policy, key)
-        of_plan = self._of_plan(policy, group.plan)
-        found = [one for one in self._overrides(grouping, key, group) if one.is_for(policy.name)]
-        if any(one.kind == "exempt" for one in found) or self._is_exempt_address(grouping, key):
+        subjects = self._subjects_of(grouping, key, group)
+        return self._with_overrides(self._in_own_calendar(policy, key), group.plan, subjects)
+
+    def _with_overrides(self, policy: Policy, plan: str, subjects: Iterable[Subject]) -> Policy | None:
+        """Returns the policy for callers with a plan and the overrides of `subjects`; None: exempt."""
+        of_plan = self._of_plan(policy, plan)
+        found = [one for one in self._overrides(subjects) if one.is_for(policy.name)]
+        if any(one.kind == "exempt" for one in found):
             return None
         if not found or kind_of(policy).whole_of is not None:
             return of_plan  # only amounts can be granted, not shares of a whole
@@ -207,22 +220,29 @@ class Limits:
         if not self.has_own(sum_):
             return self._plan.thresholds_of[sum_]
         grouping = grouping_of(sum_.grouping)
-        group = self._group(grouping, key)
-        if self._directory.overrides and (
-            self._overrides(grouping, key, group) or self._is_exempt_address(grouping, key)
-        ):
-            return self._thresholds_for(sum_, key)
-        at = sum_, group.plan
-        found = self._thresholds.get(at)
+        if key in self._with_override(grouping) or self._is_exempt_address(grouping, key):
+            policies = (self.policy_for(policy, key) for policy in self._plan.policies_of[sum_])
+            return _thresholds(policies)
+        return self._thresholds_of_group(sum_, self._group(grouping, key))
+
+    def _thresholds_of_group(self, sum_: Sum, group: Group) -> Sequence[int]:
+        """Returns the thresholds of all series of a group that have no override by their own name."""
+        if group.tenant not in self._subjects["tenant"]:
+            group = Group(group.plan)
+        found = self._thresholds.get((sum_, group))
         if found is None:
-            found = self._thresholds[at] = self._thresholds_for(sum_, key)
+            subjects = [Subject("tenant", group.tenant)]
+            policies = (
+                self._with_overrides(policy, group.plan, subjects) for policy in self._plan.policies_of[sum_]
+            )
+            found = self._thresholds[sum_, group] = _thresholds(policies)
         return found
 
-    def _thresholds_for(self, sum_: Sum, key: str) -> Sequence[int]:
-        policies = [self.policy_for(policy, key) for policy in self._plan.policies_of[sum_]]
-        return sorted(
-            {value for one in policies if one is not None for value in kind_of(one).thresholds(one)}
-        )
+    def _with_override(self, grouping: Grouping) -> Collection[str]:
+        """Returns the keys of a grouping that an override names."""
+        if grouping.is_of_callers:
+            return self._subjects["caller"]
+        return self._subjects["tenant"] if grouping.scope == "tenant" else ()
 
     def largest_of(self, sum_: Sum, key: str) -> int:
         """Returns the largest value at which one of the sum's policies must be judged for `key`.
@@ -242,19 +262,32 @@ class Limits:
         return found
 
     def first_judgements(self, sum_: Sum, keys: Sequence[str]) -> int | list[int]:
-        """Returns the least value at which new totals must be judged: one for all, or one for each key."""
+        """Returns the least value at which new totals must be judged: one for all, or one for each key.
+
+        Addresses in exempt ranges have that of all others: their totals are judged once, and then have no
+        `next` any more.
+        """
         if not self.has_own(sum_) or not _is_known(sum_):
             return self._plan.first_judgement(sum_)
-        if self._directory.overrides or not grouping_of(sum_.grouping).is_of_callers:
-            found = [next(iter(self.thresholds_of(sum_, key)), NEVER) for key in keys]
-        else:
-            # The usual case, for ten thousand keys: their groups decide, and there are few.
-            get = self._directory.numbers.get
+        grouping, numbers = grouping_of(sum_.grouping), self._directory.numbers
+        first: int | list[int]
+        # The usual case, for ten thousand keys: their groups decide, and there are few.
+        if numbers and grouping.is_of_callers:
+            get, names = numbers.get, self._directory.group_named
             groups = [get(key, 0) >> CLOCK_BITS for key in keys]
-            some_key = dict(zip(groups, keys, strict=True))
-            first = {group: self.thresholds_of(sum_, key)[0] for group, key in some_key.items()}
-            found = [first[group] for group in groups]
-        return found if len({*found}) > 1 else found[0]
+            of_group = {one: _first(self._thresholds_of_group(sum_, names(one))) for one in {*groups}}
+            first = [of_group[group] for group in groups]
+        else:
+            first = _first(self._thresholds_of_group(sum_, NO_GROUP))
+        named = self._with_override(grouping)
+        if own := named and set(named).intersection(keys):
+            first = [first] * len(keys) if isinstance(first, int) else first
+            for index, key in enumerate(keys):
+                if key in own:
+                    first[index] = _first(self.thresholds_of(sum_, key))
+        if isinstance(first, int) or len({*first}) > 1:
+            return first
+        return first[0]
 
     def next_judgement(self, standing: Standing, now_s: float) -> int:
         """Returns the least value at which the total must be judged again: see `Plan.next_judgement`."""
@@ -316,32 +349,66 @@ class Limits:
         return _with(policy, "limit", limits[plan]) if plan in limits else policy
 
     def _group(self, grouping: Grouping, key: str) -> Group:
-        return self._directory.group_of(key) if grouping.is_of_callers else Group()
+        return self._directory.group_of(key) if grouping.is_of_callers else NO_GROUP
 
-    def _overrides(self, grouping: Grouping, key: str, group: Group) -> list[Override]:
-        """Returns the overrides of a series, those of its caller first."""
+    def _subjects_of(self, grouping: Grouping, key: str, group: Group) -> Sequence[Subject]:
+        """Returns whose overrides a series has, its caller first."""
+        if grouping.is_of_callers:
+            return Subject("caller", key), Subject("tenant", group.tenant)
+        return (Subject("tenant", key),) if grouping.scope == "tenant" else ()
+
+    def _overrides(self, subjects: Iterable[Subject]) -> list[Override]:
         overrides = self._directory.overrides
         if not overrides:
             return []
-        subjects = [Subject("caller", key), Subject("tenant", group.tenant)]
-        if not grouping.is_of_callers:
-            subjects = [Subject("tenant", key)] if grouping.scope == "tenant" else []
         return [one for subject in subjects for one in _latest_first(overrides.get(subject, {}))]
 
     def _is_exempt_address(self, grouping: Grouping, key: str) -> bool:
-        if not self._exempt_ranges:
-            return False
         if grouping.is_of_callers:
-            return key.startswith(ADDRESS) and self._is_in_range(key.removeprefix(ADDRESS))
-        return grouping.scope in ("address", "range") and self._is_in_range(key)
+            return key.startswith(ADDRESS) and self._exempt_ranges.has(key.removeprefix(ADDRESS))
+        return grouping.scope in ("address", "range") and self._exempt_ranges.has(key)
 
-    def _in_range(self, text: str) -> bool:
-        """Whether an address or range lies within an exempt one."""
+
+class ExemptRanges:
+    """Addresses and ranges that are exempt, looked up by the length of their prefix, however many there are.
+
+    >>> ranges = ExemptRanges(["10.0.0.0/8", "2001:db8::1"])
+    >>> [ranges.has(text) for text in ("10.1.2.3", "10.1.0.0/16", "11.0.0.0/8", "2001:db8::1", "acme")]
+    [True, True, False, True, False]
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._starts: dict[tuple[int, int], set[int]] = {}  # of ranges, by their version and prefix length
+        for text in texts:
+            one = ip_network(text)
+            at = one.version, one.prefixlen
+            self._starts.setdefault(at, set()).add(int(one.network_address))
+        self._lookups = lru_cache(KEYS_CACHED)(self._look_up)
+
+    def has(self, text: str) -> bool:
+        """Whether an address or range lies within one of these; False for any other text."""
+        return bool(self._starts) and self._lookups(text)
+
+    def _look_up(self, text: str) -> bool:
         try:
             found: Any = ip_network(text)
         except ValueError:
             return False
-        return any(found.version == one.version and found.subnet_of(one) for one in self._exempt_ranges)
+        start, longest = int(found.network_address), found.max_prefixlen
+        return any(
+            version == found.version
+            and length <= found.prefixlen
+            and start >> (longest - length) << (longest - length) in starts
+            for (version, length), starts in self._starts.items()
+        )
+
+
+def _thresholds(policies: Iterable[Policy | None]) -> Sequence[int]:
+    return sorted({value for one in policies if one is not None for value in kind_of(one).thresholds(one)})
+
+
+def _first(thresholds: Sequence[int]) -> int:
+    return next(iter(thresholds), NEVER)
 
 
 def _is_known(sum_: Sum) -> bool:

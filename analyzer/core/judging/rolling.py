@@ -6,7 +6,10 @@ holds at most, and never too low: a limit is reached up to one slot early, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from analyzer.core.judging.windows import Rolling
@@ -33,15 +36,42 @@ Slots = Sequence[Slot | DistinctSlot]
 
 def sum_at(slots: Slots, rolling: Rolling, at_s: int) -> int:
     """Returns what the window that ends at `at_s` holds."""
+    return sums_at(slots, rolling, (at_s,))[0]
+
+
+def sums_at(slots: Slots, rolling: Rolling, ends_s: Sequence[int]) -> list[int]:
+    """Returns what the windows hold that end at each of these moments, which ascend.
+
+    In one pass: a window of months has thousands of slots, and judgements compare as many windows.
+    """
     kept_s = rolling.period_s + rolling.slot_s
     if slots and isinstance(slots[0], DistinctSlot):
-        inside = [slot for slot in slots if slot.start_s <= at_s < slot.start_s + kept_s]
-        return len(frozenset[int]().union(*(one.values for one in inside if isinstance(one, DistinctSlot))))
-    return sum(
-        slot.value
-        for slot in slots
-        if isinstance(slot, Slot) and slot.start_s <= at_s < slot.start_s + kept_s
-    )
+        return _numbers_at(slots, kept_s, ends_s)
+    starts_s = [slot.start_s for slot in slots]
+    until = [0, *accumulate(slot.value for slot in slots if isinstance(slot, Slot))]
+    return [
+        until[bisect_right(starts_s, end_s)] - until[bisect_right(starts_s, end_s - kept_s)]
+        for end_s in ends_s
+    ]
+
+
+def _numbers_at(slots: Slots, kept_s: int, ends_s: Sequence[int]) -> list[int]:
+    """Returns how many different values the windows hold."""
+    sets = [(slot.start_s, slot.values) for slot in slots if isinstance(slot, DistinctSlot)]
+    inside = Counter[int]()  # in how many slots of the window each value is
+    numbers, first, next_ = [], 0, 0
+    for end_s in ends_s:
+        while next_ < len(sets) and sets[next_][0] <= end_s:
+            inside.update(sets[next_][1])
+            next_ += 1
+        while first < next_ and sets[first][0] <= end_s - kept_s:
+            for value in sets[first][1]:
+                inside[value] -= 1
+                if not inside[value]:
+                    del inside[value]
+            first += 1
+        numbers.append(len(inside))
+    return numbers
 
 
 def present_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
@@ -50,7 +80,7 @@ def present_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
     Those that end later hold what a clock that is ahead has logged.
     """
     ends_s = (slot.start_s for slot in slots if now_s < slot.start_s < now_s + rolling.period_s)
-    return _largest(slots, rolling, (now_s, *ends_s))
+    return max(sums_at(slots, rolling, (now_s, *ends_s)))
 
 
 def largest_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
@@ -59,7 +89,7 @@ def largest_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
     Before `limit - largest_sum` more is counted, none of them can reach the limit, for any times of the
     records.
     """
-    return _largest(slots, rolling, (now_s, *(slot.start_s for slot in slots if slot.start_s > now_s)))
+    return max(sums_at(slots, rolling, _ends_s(slots, now_s)))
 
 
 def growth_to(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int | None:
@@ -70,8 +100,7 @@ def growth_to(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int | N
     """
     if present_sum(slots, rolling, now_s) >= limit:
         return None
-    ends_s = (now_s, *(slot.start_s for slot in slots if slot.start_s > now_s))
-    return limit - max(total for end_s in ends_s if (total := sum_at(slots, rolling, end_s)) < limit)
+    return limit - max(total for total in sums_at(slots, rolling, _ends_s(slots, now_s)) if total < limit)
 
 
 def begins_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
@@ -79,16 +108,19 @@ def begins_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
 
     Some window must reach it: see `largest_sum`.
     """
-    ends_s = (slot.start_s for slot in slots if slot.start_s > now_s)
-    return next(end_s for end_s in ends_s if sum_at(slots, rolling, end_s) >= limit) - rolling.period_s + 1
+    ends_s = _ends_s(slots, now_s)[1:]
+    totals = zip(ends_s, sums_at(slots, rolling, ends_s), strict=True)
+    return next(end_s for end_s, total in totals if total >= limit) - rolling.period_s + 1
 
 
 def below_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
     """Returns from when on no window reaches `limit`, if nothing more is counted; `now_s` at least."""
-    ends_s = (slot.start_s + rolling.period_s + rolling.slot_s for slot in slots)
-    reached = (end_s for end_s in ends_s if end_s > now_s and sum_at(slots, rolling, end_s - 1) >= limit)
-    return max(reached, default=now_s)
+    kept_s = rolling.period_s + rolling.slot_s
+    lasts_s = [slot.start_s + kept_s - 1 for slot in slots if slot.start_s + kept_s > now_s]
+    totals = zip(lasts_s, sums_at(slots, rolling, lasts_s), strict=True)
+    return max((last_s + 1 for last_s, total in totals if total >= limit), default=now_s)
 
 
-def _largest(slots: Slots, rolling: Rolling, ends_s: Iterable[int]) -> int:
-    return max(sum_at(slots, rolling, end_s) for end_s in ends_s)
+def _ends_s(slots: Slots, now_s: int) -> Sequence[int]:
+    """Returns the ends of the present window, and of those later ones that begin to hold another slot."""
+    return now_s, *(slot.start_s for slot in slots if slot.start_s > now_s)

@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
 
 from analyzer.store.database.engine import insert_into
 
@@ -46,6 +47,22 @@ def rows_given(dialect: str, columns: Sequence[sa.ColumnClause[Any]]) -> GivenRo
             for index, column in enumerate(columns)
         )
     ).subquery()
+
+
+class LookUp(sa.Join):
+    """A join of given rows with the rows of a table that they name: `LookUp(given, table, condition)`.
+
+    Each given row is looked up in an index. SQLite decides by itself without statistics: it would rather
+    read all rows of a sum, and all given ones for each of these. It keeps the order of a CROSS JOIN.
+    """
+
+    inherit_cache = True
+
+
+@compiles(LookUp, "sqlite")
+def _look_up_in_order(join: LookUp, compiler: Any, **options: Any) -> str:
+    text: str = compiler.visit_join(join, **options)
+    return text.replace(" JOIN ", " CROSS JOIN ", 1)
 
 
 def is_one_of(

@@ -219,6 +219,13 @@ postponed = Table(
     added("is_behind"),  # 1: because the analyzers are behind
     Index(None, "due_ms"),
 )
+# For the number of them, which status pages read.
+Index(
+    "ix_postponed_behind",
+    postponed.c.is_behind,
+    postgresql_where=postponed.c.is_behind == 1,
+    sqlite_where=postponed.c.is_behind == 1,
+)
 
 # Totals of callers whose zone or anchor has changed, which wait for what the buckets have from before.
 refills = Table(
@@ -337,7 +344,7 @@ callers = Table(
     Index(None, "version"),
 )
 
-# Exceptions from policies. Rows stay when they have ended.
+# Exceptions from policies. Rows stay for some time when they have ended: they explain locks.
 overrides = Table(
     "overrides",
     metadata,
@@ -359,6 +366,7 @@ overrides = Table(
     Index(None, "version"),
     Index(None, "due_ms"),
     Index(None, "subject"),
+    Index(None, "state", "subject_kind"),
 )
 
 # A row for each change of the two tables above; see judgement/directory.py.

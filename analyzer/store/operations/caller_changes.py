@@ -27,6 +27,7 @@ from analyzer.store.transaction import plans
 from analyzer.store.transaction.judgement.directory import (
     ENDED,
     IN_FORCE,
+    LASTING,
     OF_COMMAND,
     OF_PLAN,
     PLANNED,
@@ -245,7 +246,7 @@ def _require_room(db: sa.Connection, subject: Subject) -> None:
     for condition, most in ((sa.true(), OVERRIDES_MAX), (overrides.c.subject_kind == "address", RANGES_MAX)):
         if subject.kind != "address" and most == RANGES_MAX:
             continue
-        lasting = sa.select(sa.func.count()).where(overrides.c.state != ENDED, condition)
+        lasting = sa.select(sa.func.count()).where(overrides.c.state.in_(LASTING), condition)
         if db.execute(lasting).scalar_one() >= most:
             raise TooManyOverrides(f"there are {most:,} of them, the maximum: end some that are not needed")
 
@@ -256,7 +257,7 @@ def stored_overrides(
     """Yields overrides of these kinds, those that began last first. Raises StoreAway."""
     statement = sa.select(overrides).where(overrides.c.kind.in_(kinds))
     if not ended:
-        statement = statement.where(overrides.c.state != ENDED)
+        statement = statement.where(overrides.c.state.in_(LASTING))
     if subject is not None:
         statement = statement.where(overrides.c.subject == subject)
     statement = statement.order_by(overrides.c.from_ms.desc(), overrides.c.id)

@@ -14,11 +14,13 @@ from analyzer.store.database.bounded_deletes import delete_anywhere, delete_at, 
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
 from analyzer.store.database.schema import (
+    directory_versions,
     disbelieved,
     distinct_values,
     gates,
     leases,
     notices,
+    overrides,
     rejects,
     stretches,
     totals,
@@ -37,7 +39,7 @@ from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import holds, slots, stored_values
+from analyzer.store.transaction.judgement import directory, holds, slots, stored_values
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 
 log = logging.getLogger(__name__)
@@ -134,8 +136,8 @@ class SqlUpkeep:
 
         These are totals and distinct values of past windows, the oldest rejected records, old changes of the
         feed, old plans with their stretches, holds that no look continues, notices of windows long past,
-        locks that ended long ago in the history, decisions about verdicts of then, and gates that stopped
-        reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
+        locks that ended long ago in the history, decisions about verdicts and overrides of then, and gates
+        that stopped reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
         clock that is ahead for a minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
@@ -157,6 +159,9 @@ class SqlUpkeep:
                     (notices, notices.c.at_ms < now_ms - NOTICES_KEPT_MS),
                     (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
                     (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),
+                    # They explain locks of then.
+                    (directory_versions, directory.outdated_versions(now_ms - HISTORY_KEPT_MS)),
+                    (overrides, directory.forgotten_overrides()),
                 )
             )
             return deleted + lock_feed.prune(db, now_ms - CHANGES_KEPT_MS, DELETED_MAX)
@@ -306,7 +311,7 @@ def _old_stretches() -> sa.ColumnElement[bool]:
 
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
     """Deletes rows and returns their number; SQLite's driver has no row count for a DELETE after WITH."""
-    if table is distinct_values and db.dialect.name == "postgresql":
+    if table in (distinct_values, overrides) and db.dialect.name == "postgresql":
         return db.execute(delete_anywhere(table, condition, DELETED_MAX)).rowcount
     deleted = delete_at(table, first_keys(table, condition, DELETED_MAX))
     return len(db.execute(deleted.returning(next(iter(table.primary_key)))).all())

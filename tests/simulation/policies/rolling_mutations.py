@@ -73,13 +73,15 @@ def slots_never_read_again(patch: Patch) -> None:
 
 def windows_cut_short(patch: Patch) -> None:
     """A slot leaves the window when its first second does."""
-    sum_at = rolling.sum_at
+    sums_at = rolling.sums_at
 
-    def sum_of_later(slots: Any, window: Any, at_s: int) -> int:
-        later = [slot for slot in slots if slot.start_s > at_s - window.period_s]
-        return sum_at(later, window, at_s)
+    def sums_of_later(slots: Any, window: Any, ends_s: Sequence[int]) -> list[int]:
+        return [
+            sums_at([slot for slot in slots if slot.start_s > end_s - window.period_s], window, [end_s])[0]
+            for end_s in ends_s
+        ]
 
-    patch.setattr(rolling, "sum_at", sum_of_later)
+    patch.setattr(rolling, "sums_at", sums_of_later)
 
 
 def escalation_forgotten(patch: Patch) -> None:

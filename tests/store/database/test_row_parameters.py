@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analyzer.store.database.engine import reading
-from analyzer.store.database.row_parameters import as_parameters, rows_given
-from analyzer.store.database.schema import TOTAL_MAX, totals
+from analyzer.store.database.row_parameters import LookUp, as_parameters, rows_given
+from analyzer.store.database.schema import TOTAL_MAX, slots, totals
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
 
@@ -39,3 +40,16 @@ def test_rows_arrive_unchanged_and_in_order(engine: sa.Engine) -> None:
 
     with reading(engine) as db:
         compare()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_given_rows_are_looked_up_without_statistics(engine: sa.Engine) -> None:
+    """SQLite would read all slots of the sum, and all given series for each of them."""
+    table = slots[0]
+    listed = rows_given("sqlite", [table.c.key, table.c.resource])
+    is_listed = sa.and_(table.c.sum == 1, table.c.key == listed.c.key, table.c.resource == listed.c.resource)
+    statement = sa.select(table.c.value).select_from(LookUp(listed, table, is_listed)).compile(engine)
+    with engine.connect() as db:
+        rows = db.exec_driver_sql(f"explain query plan {statement}", ("$[0]", "$[1]", "[]", 1)).all()
+    planned = [row[3] for row in rows if "slots_0" in row[3]]
+    assert planned == ["SEARCH slots_0 USING PRIMARY KEY (sum=? AND key=? AND resource=?)"]

@@ -13,7 +13,7 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import RollingQuota, StatedOverride, Surge
 from analyzer.core.judging.windows import Rolling
 from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import buckets, overrides, totals
+from analyzer.store.database.schema import buckets, directory_versions, overrides, totals
 from analyzer.store.operations import caller_changes as callers
 from analyzer.store.operations import changed_limits
 from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
@@ -21,6 +21,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
 
 BOB = "user:bob"
@@ -408,6 +409,46 @@ def test_an_override_of_the_configuration_ends_by_its_time(daily: Installation) 
     [id_] = stated_ids(daily)
     shift(daily, id_, until_ms=now * 1000 - 1, due_ms=now * 1000 - 1)
     assert daily.upkeep.change_overrides().rows == 1
+    assert daily.locked == {}
+
+
+def test_ended_overrides_are_kept_as_long_as_the_history_of_locks(daily: Installation) -> None:
+    def kept() -> set[str]:
+        while daily.upkeep.prune():
+            pass
+        return {one.id for one in callers.stored_overrides(daily.engine, ("limit",), ended=True)}
+
+    def age(ms: int) -> None:
+        with daily.engine.begin() as db:
+            older = directory_versions.c.at_ms - ms
+            db.execute(sa.update(directory_versions).values(at_ms=older))
+
+    ended, lasting = daily.override("limit", 40), daily.override("limit", 50, Subject("caller", ANN))
+    assert daily.end(ended)
+    age(HISTORY_KEPT_MS - 60_000)
+    last = daily.override("limit", 60, Subject("caller", BOB))
+    assert kept() == {ended, lasting, last}
+    age(60_001)
+    assert kept() == {lasting, last}
+    age(HISTORY_KEPT_MS)
+    assert kept() == {lasting, last}, "they have not ended"
+    with daily.engine.connect() as db:
+        assert len(db.execute(sa.select(directory_versions)).all()) == 1, "the newest stays"
+
+
+def test_a_flush_that_knows_only_deleted_versions_learns_of_each_end(daily: Installation) -> None:
+    """An analyzer that was suspended for weeks finds neither the end nor its version."""
+    daily.count(1)
+    ended = daily.override("limit", 10)
+    daily.count(1)  # the store has the override in memory
+    assert daily.end(ended)
+    daily.override("limit", 60, Subject("caller", BOB))
+    with daily.engine.begin() as db:
+        newest = sa.select(sa.func.max(directory_versions.c.version)).scalar_subquery()
+        db.execute(sa.update(directory_versions).where(directory_versions.c.version < newest).values(at_ms=0))
+    while daily.upkeep.prune():
+        pass
+    daily.count(50)
     assert daily.locked == {}
 
 

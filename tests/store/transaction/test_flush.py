@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.caller_limits import Limits
+from analyzer.core.judging.caller_limits import EMPTY, Directory, Limits, Override, Subject
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
@@ -138,12 +138,18 @@ def stored(engine: sa.Engine) -> list[CountRow]:
         return stored_counts(db)
 
 
-def totals_of(tx: SqlFlush, grown: dict[str, int], plan: Plan = PLAN, version: int = 1) -> dict[str, int]:
+def totals_of(
+    tx: SqlFlush,
+    grown: dict[str, int],
+    plan: Plan = PLAN,
+    version: int = 1,
+    directory: Directory = EMPTY,
+) -> dict[str, int]:
     """Adds to the totals of callers in DAY; returns the ones that must be judged."""
     known = register(tx._db, plan)
     (sum_,) = plan.policies_of
     growth = {sum_: growth_in_day(grown)} if grown else {}
-    limits = Limits(plan)
+    limits = Limits(plan, directory)
     due = totals.add_totals(tx._db, limits, version, growth, known, DAY.start_s)
     totals.set_next(tx._db, limits, version, due, DAY.start_s, known)
     return {stored.standing.total.key: stored.standing.used for stored in due}
@@ -181,6 +187,15 @@ def test_a_total_is_returned_at_its_next_threshold_and_not_again(store: SqlStore
     for grown, due in steps:
         with store.transaction() as tx:
             assert totals_of(tx, grown, plan) == due, grown
+
+
+def test_an_address_in_an_exempt_range_is_judged_once_and_then_let_alone(store: SqlStore) -> None:
+    """It would cost each flush of a flood a judgement otherwise."""
+    probe, crawler, directory = "address:10.0.0.7", "address:11.0.0.7", Directory()
+    directory.set_override("probes", Subject("address", "10.0.0.0/8"), Override("exempt"))
+    for due in ({}, {probe: 14, crawler: 14}, {}, {}):
+        with store.transaction() as tx:
+            assert totals_of(tx, {probe: 7, crawler: 7}, directory=directory) == due
 
 
 def test_every_total_is_returned_once_under_another_plan(store: SqlStore) -> None:

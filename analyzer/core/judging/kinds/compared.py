@@ -88,14 +88,18 @@ def whole_load(standing: Standing, policy: ComparedLoad, at: Circumstances) -> i
 
 
 def within_span(amount: int, policy: ComparedLoad, at: Circumstances) -> int:
-    """Returns what `amount` in a window is in the time of the slots that `whole_load` adds up, rounded down.
+    """Returns what `amount` in a window is in the time of the slots that a load adds up, rounded down."""
+    return amount * span_ms(policy, at) // (policy.window.period_s * 1000)
 
-    These are up to a slot longer than the window: a steady load would seem larger than it is.
+
+def span_ms(policy: ComparedLoad, at: Circumstances) -> int:
+    """Returns the time of the slots that a load adds up, until now.
+
+    They are up to a slot longer than the window: a steady load would seem larger than it is.
     """
     rolling = policy.window
-    now_ms = int(at.now.timestamp() * 1000)
     begin_s = at.now_s - at.now_s % rolling.slot_s - rolling.period_s
-    return amount * (now_ms - begin_s * 1000) // (rolling.period_s * 1000)
+    return int(at.now.timestamp() * 1000) - begin_s * 1000
 
 
 def judge_compared(

@@ -21,7 +21,7 @@ from analyzer.core.judging.kinds.compared import (
     load_of,
     of,
     percent,
-    within_span,
+    span_ms,
 )
 from analyzer.core.judging.kinds.earned_locks import duration_text, effect
 from analyzer.core.judging.kinds.quota import phrase_of
@@ -30,19 +30,22 @@ from analyzer.core.judging.totals import Standing, UsualLevel
 from analyzer.core.judging.windows import HOUR_S
 
 THOUSAND = 1_000  # of which multiples are written
+HOUR_MS = HOUR_S * 1_000
 
 
 def find(policy: UsualShare, standing: Standing, at: Circumstances) -> LoadFinding:
     """Returns whether a series has more than its multiple; False without a usual level."""
     if standing.usual is None:
         return LoadFinding(is_over=False, is_released=True)
-    load = load_of(standing, policy, at)
-    most = within_span(in_window(policy, standing.usual) * policy.limit, policy, at)
-    return LoadFinding(load * THOUSAND > most, load * THOUSAND * MILLION < policy.release * most)
+    # Of integers, each multiplied by what the other is divided by, so that nothing is rounded.
+    load = load_of(standing, policy, at) * THOUSAND * HOUR_MS
+    most = standing.usual.per_hour * policy.limit * span_ms(policy, at)
+    mark = max(most, policy.floor * THOUSAND * HOUR_MS)  # which earns the lock; the floor is one of a window
+    return LoadFinding(load > most, load * MILLION < policy.release * mark)
 
 
 def in_window(policy: UsualShare, usual: UsualLevel) -> int:
-    """Returns the usual load of a window."""
+    """Returns the usual load of a window, rounded down."""
     return usual.per_hour * policy.window.period_s // HOUR_S
 
 
@@ -54,7 +57,7 @@ def needs(_policy: UsualShare) -> Needs:
 def amounts(policy: UsualShare, standing: Standing, at: Circumstances) -> tuple[int, int]:
     """Returns what a series has in the window that ends now, and its multiple of the usual."""
     level = standing.usual or UsualLevel(0, 0)
-    most = in_window(policy, level) * policy.limit // THOUSAND
+    most = level.per_hour * policy.limit * policy.window.period_s // (HOUR_S * THOUSAND)
     return load_of(standing, policy, at), max(policy.floor, most)
 
 

@@ -22,6 +22,7 @@ from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import callers, directory_versions, overrides
 
 PLANNED, IN_FORCE, ENDED = "planned", "in force", "ended"
+LASTING = (PLANNED, IN_FORCE)
 OF_PLAN, OF_COMMAND = "plan", "command"  # origins
 WIDE = 1 << 32  # times the wide changes, plus the version of the plan: what totals are marked with
 ROWS_AT_ONCE = 10_000
@@ -79,6 +80,23 @@ def add_version(db: sa.Connection, mark: str, *, is_wide: bool) -> DirectoryVers
     return added
 
 
+def outdated_versions(before_ms: int) -> sa.ColumnElement[bool]:
+    """Returns the condition for versions that were written before a time, without the newest one."""
+    columns = directory_versions.c
+    newer = sa.select(columns.version).where(columns.at_ms >= before_ms).order_by(columns.version).limit(1)
+    last = sa.select(sa.func.max(columns.version))
+    return columns.version < sa.func.coalesce(newer.scalar_subquery(), last.scalar_subquery())
+
+
+def forgotten_overrides() -> sa.ColumnElement[bool]:
+    """Returns the condition for overrides that ended in a version which is deleted.
+
+    A flush that knows only such a version reads the whole directory again, so it misses no end.
+    """
+    oldest = sa.select(sa.func.min(directory_versions.c.version)).scalar_subquery()
+    return sa.and_(overrides.c.state == ENDED, overrides.c.version < oldest)
+
+
 def store_stated(
     db: sa.Connection, plan: Plan, now_ms: int, who: str, random_mark: Callable[[], str]
 ) -> None:
@@ -86,7 +104,7 @@ def store_stated(
 
     One of which only the reason differs continues, from when it began.
     """
-    is_stated = sa.and_(overrides.c.origin == OF_PLAN, overrides.c.state != ENDED)
+    is_stated = sa.and_(overrides.c.origin == OF_PLAN, overrides.c.state.in_(LASTING))
     known = db.execute(sa.select(overrides.c.id, overrides.c.reason).where(is_stated))
     reasons = {row.id: row.reason for row in known}
     stored = reasons.keys()

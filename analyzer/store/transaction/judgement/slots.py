@@ -26,7 +26,7 @@ from analyzer.core.judging.rolling import Slot, Slots
 from analyzer.core.judging.totals import AddressSums, Standing, Sum, TotalKey, order_of, unjudged_keys
 from analyzer.core.judging.windows import HOUR_S, Rolling
 from analyzer.core.model import CountTable
-from analyzer.store.database.row_parameters import in_parts, rows_given, upsert_columns
+from analyzer.store.database.row_parameters import LookUp, in_parts, rows_given, upsert_columns
 from analyzer.store.database.schema import TOTAL_MAX, buckets, slots
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import stored_values
@@ -226,10 +226,11 @@ def _slots_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
     return wanted.select_from(_given_slots(dialect, table, SERIES))
 
 
-def _given_slots(dialect: str, table: sa.Table, by: Sequence[str]) -> sa.Join:
+def _given_slots(dialect: str, table: sa.Table, by: Sequence[str]) -> LookUp:
     """Returns the slots of a sum between two times, of the series that are given by these columns."""
     given = rows_given(dialect, [table.c[name] for name in by])
-    return given.join(
+    return LookUp(
+        given,
         table,
         sa.and_(
             table.c.sum == sa.bindparam("number"),

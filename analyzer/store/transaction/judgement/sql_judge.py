@@ -66,7 +66,7 @@ class Judge(NamedTuple):
         if self.is_warden:
             standings = with_wholes(db, self.plan, standings, self.catalog, now_s)
         if self.usual is not None:
-            standings = self.usual.added_to(db, self.plan, standings, self.catalog, now_s)
+            standings = self.usual.added_to(self.plan, standings)
         judged = judge(self.plan, standings, locks, at)
         if self.is_warden:
             completed = with_victims(db, self.plan, self.catalog, standings, judged.changes, locks, at)
@@ -80,6 +80,9 @@ class Judge(NamedTuple):
 
     def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
         """Returns those of these totals that exist, and blocks flushes of their series until commit."""
+        wanted = list(wanted)
+        if self.usual is not None:
+            self.usual.read(db, self.plan, wanted, self.catalog, int(self.now.timestamp()))
         return held(db, wanted, self.catalog)
 
     def rolling_totals(self, locks: Iterable[Lock]) -> list[TotalKey]:

@@ -18,7 +18,7 @@ from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.rolling import DistinctSlot
 from analyzer.core.judging.totals import Sum, ValueRow
 from analyzer.core.judging.windows import Rolling
-from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
+from analyzer.store.database.row_parameters import LookUp, in_parts, insert_given, rows_given
 from analyzer.store.database.schema import distinct_values
 
 AHEAD_S = 900  # slots that begin later than this from now are left out: no clock is that far ahead
@@ -56,17 +56,14 @@ def _given_of_sum(dialect: str, names: Sequence[str], selected: Sequence[str]) -
     table = distinct_values
     given = rows_given(dialect, [table.c[name] for name in names])
     of_sum = table.c.sum == sa.bindparam("number")
-    if dialect != "postgresql":
-        # SQLite would take all rows of the sum for the outer loop of a join.
-        is_one = sa.tuple_(*(table.c[name] for name in names)).in_(sa.select(*given.c))
-        return sa.select(*(table.c[name] for name in selected)).where(of_sum, is_one)
-    # An expression, so that rows are found by their series: PostgreSQL would take the index of windows, and
-    # read all values of a window for each given row.
-    window_s = table.c.window_s + sa.literal_column("0", sa.BigInteger)
-    by_name = {"window_s": window_s}
+    by_name: dict[str, sa.ColumnElement[Any]] = {}
+    if dialect == "postgresql":
+        # An expression, so that rows are found by their series: PostgreSQL would take the index of windows,
+        # and read all values of a window for each given row.
+        by_name = {"window_s": table.c.window_s + sa.literal_column("0", sa.BigInteger)}
     is_given = sa.and_(*(by_name.get(name, table.c[name]) == given.c[name] for name in names))
     return sa.select(*(table.c[name] for name in selected)).select_from(
-        given.join(table, sa.and_(of_sum, is_given))
+        LookUp(given, table, sa.and_(of_sum, is_given))
     )
 
 

@@ -34,6 +34,7 @@ from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.row_parameters import (
     Assignments,
     ColumnValues,
+    LookUp,
     in_parts,
     is_one_of,
     rows_given,
@@ -268,10 +269,14 @@ def _is_of_keys(
 
 @lru_cache
 def _held(dialect: str) -> sa.Select[Any]:
+    wanted = sa.select(*FOUND).select_from(_given_totals(dialect))
+    return wanted.order_by(*SERIES).with_for_update(of=totals)
+
+
+def _given_totals(dialect: str) -> LookUp:
     given = rows_given(dialect, SERIES)
     is_given = sa.and_(*(column == given.c[column.name] for column in SERIES))
-    wanted = sa.select(*FOUND).join_from(given, totals, is_given).where(totals.c.sum == sa.bindparam("sum"))
-    return wanted.order_by(*SERIES).with_for_update(of=totals)
+    return LookUp(given, totals, sa.and_(totals.c.sum == sa.bindparam("sum"), is_given))
 
 
 def used_by(
@@ -350,8 +355,7 @@ def _due_among(db: sa.Connection, number: int, version: int, grown: Growth) -> l
 
 @lru_cache
 def _due_of_series(dialect: str) -> sa.Executable:
-    given = rows_given(dialect, SERIES)
-    return _due_totals().where(sa.tuple_(*SERIES).in_(sa.select(*given.c)))
+    return _due_totals().select_from(_given_totals(dialect))
 
 
 @lru_cache

@@ -5,7 +5,7 @@ Read for series above their floor, and kept in memory for the hour: no table, no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median_low
 
 import sqlalchemy as sa
@@ -29,26 +29,31 @@ class UsualLevels:
         self._hour_s = 0
         self._known: dict[TotalKey, UsualLevel | None] = {}
 
-    def added_to(
-        self, db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
-    ) -> list[Standing]:
-        """Returns the standings, those that are compared with their usual level with that."""
+    def read(
+        self, db: sa.Connection, plan: Plan, wanted: Iterable[TotalKey], catalog: Catalog, now_s: int
+    ) -> None:
+        """Reads the levels of those of these totals that are compared with one and whose is not known.
+
+        For a judgement, before the totals are held: at the top of an hour all levels are new, and flushes
+        would wait for them.
+        """
         hour_s = now_s - now_s % HOUR_S
         if hour_s != self._hour_s or len(self._known) > KNOWN_MAX:
             self._hour_s, self._known = hour_s, {}
+        for total in wanted:
+            if total.sum in plan.with_usual and total not in self._known:
+                starts_s = (self._hour_s - week * WEEK_S for week in range(1, WEEKS_MAX + 1))
+                hours = (_hour(db, total.sum, total.key, total.resource, at_s, catalog) for at_s in starts_s)
+                self._known[total] = level_of([amount for amount in hours if amount])
+
+    def added_to(self, plan: Plan, standings: Sequence[Standing]) -> list[Standing]:
+        """Returns the standings, those that are compared with their usual level with that, as it was read."""
         return [
-            standing._replace(usual=self._of(db, standing.total, catalog))
+            standing._replace(usual=self._known.get(standing.total))
             if standing.total.sum in plan.with_usual
             else standing
             for standing in standings
         ]
-
-    def _of(self, db: sa.Connection, total: TotalKey, catalog: Catalog) -> UsualLevel | None:
-        if total not in self._known:
-            starts_s = (self._hour_s - week * WEEK_S for week in range(1, WEEKS_MAX + 1))
-            hours = (_hour(db, total.sum, total.key, total.resource, at_s, catalog) for at_s in starts_s)
-            self._known[total] = level_of([amount for amount in hours if amount])
-        return self._known[total]
 
 
 def level_of(amounts: Sequence[int]) -> UsualLevel | None:
