@@ -36,7 +36,7 @@ from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import holds, slots, stored_values
+from analyzer.store.transaction.judgement import holds, slots, stored_notices, stored_values
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 from gatekeeper.model import Change
 
@@ -51,8 +51,6 @@ PLANS_KEPT = 1_000  # the newest
 FOLDED_AT_ONCE = 500  # callers whose rows of a day are joined in one transaction
 ACTIVATION_ROWS = 5_000  # read in one step, while flushes wait
 ROLLING_KEPT_S = 3_600  # totals of rolling sums, after nothing is in their window any more
-# Longer than any window with thresholds: a total of a past window is never judged, so none is raised again.
-NOTICES_KEPT_MS = (31 + 40) * DAY_S * 1000
 TOTALS_KEPT_S = 2 * DAY_S  # after the end of their window, when they are never judged again
 
 
@@ -153,7 +151,7 @@ class SqlUpkeep:
                     (plans_table, _old_plans()),
                     (stretches, _old_stretches()),
                     (holds_table, holds.outdated(now_ms)),
-                    (notices, notices.c.at_ms < now_ms - NOTICES_KEPT_MS),
+                    (notices, stored_notices.outdated(now_ms)),
                     (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
                     (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),
                 )

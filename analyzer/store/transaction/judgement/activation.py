@@ -39,7 +39,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, limits_of, newest
-from analyzer.store.transaction.judgement.slots import with_addresses, with_slots
+from analyzer.store.transaction.judgement.slots import with_addresses, with_bases, with_slots
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series, used_by
 from analyzer.store.transaction.sql_joins import bounded_join
@@ -241,6 +241,7 @@ class Activation:
         judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
         standings = with_addresses(self._db, self._plan, standings, self._catalog, self._now_s)
+        standings = with_bases(self._db, self._plan, standings, self._catalog, self._now_s)
         at = judges.circumstances(self._db, standings, judges.limits_of(self._db, standings))
         judged = judge(self._plan, standings, self._present(standings), at)
         postponed.store(self._db, judged.waiting, self._catalog)
