@@ -157,7 +157,7 @@ def explain(
         text += f" from {addresses:,} addresses" if addresses else ""
         text += f", {percent(used * MILLION // base)} of {amount_text(base, unit)}" if base else ""
     if policy.action == "notify":
-        return text
+        return f"{text}; offence {offence} within {_duration(policy.forget_after_s)}" if offence > 1 else text
     again = f"offence {offence} within {_duration(policy.forget_after_s)}, " if offence > 1 else ""
     return f"{text}; {again}locked for {_duration(lasts_s or duration_s(policy, offence))}"
 
