@@ -26,6 +26,7 @@ from analyzer.core.judging.windows import HOUR_S, Calendar
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
+YEAR_S = Calendar("year").longest_s
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
 
 
@@ -361,6 +362,9 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
     if policy.kind != "share" and not policy.limit.stated:
         yield KeyFault((*at, "limit"), "is missing", "write limit = 100_000")
     yield from _meter_of_policy(at, policy, tables)
+    if policy.window.per == "year" and tables.analyzer.keep_quarters < YEAR_S:
+        what = "is shorter than a year, of which a policy has its window"
+        yield KeyFault(("analyzer", "keep_quarters"), what, 'write keep_quarters = "400d"')
     if policy.kind == "surge":
         meters = {meter.name: meter for meter in tables.meters.values()}
         fields = [source.fields for source in tables.sources.values()]

@@ -232,8 +232,8 @@ class WindowTable(ConfigTable):
             raise_fault("a rolling window has no anchor", "remove anchor")
         if self.anchor is not None and self.per not in ANCHORED:
             raise_fault(
-                f"an anchor is the day on which months or weeks begin, and the period is a {self.per}",
-                'remove it, or write per = "month" or "week"',
+                f"an anchor is the day on which years, months or weeks begin, and the period is a {self.per}",
+                'remove it, or write per = "year", "month" or "week"',
             )
         if self.zone != CALLER and "default_zone" in self.model_fields_set:
             raise_fault('default_zone stands beside zone = "caller"', "remove it, or write it as zone")

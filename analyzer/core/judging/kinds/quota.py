@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calendar import day_name
+from calendar import day_name, month_name
 from datetime import UTC, datetime
 
 import msgspec
@@ -290,6 +290,8 @@ def phrase_of(window: Windows) -> str:
 
     >>> phrase_of(Calendar("month", "Asia/Tokyo", first_day=31)), phrase_of(Calendar("week", first_day=3))
     ('per month from day 31 (Asia/Tokyo)', 'per week from Thursday (UTC)')
+    >>> phrase_of(Calendar("year")), phrase_of(Calendar("year", first_day=229))
+    ('per year (UTC)', 'per year from 29 February (UTC)')
     >>> phrase_of(Calendar("month", "UTC", ("anchor", "zone")))
     'per month from the day of its anchor (its zone, or UTC)'
     """
@@ -303,6 +305,9 @@ def _beginning(calendar: Calendar) -> str:
         return " from the day of its anchor"
     if isinstance(calendar.first_day, msgspec.UnsetType):
         return ""
+    if calendar.per == "year":
+        month, day = divmod(calendar.first_day, 100)
+        return f" from {day} {month_name[month]}"
     is_week = calendar.per == "week"
     return f" from {day_name[calendar.first_day]}" if is_week else f" from day {calendar.first_day}"
 
