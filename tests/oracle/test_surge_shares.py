@@ -141,7 +141,7 @@ def test_a_series_is_locked_as_soon_as_enough_of_its_requests_fail(
     )
 
 
-def test_a_heavy_user_with_few_errors_is_looked_at_rarely() -> None:
+def test_a_heavy_user_with_few_errors_is_judged_rarely() -> None:
     """200 requests a second, 2 % of which fail: each window has twelve times the floor of errors."""
     policy = Surge(
         "guessing", 20, Rolling(60), meter="errors", share=500_000, base="requests", lock_for_s=(60,)

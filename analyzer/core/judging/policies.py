@@ -163,7 +163,7 @@ class RollingQuota(WithThresholds, frozen=True):
 class Surge(Enforced, frozen=True):
     """At most `limit` of a meter per series in any `window`; beyond it, a lock of a duration that escalates.
 
-    With a `share`, a series may have more than `limit` if that is no larger part of its meter `base`.
+    With a `share`, a series may have more than `limit` while that is at most this part of its meter `base`.
 
     The n-th offence in a row earns the n-th duration, and the last one from then on. An offence is forgotten
     `forget_after_s` after its lock has ended.

@@ -1,4 +1,4 @@
-"""Policies by the usual load that lock nobody yet, because the counts do not go back far enough."""
+"""Policies by the usual load that set no locks yet, because the counts do not go back far enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnreadyPolicy(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What `gatelock doctor` says.
+        """The sentence of `gatelock doctor`.
 
         >>> UnreadyPolicy("unusual", None).sentence
         'unusual locks nothing yet: it needs two weeks of counts at an hour of the week, and has none'

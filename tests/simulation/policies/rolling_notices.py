@@ -2,7 +2,7 @@
 
 - A notice is raised when a window may have reached its threshold, and ends when none holds it. It is
   raised again only after it has ended, and not within the length of the window, except where a grace of time
-  begins with it; else it goes on.
+  begins with it; else it continues.
 - A series that has grown, and whose window surely holds the threshold, has a notice that lasts.
 """
 

@@ -41,7 +41,7 @@ def test_a_policy_has_its_weeks_two_weeks_after_the_first_count(store: SqlStore,
     assert list(policies_without_history(engine)) == []
 
 
-def test_nothing_is_said_without_such_a_policy(store: SqlStore, engine: sa.Engine) -> None:
+def test_without_such_a_policy_the_report_is_empty(store: SqlStore, engine: sa.Engine) -> None:
     assert list(policies_without_history(engine)) == []
     store.activate(plan_of([], [], [quota(10)]))
     assert list(policies_without_history(engine)) == []

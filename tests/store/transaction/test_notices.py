@@ -327,7 +327,7 @@ def test_a_threshold_of_a_rolling_window_is_raised_once_in_the_length_of_the_win
         look_of_warden(engine)
         assert row_of(engine, 500)[1] < LASTS_S
         assert not raise_by(store, by_plan, a_row(60, now_s(engine)))
-        assert row_of(engine, 500) == (began_s, LASTS_S), "it goes on"
+        assert row_of(engine, 500) == (began_s, LASTS_S), "it continues"
     forget_raises(engine, 7_200)
     assert not look_of_warden(engine), "it has not been below since"
     empty_window(engine)

@@ -154,11 +154,11 @@ def _rolling_lock(policy: RollingQuota, standing: Standing, at: Circumstances) -
 
 
 def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances) -> list[Notice]:
-    """Returns the notices of thresholds that a rolling sum has reached anew, and those whose end has changed.
+    """Returns the notices that a rolling sum raises, and those whose end has changed.
 
     A notice lasts until a judgement finds the sum below its threshold. If that is reached again before a
-    window has passed since the notice, the notice goes on; later it is raised again. The notice that a grace
-    of time is measured from is raised again in any case: each grace begins when the limit is reached.
+    window has passed since the notice, the notice continues; later it is raised again. The notice from which
+    a grace of time is measured is raised again in any case: each grace begins when the limit is reached.
     """
     used, now_s, found = present_sum(standing.slots, policy.window, at.now_s), at.now_s, []
     for threshold in policy.thresholds:

@@ -1,10 +1,10 @@
-"""Surges by a share: a series whose errors are too large a part of its own requests.
+"""Surges by a share: a series whose errors are too large a part of its requests.
 
 The limit of the surge is the floor: below it a flush costs what it costs for any surge, and nothing is
 compared. From the floor on, a judgement reads the slots of the other meter, the base, and computes how much
 the part must grow before its share can be too large: within half a window, while at least the newer half of
 the base stays. The warden looks again after that time, or when so much of the base will have left that the
-share is too large without growth. So a series with few errors among many requests is looked at twice in a
+share is too large without growth. So a series with few errors among many requests is judged twice in a
 window.
 """
 
@@ -21,8 +21,8 @@ from analyzer.core.judging.rolling import Slots, sum_at
 from analyzer.core.judging.totals import Standing, Sum
 
 
-class Share(NamedTuple):
-    """What a window holds of the meter of a policy, and of its base."""
+class PartOfBase(NamedTuple):
+    """The amounts in a window: of the meter of a policy, and of its base."""
 
     part: int
     base: int
@@ -49,13 +49,13 @@ def base_of(policy: Surge) -> Sum | None:
     return Sum(policy.per, policy.base, policy.window, role="base")
 
 
-def shares_at(policy: Surge, standing: Standing, ends_s: Sequence[int]) -> list[Share]:
+def shares_at(policy: Surge, standing: Standing, ends_s: Sequence[int]) -> list[PartOfBase]:
     """Returns the shares in the windows that end at these times."""
     slots, base, rolling = standing.slots, standing.base or (), policy.window
-    return [Share(sum_at(slots, rolling, end_s), sum_at(base, rolling, end_s)) for end_s in ends_s]
+    return [PartOfBase(sum_at(slots, rolling, end_s), sum_at(base, rolling, end_s)) for end_s in ends_s]
 
 
-def present_share(policy: Surge, standing: Standing, now_s: int) -> Share | None:
+def present_share(policy: Surge, standing: Standing, now_s: int) -> PartOfBase | None:
     """Returns the largest share that is over, of the windows that hold `now_s`; None if none is."""
     latest_s = now_s + _period_s(policy)
     ends_s = [now_s, *(end_s for end_s in _ahead_s(standing.slots, now_s) if end_s < latest_s)]
@@ -64,7 +64,7 @@ def present_share(policy: Surge, standing: Standing, now_s: int) -> Share | None
 
 
 def look_again_s(policy: Surge, standing: Standing, now_s: int) -> int:
-    """Returns when the share must be looked at again, grown or not: in half a window at the latest."""
+    """Returns when the share must be judged again, grown or not: in half a window at the latest."""
     rolling, ahead = policy.window, {*_ahead_s(standing.slots, now_s)}
     # A window that a clock ahead has filled begins to hold the present before it ends.
     over_s = (
@@ -97,7 +97,7 @@ def _horizon_s(policy: Surge, now_s: int) -> int:
     return now_s + max(1, policy.window.period_s // 2)
 
 
-def _later(policy: Surge, standing: Standing, now_s: int) -> list[tuple[int, Share]]:
+def _later(policy: Surge, standing: Standing, now_s: int) -> list[tuple[int, PartOfBase]]:
     """Returns the shares after each change that time alone makes: slots leave, or begin."""
     rolling = policy.window
     kept_s = rolling.period_s + rolling.slot_s
