@@ -46,6 +46,7 @@ from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.refused_clients import refused_clients
 from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
 from analyzer.store.reports.unmet_locks import unmet_locks
+from analyzer.store.reports.usual_history import policies_without_history
 from analyzer.store.transaction.analyzers import LIVING_MS, KnownAnalyzer, all_known, plan_in_force
 from analyzer.store.transaction.gaps import recorded_gaps
 from analyzer.store.transaction.verdicts.verdict_decisions import UNKNOWN_POLICY
@@ -484,6 +485,11 @@ def _waiting(installation: Installation) -> Iterator[Observation]:
         )
 
 
+def _usual(installation: Installation) -> Iterator[Observation]:
+    for policy in policies_without_history(installation.engine):
+        yield Observation("fine", policy.sentence)
+
+
 def _sql_gates(installation: Installation) -> Iterator[Observation]:
     found = gate_connections(installation.engine)
     if found is not None and found.gates > SQL_GATES_MAX:
@@ -589,5 +595,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _sql_gates),
     ("locks", _unmet_locks),
     ("locks", _waiting),
+    ("locks", _usual),
     ("callers", _callers),
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.share_checks import SHARE_KEYS, rate_faults, share_faults
+from analyzer.config.share_checks import SHARE_KEYS, rate_faults, share_faults, surge_share_faults
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
@@ -22,10 +22,11 @@ from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_tex
 from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
 from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
 from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.windows import HOUR_S
+from analyzer.core.judging.windows import HOUR_S, Calendar
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
+YEAR_S = Calendar("year").longest_s
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
 
 
@@ -361,6 +362,13 @@ def _policy(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[
     if policy.kind != "share" and not policy.limit.stated:
         yield KeyFault((*at, "limit"), "is missing", "write limit = 100_000")
     yield from _meter_of_policy(at, policy, tables)
+    if policy.window.per == "year" and tables.analyzer.keep_quarters < YEAR_S:
+        what = "is shorter than a year, of which a policy has its window"
+        yield KeyFault(("analyzer", "keep_quarters"), what, 'write keep_quarters = "400d"')
+    if policy.kind == "surge":
+        meters = {meter.name: meter for meter in tables.meters.values()}
+        fields = [source.fields for source in tables.sources.values()]
+        yield from surge_share_faults(at, policy, meters, fields)
     denies = policy.action.does not in ("tag", "notify") and not policy.soft
     if "status" in policy.model_fields_set and (policy.action.status or not denies):
         does = "soft" if policy.soft else quote(policy.action.does)
@@ -519,6 +527,9 @@ def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
     for key in SHARE_KEYS:
         if key in policy.model_fields_set and policy.kind != "share":
             yield KeyFault((*at, key), "applies to shares", 'remove it, or write kind = "share"')
+    for key in ("share", "share_of"):
+        if key in policy.model_fields_set and policy.kind != "surge":
+            yield KeyFault((*at, key), "applies to surges", 'remove it, or write kind = "surge"')
     if policy.kind == "surge":
         longest = format_duration(SURGE_S_MAX)
         if policy.window.rolling is None or policy.window.rolling > SURGE_S_MAX:
@@ -536,21 +547,22 @@ def _kind(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
 
 
 def _notices(at: KeyPath, policy: PolicyTable) -> Iterator[KeyFault]:
-    """Faults of policies that set no lock, and of thresholds and graces, which need a calendar period."""
+    """Faults of policies that set no lock, and of thresholds and graces, which quotas have."""
     notifies = policy.soft or policy.action.does == "notify"
     if policy.soft and "action" in policy.model_fields_set and policy.action.does != "notify":
         yield KeyFault((*at, "soft"), "sets no lock, so the action has no effect", "remove one of the two")
     if notifies and policy.grace is not None:
         yield KeyFault((*at, "grace"), "has no effect: the policy sets no lock", "remove it")
-    if policy.kind == "surge" or policy.window.rolling is not None:
+    if policy.kind != "quota":
         for key in ("notify", "grace"):
             if key in policy.model_fields_set:
-                what = "needs a calendar period, and a rolling window has none"
-                yield KeyFault((*at, key), what, 'write window = { per = "day" }, or remove it')
+                what = f"applies to quotas: a {policy.kind} has no thresholds"
+                yield KeyFault((*at, key), what, 'remove it, or write kind = "quota"')
         return
     if policy.grace is None:
         return
-    if policy.grace.time_s and policy.grace.time_s >= policy.window.windows.shortest_s:
+    windows = policy.window.windows
+    if isinstance(windows, Calendar) and policy.grace.time_s >= windows.shortest_s:
         what = f"the window {policy.window.phrase} may be over before the grace is"
         yield KeyFault((*at, "grace"), what, "write a shorter one")
     if policy.grace.amount and policy.limit.stated.keys() - {None, "bytes"}:

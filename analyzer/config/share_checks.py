@@ -1,4 +1,4 @@
-"""Checks of policies about noisy neighbours, whose kind is `share`."""
+"""Checks of policies about noisy neighbours, whose kind is `share`, and of surges by a share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
+from analyzer.config.tables.fields import FieldsTable
+from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import SHARE_S, PolicyTable
 from analyzer.config.tables.shares import PART, LoadRate
-from analyzer.config.values import format_duration, quote
+from analyzer.config.values import format_duration, quote, suggestion
 from analyzer.core.counting.groupings import BY_RESOURCE, NOT_BY_RESOURCE
 from analyzer.core.counting.meter_units import NOUNS, Unit
+from analyzer.core.counting.meters import REQUESTS
 
 MARKS = ("limit", "capacity", "usual")  # a share has exactly one of them
 SHARE_KEYS = ("of", "floor", "hold", "release", "capacity", "usual")
@@ -57,3 +60,32 @@ def rate_faults(at: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator
             example = "30/s" if unit is None else RATES[unit]
             cure = f"write {key} = {quote(example)}, with your amount"
             yield KeyFault((*at, key), f"{quote(policy.meter)} {measured}", cure)
+
+
+def surge_share_faults(
+    at: KeyPath, policy: PolicyTable, meters: Mapping[str, MeterTable], fields: Sequence[FieldsTable]
+) -> Iterator[KeyFault]:
+    """Yields the faults of a surge that is judged by its share of another meter."""
+    if policy.share is None:
+        if "share_of" in policy.model_fields_set:
+            yield KeyFault((*at, "share_of"), "has no effect without share", "add share = 0.5, or remove it")
+        return
+    names = [REQUESTS.name, *meters]
+    if policy.share_of not in names:
+        what, add = f"no meter is named {quote(policy.share_of)}", "name a meter of this file"
+        yield KeyFault((*at, "share_of"), what, suggestion(policy.share_of, names, add))
+        return
+    if policy.share_of == policy.meter:
+        what = f"{quote(policy.meter)} is all of itself"
+        yield KeyFault((*at, "share_of"), what, "name the meter of which it is a part")
+    for key, name in (("meter", policy.meter), ("share_of", policy.share_of)):
+        if name in meters and meters[name].join != "sum":
+            what = f"{quote(name)} does not add up, so it has no share"
+            yield KeyFault((*at, key), what, "name a meter that counts or sums")
+    units = [
+        meters[name].unit(fields) if name in meters and meters[name].number_field is not None else None
+        for name in (policy.meter, policy.share_of)
+    ]
+    if units[0] != units[1]:
+        what = f"{quote(policy.meter)} and {quote(policy.share_of)} have different units"
+        yield KeyFault((*at, "share_of"), what, "name a meter of the same unit")

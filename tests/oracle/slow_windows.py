@@ -21,6 +21,7 @@ SEARCH_S = {
     "day": (60, 27 * HOUR_S),  # a skipped day does not lengthen the one before it
     "week": (900, 9 * DAY_S),
     "month": (900, 33 * DAY_S),
+    "year": (3600, 368 * DAY_S),
 }
 
 
@@ -75,5 +76,9 @@ def begins_on(calendar: Calendar, day: date) -> bool:
     if calendar.per == "week":
         return day.weekday() == (calendar.first_day if anchored else 0)
     first_day = cast(int, calendar.first_day) if anchored else 1
+    if calendar.per == "year":
+        month, first_day = (first_day // 100, first_day % 100) if anchored else (1, 1)
+        if day.month != month:
+            return False
     is_last = (day + timedelta(days=1)).month != day.month
     return day.day == first_day or (is_last and day.day < first_day)

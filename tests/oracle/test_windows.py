@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
 
 from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
 from tests.oracle.slow_windows import begins_on, slow_window_at
@@ -76,6 +77,38 @@ def test_a_year_of_months_from_an_anchor_has_no_gap(zone: str, first_day: int, y
         after = window_at(calendar, window.until_s)
         assert after.start_s == window.until_s
         window = after
+
+
+@pytest.mark.parametrize("first_day", [UNSET, 228, 229, 301, 1231, 101])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Havana", "Pacific/Apia"])
+def test_years_follow_each_other_over_leap_years(first_day: int | UnsetType, zone: str) -> None:
+    """From 1995 on: 1996 and 2000 are leap years; Samoa has no 30 December 2011."""
+    calendar = Calendar("year", zone, first_day=first_day)
+    month, day = (1, 1) if first_day is UNSET else divmod(first_day, 100)
+    at_s = int(datetime(1995, 6, 1, tzinfo=UTC).timestamp())
+    window = window_at(calendar, at_s)
+    for _ in range(20):
+        began = datetime.fromtimestamp(window.start_s, ZoneInfo(zone))
+        is_leap = began.year % 4 == 0
+        wanted = (2, 28) if (month, day) == (2, 29) and not is_leap else (month, day)
+        assert (began.month, began.day) == wanted
+        days = (window.until_s - window.start_s) / 86_400
+        assert 363.9 < days < 366.1
+        for inside_s in (window.start_s, (window.start_s + window.until_s) // 2, window.until_s - 1):
+            assert window_at(calendar, inside_s) == window
+        after = window_at(calendar, window.until_s)
+        assert after.start_s == window.until_s
+        window = after
+
+
+@settings(max_examples=15, deadline=None)
+@given(moments(), st.sampled_from([UNSET, 229, 301, 1130]))
+@example(("Europe/Berlin", 951_782_400), 229)  # 29 February 2000
+@example(("Europe/Berlin", 983_318_400), 229)  # 28 February 2001
+def test_years_agree_with_local_time(moment: tuple[str, int], first_day: int | UnsetType) -> None:
+    zone, at_s = moment
+    calendar = Calendar("year", zone, first_day=first_day)
+    assert window_at(calendar, at_s) == slow_window_at(calendar, at_s)
 
 
 @pytest.mark.parametrize("per", ["minute", "hour", "day", "week", "month"])

@@ -79,7 +79,7 @@ def hours_left(world: World, decision: Decision) -> float:
 
 
 def test_recipes_are_short() -> None:
-    for heading in ("Quotas", "Noisy neighbours", "Floods"):
+    for heading in ("Quotas", "Noisy neighbours", "Floods", "Guessed passwords"):
         for block in blocks(heading):
             assert len([line for line in block.splitlines() if line.strip()]) <= LINES_MAX
 
@@ -181,6 +181,20 @@ def test_a_flood_from_many_addresses_of_a_network_is_refused(open_recipe: Open) 
     assert decision is not None
     assert decision.policy == "flood-from-a-network"
     assert refusal(world, address="198.51.3.7") is None
+
+
+def test_an_address_most_of_whose_requests_fail_is_refused(open_recipe: Open) -> None:
+    world = open_recipe("Guessed passwords")
+    write(world, 950, key="", ip="192.0.2.7")
+    write(world, 50, key="", ip="192.0.2.7", status=401)
+    write(world, 2, key="", ip="192.0.2.66")
+    write(world, 19, key="", ip="192.0.2.66", status=401)
+    assert refusal(world, address="192.0.2.66") is None
+    write(world, 1, key="", ip="192.0.2.66", status=401)
+    refused = refusal(world, address="192.0.2.66")
+    assert refused is not None
+    assert (refused.policy, refused.detail) == ("stuffing", sentence("Guessed passwords"))
+    assert refusal(world, address="192.0.2.7") is None, "an office"
 
 
 def sentence(heading: str) -> str:

@@ -100,13 +100,43 @@ def test_a_flood_that_is_only_watched_is_one_notice_and_the_next_one_another(new
     for _ in range(2):
         assert all(send(world, 30, 6)), "nothing is refused"
         assert world.gate.version == 0, "no gate gets anything"
-        world.clock.jump(300)
+        world.clock.jump(700)
         world.pass_s(2)
     assert locks_of(world) == 0, "they have ended by their time"
     found = raised_notices(world.engine)
     assert [one.notice.at.policy for one in found] == ["flood"] * 2
     assert all(one.notice.detail.startswith("60 requests in any 1m, ") for one in found)
     assert all("locked" not in one.notice.detail for one in found)
+
+
+def test_notices_of_a_flood_come_less_often_with_each_offence(new_world: NewWorld) -> None:
+    """The first one stands for two minutes, the next one for ten."""
+    world = new_world(FLOOD + 'action = "notify"\n')
+    raised_s = []
+    began = world.clock.now()
+    for _ in range(11):
+        send(world, 30, 4)
+        raised_s = [(one.at - began).total_seconds() for one in raised_notices(world.engine)]
+        world.clock.jump(50)
+        world.pass_s(2)
+    last, first = raised_s
+    assert 120 <= last - first < 250
+    [latest, _] = raised_notices(world.engine)
+    assert latest.notice.detail.endswith("offence 2 within 1h")
+
+
+def test_tags_of_a_flood_last_longer_with_each_offence(new_world: NewWorld) -> None:
+    world = new_world(FLOOD + 'action = "tag"\n')
+    for lasts_s in (120, 600):
+        send(world, 30, 4)
+        decision = world.gate.check("api_key:ann")
+        assert decision.allowed
+        assert decision.tags == ("flood",)
+        world.clock.jump(lasts_s - 10)
+        world.pass_s(2)
+        assert world.gate.check("api_key:ann").tags == ("flood",)
+        world.pass_s(11)
+        assert world.gate.check("api_key:ann").tags == ()
 
 
 def test_offences_are_forgotten(new_world: NewWorld) -> None:

@@ -133,6 +133,8 @@ STORIES: Mapping[str, Story] = {
     ),
     "addresses_not_compared": story((6,), *((1.0 + at, requests("eve", 8)) for at in range(2))),
     "escalation_forgotten": story((5,), *((1.0 + 6 * at, requests("eve", 8)) for at in range(2))),
+    # Above the threshold, and half a minute later below it.
+    "notices_never_end": story((5,), (1.0, requests("eve", 8)), (40.0, Dump())),
     # While the clock is ahead a sum is judged by slots that are far away.
     "growth_not_judged_after_leaps": story(
         (5,), (1.0, requests("eve", 6)), (2.5, ClockLeap(3.0)), (3.5, requests("eve", 7)),

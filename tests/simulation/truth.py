@@ -49,6 +49,7 @@ LOCK_TIMES = (
 LOCK_ROW = "select scope, key, resource, policy, until_ms, action, began_ms from locks"
 
 NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
+CALENDAR_NOTICE_ROW = f"{NOTICE_ROW} where sum not like '% rolling %'"
 
 Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
 
@@ -498,7 +499,7 @@ class Truth:
     def _check_notices(self, plan: Plan, unready: set[str]) -> None:
         """Each threshold was raised once, in the transaction in which its total reached it."""
         before = self.stored.notices
-        found = {NoticeKey(*row[:6]): NoticeRow(*row[6:]) for row in self._database.read(NOTICE_ROW)}
+        found = {NoticeKey(*row[:6]): NoticeRow(*row[6:]) for row in self._database.read(CALENDAR_NOTICE_ROW)}
         if wrong := [at for at, row in before.items() if found.get(at) != row]:
             raise Wrong(f"a notice is gone, or was raised again: {wrong}")
         own = self._own_limits()

@@ -64,7 +64,7 @@ JUDGING_PLAN = plan_of(
         NEIGHBOUR,
         CapacityShare("overload", 60, 50, Rolling(120), 0, 750_000, per="caller+resource"),
         Surge("flood", 50, Rolling(60), (600, 3600)),
-        RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S)),
+        RollingQuota("any-ten-days", 80, Rolling(10 * DAY_S), notify=(500, 1_000), grace=Grace(time_s=900)),
         Quota("late", 80, Calendar("week"), notify=(500,), grace=Grace(time_s=900)),
         Quota("subscribed", 80, Calendar("week", "UTC", ("anchor",)), per="caller+resource"),
     ],

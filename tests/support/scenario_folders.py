@@ -24,7 +24,15 @@ from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.clock import instant, millis
-from analyzer.store.database.schema import buckets, lock_changes, lock_history, locks, postponed, rejects
+from analyzer.store.database.schema import (
+    buckets,
+    lock_changes,
+    lock_history,
+    locks,
+    notices,
+    postponed,
+    rejects,
+)
 from analyzer.store.operations.caller_changes import set_callers
 from gatekeeper.model import Decision
 from tests.support.whole_loop import STEP_S, World
@@ -69,6 +77,18 @@ class Raised(msgspec.Struct, forbid_unknown_fields=True, rename={"began": "from"
         return f"lock of {self.policy} on {on} from {self.began} until {self.until}"
 
 
+class RaisedNotice(msgspec.Struct, forbid_unknown_fields=True):
+    """A notice that was raised."""
+
+    key: str
+    policy: str
+    threshold: float
+    at: datetime
+
+    def __str__(self) -> str:
+        return f"notice of {self.policy} at {self.threshold:g} about {self.key}, {self.at}"
+
+
 class Never(msgspec.Struct, forbid_unknown_fields=True):
     """A series that has requests in the log, and never a lock of any policy."""
 
@@ -94,6 +114,7 @@ class Expected(msgspec.Struct, forbid_unknown_fields=True):
     asked: tuple[Asked, ...]
     contrast: tuple[Contrast, ...]
     never: tuple[Never, ...] = ()
+    notices: tuple[RaisedNotice, ...] | None = None  # all of them; None: any
     rejected: Mapping[str, int] = {}  # records by the reason
     give_or_take_s: float = 0.5  # of the begin and end of a lock
 
@@ -311,6 +332,13 @@ class Stage:
         with self.world.engine.connect() as db:
             return {row.reason: row.records for row in db.execute(by_reason)}
 
+    def notices(self) -> list[RaisedNotice]:
+        """Returns the notices that were raised, in the order of their times."""
+        columns = (notices.c.key, notices.c.policy, notices.c.threshold, notices.c.at_ms)
+        with self.world.engine.connect() as db:
+            rows = db.execute(sa.select(*columns).order_by(notices.c.at_ms, *notices.primary_key)).all()
+        return [RaisedNotice(row.key, row.policy, row.threshold / 1_000, instant(row.at_ms)) for row in rows]
+
     def has_requests(self, never: Never) -> bool:
         """Whether requests of a series are counted."""
         of_series = sa.select(buckets.c.key).where(
@@ -336,6 +364,7 @@ def differences(folder: Folder, url: str, *, without_policies: bool = False) -> 
         return [
             *stage.differences,
             *lock_differences(stage.raised, expected),
+            *notice_differences(stage.notices(), expected),
             *(
                 f"there are no requests of {one.key} {one.resource}"
                 for one in expected.never
@@ -364,6 +393,26 @@ def lock_differences(raised: Sequence[Raised], expected: Expected) -> Iterator[s
     for one in left:
         why = names.get((one.key, one.resource), "it is not in `locks`")
         yield f"there must be no {one}: {why}"
+
+
+def notice_differences(raised: Sequence[RaisedNotice], expected: Expected) -> Iterator[str]:
+    """Yields which of the expected notices are missing, and which are not expected."""
+    left = list(raised)
+    for wanted in expected.notices or ():
+        series = (wanted.key, wanted.policy, wanted.threshold)
+        alike = (
+            one
+            for one in left
+            if (one.key, one.policy, one.threshold) == series
+            and abs((one.at - wanted.at).total_seconds()) <= max(1.0, expected.give_or_take_s)
+        )
+        match = next(alike, None)
+        if match is None:
+            yield f"there is no {wanted}"
+        else:
+            left.remove(match)
+    if expected.notices is not None:
+        yield from (f"there must be no {one}" for one in left)
 
 
 def is_alike(one: Raised, other: Raised, give_or_take_s: float) -> bool:

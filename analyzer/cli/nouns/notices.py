@@ -41,7 +41,8 @@ def list_(
     """Show the notices, the latest first.
 
     Lists for each notice its time, the series, the policy, the threshold and what was counted when it was
-    reached. A threshold is reached once per series and window. JSON has an id, which is the same for the same
+    reached. A threshold is reached once per series and window; in a rolling window again when the sum was
+    below it. JSON has an id, which is the same for the same
     threshold, series and window also after the database was restored from a backup.
 
     Example: gatelock notices list --since 7d --caller api_key:acme
@@ -73,10 +74,14 @@ def json_of(raised: RaisedNotice) -> dict[str, object]:
     """Returns a notice as `--json` prints it."""
     from datetime import UTC, datetime
 
+    from analyzer.core.judging.earned_notices import LASTS_S
     from gatekeeper.feed.feed_json import time_text
 
     notice = raised.notice
-    window = [datetime.fromtimestamp(at_s, UTC) for at_s in (notice.at.window_s, notice.until_s)]
+    window = [
+        None if at_s == LASTS_S else time_text(datetime.fromtimestamp(at_s, UTC))
+        for at_s in (notice.at.window_s, notice.until_s)
+    ]
     return {
         "id": notice.at.id,
         "at": time_text(raised.at),
@@ -87,7 +92,7 @@ def json_of(raised: RaisedNotice) -> dict[str, object]:
         "threshold": notice.at.threshold / 1_000,
         "used": notice.used,
         "limit": notice.limit,
-        "from": time_text(window[0]),
-        "until": time_text(window[1]),
+        "from": window[0],
+        "until": window[1],
         "detail": notice.detail,
     }

@@ -46,7 +46,7 @@ EXAMPLES = {
     "limit": "limit = 100_000",
     "name": 'name = "..."',
     "path": 'the keys that lead to it: { path = "a.b" }',
-    "per": 'per = "minute", "hour", "day", "week" or "month"',
+    "per": 'per = "minute", "hour", "day", "week", "month" or "year"',
     "required": "required = true",
     "sasl_plain_in_clear": "sasl_plain_in_clear = true",
     "unit": 'time = { path = "...", unit = "s" }; or the unit "ms", "us", "ns", "rfc3339" or "clf"',

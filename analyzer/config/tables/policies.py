@@ -232,8 +232,8 @@ class WindowTable(ConfigTable):
             raise_fault("a rolling window has no anchor", "remove anchor")
         if self.anchor is not None and self.per not in ANCHORED:
             raise_fault(
-                f"an anchor is the day on which months or weeks begin, and the period is a {self.per}",
-                'remove it, or write per = "month" or "week"',
+                f"an anchor is the day on which years, months or weeks begin, and the period is a {self.per}",
+                'remove it, or write per = "year", "month" or "week"',
             )
         if self.zone != CALLER and "default_zone" in self.model_fields_set:
             raise_fault('default_zone stands beside zone = "caller"', "remove it, or write it as zone")
@@ -281,6 +281,8 @@ class PolicyTable(ConfigTable):
     grace: Annotated[Grace, PlainValidator(_grace)] | None = None
     lock_for: Annotated[tuple[int, ...], BeforeValidator(_durations)] = (600,)
     forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
+    share: Annotated[int, BeforeValidator(part_of_whole)] | None = None
+    share_of: Name = "requests"
     of: Annotated[WholeName, one_of(WholeName)] | None = None
     floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
     hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
@@ -308,16 +310,16 @@ class PolicyTable(ConfigTable):
             "unit": NO_UNIT if unit is None else unit,
         }
         if self.kind == Surge.kind:
+            if self.share is not None:
+                limited |= {"share": self.share, "base": self.share_of}
             return Surge(**limited, lock_for_s=self.lock_for, forget_after_s=int(self.forget_after))
         if self.kind == LoadShare.kind:
             return self._share(limited, unit)
-        if isinstance(windows, Rolling):
-            return RollingQuota(**limited)
         if self.notify:
             limited["notify"] = self.notify
         if self.grace is not None:
             limited["grace"] = self.grace
-        return Quota(**limited)
+        return RollingQuota(**limited) if isinstance(windows, Rolling) else Quota(**limited)
 
     def _share(self, limited: Mapping[str, Any], unit: Unit | None) -> Policy:
         """Returns the share policy; `of`, `floor`, a rolling window and what it compares with are there."""

@@ -25,7 +25,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from analyzer.core.counting.meters import DISTINCT
+from analyzer.core.counting.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum
@@ -38,6 +38,9 @@ class FillStep(msgspec.Struct, tag="fill", frozen=True):
 
     sum: int  # its number in the catalog
     filled_to: BucketPosition
+    # Of a sum by years the quarter-hours come first, then, from the beginning, the minutes. Flushes add to
+    # minutes alone, so the position that they look at is that of the minutes.
+    width_s: int = MINUTE_S
 
 
 class JudgeStep(msgspec.Struct, tag="judge", frozen=True):
@@ -118,7 +121,10 @@ def steps_after(
     }
     lasting = {name for name in with_other_limits - changed if _has_lasting_locks(plan, name)}
     changed |= with_other_limits
-    fills = {step.sum: step for step in unfinished if isinstance(step, FillStep)}
+    fills: dict[int, list[Step]] = {}
+    for step in unfinished:
+        if isinstance(step, FillStep):
+            fills.setdefault(step.sum, []).append(step)
     new = plan.policies_of.keys() - kept
     changed |= {policy.name for sum_ in new for policy in plan.policies_of[sum_]}
     # Neither slots nor distinct values are in the buckets, and what is read from these needs no total.
@@ -129,11 +135,9 @@ def steps_after(
     }
     steps: list[Step] = []
     for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):
-        steps += [
-            fills.get(number) or FillStep(number, (first_start_s(sum_, now_s), "", ""))
-            for sum_, number in sums.items()
-            if sums is filled
-        ]
+        if sums is filled:
+            for sum_, number in sums.items():
+                steps += fills.get(number) or _fill_steps(sum_, number, now_s)
         of = {sum_: [p.name for p in plan.policies_of[sum_] if p.name in changed] for sum_ in sums}
         # What is compared with a whole is judged by the warden.
         judged = ((sum_, tuple(names)) for sum_, names in of.items() if names and sum_ not in plan.whole_of)
@@ -146,6 +150,21 @@ def steps_after(
             cleared = tuple(name for name in existed if (name in lasting) is exempt)
             steps += [ClearStep(cleared, exempt=exempt)] if cleared else []
     return steps
+
+
+def _fill_steps(sum_: Sum, number: int, now_s: int) -> list[Step]:
+    """Returns the steps that fill a sum from the buckets of its open window."""
+    begin = first_start_s(sum_, now_s), "", ""
+    return [FillStep(number, begin, width_s) for width_s in widths_s(sum_)]
+
+
+def widths_s(sum_: Sum) -> Sequence[int]:
+    """Returns the widths of the buckets that hold what was counted in an open window.
+
+    Minutes are kept for longer than any other window lasts.
+    """
+    is_year = isinstance(sum_.window, Calendar) and sum_.window.per == "year"
+    return (QUARTER_S, MINUTE_S) if is_year else (MINUTE_S,)
 
 
 def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep]:

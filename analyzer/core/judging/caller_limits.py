@@ -68,10 +68,11 @@ class Override(NamedTuple):
 NO_PROFILE = Profile()
 NO_GROUP = Group()
 # A caller in memory is a number: those of its tenant and its plan, and its clock, which is the number of its
-# zone, the day of the week and the day of the month of its anchor. 0 stands for a caller without any facts.
+# zone, the day of the week, the month and the day of its anchor. 0 stands for a caller without any facts.
 # A plan beyond 65,535 others is none, and so is a zone beyond 4,095: tenants have no bound.
-DAY_BITS, WEEKDAY_BITS, ZONE_BITS, PLAN_BITS = 5, 3, 12, 16
-CLOCK_BITS = DAY_BITS + WEEKDAY_BITS + ZONE_BITS
+DAY_BITS, MONTH_BITS, WEEKDAY_BITS, ZONE_BITS, PLAN_BITS = 5, 4, 3, 12, 16
+ANCHOR_BITS = DAY_BITS + MONTH_BITS + WEEKDAY_BITS
+CLOCK_BITS = ANCHOR_BITS + ZONE_BITS
 CLOCK = (1 << CLOCK_BITS) - 1
 SHARED_MAX = 1 << 16  # numbers of which equal ones are one object
 
@@ -120,10 +121,10 @@ class Directory:
         """Stores the facts about a caller. A zone that this machine does not know is none."""
         zone = profile.zone if is_zone(profile.zone) else ""
         group = self._tenants.number(profile.tenant) << PLAN_BITS | self._plans.number(profile.plan)
-        number = group << CLOCK_BITS | self._zones.number(zone) << (WEEKDAY_BITS + DAY_BITS)
+        number = group << CLOCK_BITS | self._zones.number(zone) << ANCHOR_BITS
         if profile.anchor:
             day = date.fromisoformat(profile.anchor)
-            number |= day.weekday() << DAY_BITS | day.day - 1
+            number |= (day.weekday() << MONTH_BITS | day.month - 1) << DAY_BITS | day.day - 1
         if not number:
             self.numbers.pop(caller, None)
             return
@@ -146,13 +147,16 @@ class Directory:
 
     def calendar_of(self, calendar: Calendar, clock: int) -> Calendar:
         """Returns the calendar of callers with this clock, by the one of a policy."""
-        facts, zone = calendar.facts, self._zones.names[clock >> (WEEKDAY_BITS + DAY_BITS)]
+        facts, zone = calendar.facts, self._zones.names[clock >> ANCHOR_BITS]
         first_day: int | msgspec.UnsetType = msgspec.UNSET
-        weekday, day = clock >> DAY_BITS & (1 << WEEKDAY_BITS) - 1, (clock & (1 << DAY_BITS) - 1) + 1
+        weekday = clock >> (DAY_BITS + MONTH_BITS) & (1 << WEEKDAY_BITS) - 1
+        month, day = (clock >> DAY_BITS & (1 << MONTH_BITS) - 1) + 1, (clock & (1 << DAY_BITS) - 1) + 1
         if "anchor" in facts and calendar.per == "week" and weekday:
             first_day = weekday
         if "anchor" in facts and calendar.per == "month" and day > 1:
             first_day = day
+        if "anchor" in facts and calendar.per == "year" and (month, day) != (1, 1):
+            first_day = month * 100 + day
         return Calendar(
             calendar.per, zone if zone and "zone" in facts else calendar.zone, first_day=first_day
         )

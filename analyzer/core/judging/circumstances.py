@@ -7,7 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from analyzer.core.judging.earned_notices import NoticeKey
+from analyzer.core.judging.earned_notices import LastNotice, NoticeKey
 from analyzer.core.judging.policies import Policy
 from analyzer.core.judging.totals import TotalKey
 from gatekeeper.model import Lock, LockKey
@@ -42,8 +42,8 @@ class Circumstances(NamedTuple):
     # Whether the warden judges, which compares a series with others. A flush only notes that it must be done.
     is_warden: bool = False
     holds: Mapping[LockKey, Hold] = MappingProxyType({})
-    # When notices were raised, of policies that lock a while after them.
-    notified_s: Mapping[NoticeKey, float] = MappingProxyType({})
+    # The notices that were raised before, of policies whose judgement depends on them: see `notice_key`.
+    notices: Mapping[NoticeKey, LastNotice] = MappingProxyType({})
     # The wholes that have too much, by policy and resource; only those that the warden judges.
     overloads: Mapping[tuple[str, str], Blamed] = MappingProxyType({})
 
@@ -56,7 +56,7 @@ class Needs(NamedTuple):
     """The facts that the judgement of a policy depends on, besides totals, locks and the time."""
 
     ended_locks_s: int = 0  # how long ended locks of the series are remembered; 0: not needed
-    limit_notices: bool = False  # when the notice that its limit is reached was raised
+    notices: tuple[int, ...] = ()  # thresholds, of which the last notice must be known
     addresses: bool = False  # of a network: what each of its addresses has
     usual: bool = False  # the load that the series usually has
 

@@ -1,5 +1,8 @@
 """Notices: the thresholds of policies that series have reached, each raised once per series and window.
 
+A rolling window has no end, so its notice lasts until a judgement finds the sum below the threshold. It is
+raised again when the sum reaches the threshold after that, at most once in the length of the window.
+
 A notice changes nothing for the client. A policy with the action "notify" raises notices instead of locks.
 """
 
@@ -10,7 +13,9 @@ import json
 from typing import NamedTuple
 
 from analyzer.core.judging.totals import NEVER, Sum, TotalKey, order_of
+from analyzer.core.judging.windows import ALWAYS
 
+LASTS_S = ALWAYS.until_s  # as the end of a notice of a rolling window whose sum has not fallen since
 WHOLE = 1_000  # thresholds are stored in thousandths of the limit
 
 
@@ -22,7 +27,7 @@ class NoticeKey(NamedTuple):
         sum: Name of the sum that was judged, windows included.
         key: Key of the series.
         resource: Resource of the series, or "".
-        window_s: Start of the window.
+        window_s: Start of the window; of rolling windows the time at which the notice was raised.
         threshold: Thousandths of the limit.
     """
 
@@ -50,12 +55,26 @@ class Notice(NamedTuple):
     scope: str  # of the series
     used: int
     limit: int
-    until_s: int  # end of the window
+    until_s: int  # end of the window; of rolling windows LASTS_S, or when the sum was found below
     detail: str
+    was_raised: bool = False  # before, and its end has changed
+
+
+class LastNotice(NamedTuple):
+    """A notice that was raised before: in the same window, or the last one of a rolling sum."""
+
+    window_s: int
+    until_s: int
+    raised_s: float
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the rolling sum has not been found below the threshold since."""
+        return self.until_s == LASTS_S
 
 
 def notice_key(policy: str, total: TotalKey, threshold: int) -> NoticeKey:
-    """Returns the key of a policy's notice about a total."""
+    """Returns the key of a policy's notice about a total; without the time, if that is of a rolling sum."""
     return NoticeKey(policy, sum_text(total.sum), total.key, total.resource, total.window.start_s, threshold)
 
 

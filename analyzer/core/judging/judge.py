@@ -76,7 +76,7 @@ def judge(
         present = locks.get(key)
         notices += kind.notices(policy, standing, at)
         answer = kind.judge(policy, standing, present, at)
-        wanted = answer.lock if isinstance(answer, Wait) else answer
+        wanted = _lock_of(answer)
         if wanted is not None and (present is None or present.until < wanted.until):
             changes.append(Set(wanted))
             notices += _notices_of(policy, standing, wanted, present, at)
@@ -118,6 +118,11 @@ def _overloads(
     }
 
 
+def _lock_of(answer: Lock | Wait | None) -> Lock | None:
+    """Returns the lock that a series must have by the answer of a kind."""
+    return answer.lock if isinstance(answer, Wait) else answer
+
+
 def _first(one: Wait, other: Wait) -> Wait:
     """Returns when a total must be judged again that two policies wait for."""
     return Wait(min(one.until_s, other.until_s), one.is_behind or other.is_behind)
@@ -135,7 +140,7 @@ def judge_policies(
         Set(lock)
         for policy, standing in _pairs(plan, standings, at.limits)
         if policy.name in policies
-        and isinstance(lock := kind_of(policy).judge(policy, standing, None, at), Lock)
+        and (lock := _lock_of(kind_of(policy).judge(policy, standing, None, at))) is not None
     ]
 
 
@@ -162,14 +167,14 @@ def judge_changed(
         notices += kind_of(policy).notices(policy, standing, at)
         if (policy.name, key.key) not in changed or key in stay:
             continue
-        match kind_of(policy).judge(policy, standing, None, at):
-            case Lock() as wanted:
-                stay.add(key)
-                present = locks.get(key)
-                changes.append(Set(replace(wanted, began=wanted.began if present is None else present.began)))
-                notices += _notices_of(policy, standing, wanted, present, at)
-            case Wait() as wait:
-                waiting[standing.total] = _first(wait, waiting.get(standing.total, wait))
+        answer = kind_of(policy).judge(policy, standing, None, at)
+        if (wanted := _lock_of(answer)) is not None:
+            stay.add(key)
+            present = locks.get(key)
+            changes.append(Set(replace(wanted, began=wanted.began if present is None else present.began)))
+            notices += _notices_of(policy, standing, wanted, present, at)
+        if isinstance(answer, Wait):
+            waiting[standing.total] = _first(answer, waiting.get(standing.total, answer))
     cleared: list[Change] = [Clear(key) for key in sorted(locks) if key not in stay]
     return Judgement(cleared + changes, waiting, notices)
 

@@ -131,6 +131,16 @@ class Plan:
         }
 
     @cached_property
+    def base_of(self) -> Mapping[Sum, Sum]:
+        """The sum of the base that each series of a sum is compared with, of which only slots are kept."""
+        found = {}
+        for sum_, policies in self.policies_of.items():
+            for policy in policies:
+                if (base := kind_of(policy).base_of(policy)) is not None:
+                    found[sum_] = base
+        return found
+
+    @cached_property
     def outcomes_of(self) -> Mapping[Sum, Sum]:
         """The sum of the outcomes of all requests, by that of the series that are compared.
 
@@ -161,7 +171,12 @@ class Plan:
     @cached_property
     def slot_sums(self) -> Sequence[Sum]:
         """All sums of which only slots are kept."""
-        of = (self.wholes, self.addresses_of.values(), self.outcomes_of.values())
+        of = (
+            self.wholes,
+            self.addresses_of.values(),
+            self.base_of.values(),
+            self.outcomes_of.values(),
+        )
         return sorted({sum_ for sums in of for sum_ in sums}, key=order_of)
 
     @cached_property
@@ -210,15 +225,18 @@ class Plan:
         For a calendar window that has not begun this is the least threshold, reached or not, so that the
         first record after its beginning causes a judgement. A rolling sum can reach a threshold only after it
         has grown by the distance from the largest window that has not reached it. What the present window has
-        reached is judged when the lock ends. `thresholds` are those of the series, if it has
-        separate limits.
+        reached is judged when the lock ends, or, with a base, after the growth that its kind says.
+        `thresholds` are those of the series, if it has separate limits.
         """
         total = standing.total
         if thresholds is None:
             thresholds = self.thresholds_of[total.sum]
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
-            growths = (growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds)
+            growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
+            if standing.base is not None and None in growths:
+                policies = self.policies_of[total.sum]
+                growths += [kind_of(one).growth(one, standing, int(now_s), thresholds[0]) for one in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)
         if now_s < total.window.start_s:
             return next(iter(thresholds), NEVER)

@@ -101,15 +101,18 @@ class Grace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 NO_GRACE = Grace()
 
 
-class Quota(Enforced, frozen=True):
-    """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""
-
-    kind: ClassVar[str] = "quota"
+class Limited(Enforced, frozen=True):
+    """The part of quotas about their limit."""
 
     name: str
     limit: int
-    window: Calendar
-    # Thousandths of the limit, ascending, at which a notice is raised.
+
+
+class WithThresholds(Limited, frozen=True, kw_only=True):
+    """The part of quotas about notices, and about the distance from the limit to the lock."""
+
+    # Thousandths of the limit, ascending, at which a notice is raised. Absent from the stored plan where
+    # there are none, as the grace is: versions that do not know them for this kind of window refuse the plan.
     notify: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     grace: Grace | msgspec.UnsetType = msgspec.UNSET
 
@@ -139,7 +142,15 @@ class Quota(Enforced, frozen=True):
         return min(self.limit + beyond, NEVER)
 
 
-class RollingQuota(Enforced, frozen=True):
+class Quota(WithThresholds, frozen=True):
+    """At most `limit` of a meter per series and calendar window; beyond it, a lock until the window ends."""
+
+    kind: ClassVar[str] = "quota"
+
+    window: Calendar
+
+
+class RollingQuota(WithThresholds, frozen=True):
     """At most `limit` of a meter per series in any `window`; beyond it, a lock until less is in the window.
 
     A separate kind in stored plans, because analyzers that know calendar windows alone must refuse it.
@@ -147,13 +158,13 @@ class RollingQuota(Enforced, frozen=True):
 
     kind: ClassVar[str] = "rolling-quota"
 
-    name: str
-    limit: int
     window: Rolling
 
 
 class Surge(Enforced, frozen=True):
     """At most `limit` of a meter per series in any `window`; beyond it, a lock of a duration that escalates.
+
+    With a `share`, a series may have more than `limit` while that is at most this part of its meter `base`.
 
     The n-th offence in a row earns the n-th duration, and the last one from then on. An offence is forgotten
     `forget_after_s` after its lock has ended.
@@ -166,6 +177,10 @@ class Surge(Enforced, frozen=True):
     window: Rolling
     lock_for_s: tuple[int, ...] = (600,)
     forget_after_s: int = 7 * DAY_S
+    # From the limit on, the largest share of another meter of the series, in millionths. Absent from the
+    # stored plan where there is none: versions that would lock by the limit alone refuse the plan.
+    share: int | msgspec.UnsetType = msgspec.UNSET
+    base: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class StatedOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import Grouping, grouping_of
@@ -31,8 +31,9 @@ class Sum(NamedTuple):
     # Sums of different roles share nothing. "share": of series that are compared with a "whole", of which
     # there are slots and no totals. A whole that began later than its parts would make them too large.
     # "outcome": of the outcomes of the requests of a whole, as slots, too.
-    # "address": of the addresses of networks, of which there are slots and no totals either.
-    role: Literal["", "share", "whole", "outcome", "address"] = ""
+    # "address": of the addresses of networks, of which there are slots and no totals either. "base": of the
+    # series of a surge by share, as slots, too; "part of requests": of what is compared with that base.
+    role: str = ""
 
 
 BucketPosition = tuple[int, str, str]  # bucket_s, key, resource: the order of a grouping's rows
@@ -84,6 +85,7 @@ class Standing(NamedTuple):
     used: int  # of a rolling sum: since it was first counted
     slots: Slots = ()  # of a rolling sum: those of windows that end now or later
     whole: Slots = ()  # of a sum that is compared with a whole, for the warden: those of the whole
+    base: Slots | None = None  # of a sum that is judged by its share: those of its base; None: not read
     addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
     usual: UsualLevel | None = None  # of a series that is compared with its usual load, if it has one
     victims: Victims | None = None  # of a series with a whole that is to be locked: all others

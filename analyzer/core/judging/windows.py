@@ -1,7 +1,7 @@
 """Windows that policies look at: calendar periods, and rolling windows.
 
-A calendar window is the minute, hour, day, week or month that a moment belongs to, in the policy's zone or in
-that of the caller. A caller's own weeks and months begin on the day of its anchor.
+A calendar window is the minute, hour, day, week, month or year that a moment belongs to, in the policy's zone
+or in that of the caller. A caller's own weeks, months and years begin on the day of its anchor.
 These windows divide time without gap or overlap, across every clock change of the zone: a day begins when its
 date is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is
 two windows. A rolling window ends at any moment; `rolling` adds up what is in it.
@@ -22,9 +22,9 @@ HOUR_S = 3600
 DAY_S = 86_400
 ONE_DAY = timedelta(days=1)
 
-CalendarPeriod = Literal["minute", "hour", "day", "week", "month"]
+CalendarPeriod = Literal["minute", "hour", "day", "week", "month", "year"]
 CallerFact = Literal["anchor", "zone"]
-ANCHORED: tuple[CalendarPeriod, ...] = ("week", "month")  # an anchor is a date
+ANCHORED: tuple[CalendarPeriod, ...] = ("week", "month", "year")  # an anchor is a date
 NOT_BY_CALLER = msgspec.UNSET
 BY_CALLER = "@caller"  # in the keys of windows
 
@@ -37,8 +37,8 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Facts that each caller states itself; sorted. Absent from the stored plan where it is nothing: plans of
     # earlier versions stay equal to today's.
     by_caller: tuple[CallerFact, ...] | msgspec.UnsetType = msgspec.UNSET
-    # Of one caller's calendar, which no plan has: the day on which weeks (0 is Monday) or months (1 to 31)
-    # begin. A month that is too short begins on its last day.
+    # Of one caller's calendar, which no plan has: the day on which weeks (0 is Monday), months (1 to 31) or
+    # years (229 is 29 February) begin. In a month that is too short it is the last one.
     first_day: int | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
@@ -65,13 +65,14 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def longest_s(self) -> int:
         """More seconds than any window has, in any zone."""
-        days = {"week": 7, "month": 31}.get(self.per, 1)
+        days = {"week": 7, "month": 31, "year": 366}.get(self.per, 1)
         return (days + 1) * DAY_S
 
     @property
     def shortest_s(self) -> int:
         """Seconds of the shortest window; an hour that a clock change cuts counts as a whole one."""
-        return {"minute": 60, "hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 28 * DAY_S}[self.per]
+        days = {"day": 1, "week": 7, "month": 28, "year": 365}
+        return {"minute": 60, "hour": HOUR_S}.get(self.per) or days[self.per] * DAY_S
 
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,6 +174,9 @@ def _first_day(calendar: Calendar, day: date) -> date:
         case "month":
             first = _first_of_month(calendar, day)
             return first if first <= day else _first_of_month(calendar, day.replace(day=1) - ONE_DAY)
+        case "year":
+            first = _first_of_year(calendar, day.year)
+            return first if first <= day else _first_of_year(calendar, day.year - 1)
         case _:
             return day
 
@@ -183,6 +187,8 @@ def _next_first_day(calendar: Calendar, first: date) -> date:
             return first + 7 * ONE_DAY
         case "month":
             return _first_of_month(calendar, first.replace(day=1) + 31 * ONE_DAY)
+        case "year":
+            return _first_of_year(calendar, first.year + 1)
         case _:
             return first + ONE_DAY
 
@@ -192,6 +198,13 @@ def _first_of_month(calendar: Calendar, day: date) -> date:
     if isinstance(calendar.first_day, msgspec.UnsetType):
         return day.replace(day=1)
     return day.replace(day=min(calendar.first_day, monthrange(day.year, day.month)[1]))
+
+
+def _first_of_year(calendar: Calendar, year: int) -> date:
+    """Returns the day of a year on which a window begins."""
+    first_day = 101 if isinstance(calendar.first_day, msgspec.UnsetType) else calendar.first_day
+    month, day = divmod(first_day, 100)
+    return date(year, month, min(day, monthrange(year, month)[1]))
 
 
 def _shown_s(zone: ZoneInfo, day: date) -> int:

@@ -13,7 +13,14 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_with
+from analyzer.core.judging.activation_steps import (
+    ClearStep,
+    JudgeStep,
+    Step,
+    filled_to,
+    steps_with,
+    widths_s,
+)
 from analyzer.core.judging.caller_limits import Limits, Subject
 from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.core.judging.kinds import kind_of
@@ -215,6 +222,8 @@ def _missing(
         if sum_ is None:
             gone.append(sa.and_(refills_table.c.key == row.key, refills_table.c.sum == row.sum))
             continue
+        if sum_ in positions and len(widths_s(sum_)) > 1:
+            continue  # it is filled from buckets of two widths: later
         one = refills.Refill(sum_, row.key, limits.window_of(sum_, row.key, row.window_s), row.version)
         minutes += refills.minutes(one, now_s)
         if found and minutes > refills.MINUTES_MAX:

@@ -14,12 +14,14 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
+from analyzer.core.judging.activation_steps import FillStep, steps_of
 from analyzer.store.database.bounded_deletes import delete_at, first_keys
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, catalog, proofs
+from analyzer.store.transaction import plans
 from analyzer.store.transaction.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
 from analyzer.store.transaction.catalog import MOVED, MOVING, OLD_METER, Catalog, load
 
@@ -55,7 +57,12 @@ def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
 
 
 def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int) -> int:
-    """Joins buckets that are older than `kept_s` into wider ones; returns how many rows were taken out."""
+    """Joins buckets that are older than `kept_s` into wider ones; returns how many rows were taken out.
+
+    0 while totals are being filled, which read the buckets width by width.
+    """
+    if any(isinstance(step, FillStep) for step in steps_of(plans.lock_active(db).pending)):
+        return 0
     known = load(db)
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, wide_s)
     for prefix in key_prefixes(known, narrow_s):

@@ -39,7 +39,7 @@ from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import directory, holds, slots, stored_values
+from analyzer.store.transaction.judgement import directory, holds, slots, stored_notices, stored_values
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,6 @@ PLANS_KEPT = 1_000  # the newest
 FOLDED_AT_ONCE = 500  # callers whose rows of a day are joined in one transaction
 ACTIVATION_ROWS = 5_000  # read in one step, while flushes wait
 ROLLING_KEPT_S = 3_600  # totals of rolling sums, after nothing is in their window any more
-# Longer than any window with thresholds: a total of a past window is never judged, so none is raised again.
-NOTICES_KEPT_MS = (31 + 40) * DAY_S * 1000
 TOTALS_KEPT_S = 2 * DAY_S  # after the end of their window, when they are never judged again
 
 
@@ -137,8 +135,8 @@ class SqlUpkeep:
         These are totals and distinct values of past windows, the oldest rejected records, old changes of the
         feed, old plans with their stretches, holds that no look continues, notices of windows long past,
         locks that ended long ago in the history, decisions about verdicts and overrides of then, and gates
-        that stopped reporting. A window is past, and a rolling sum idle, when the newest bucket says so too: a
-        clock that is ahead for a minute deletes no total of today. Call again until it returns 0.
+        that stopped reporting. A window is past, and a rolling sum idle, when the newest bucket says so too:
+        a clock that is ahead for a minute deletes no total of today. Call again until it returns 0.
         """
         with writing(self._engine) as db:
             without_scans(db)
@@ -156,7 +154,7 @@ class SqlUpkeep:
                     (plans_table, _old_plans()),
                     (stretches, _old_stretches()),
                     (holds_table, holds.outdated(now_ms)),
-                    (notices, notices.c.at_ms < now_ms - NOTICES_KEPT_MS),
+                    (notices, stored_notices.outdated(now_ms)),
                     (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
                     (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),
                     # They explain locks of then.

@@ -129,6 +129,8 @@ def _publish(db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: st
             published += [change] if change.at not in unknown else []
         elif change.at in written:
             published += [change] if is_enforced(change.lock) else [Clear(change.at)] * (change.at in ended)
+    # What no gate learns of is an offence, too. Behind the locks, and before the feed's row.
+    lock_history.note(db, [change for change in changes if isinstance(change, Clear) or change.at in written])
     if published:
         _add_version(db, published, mark)
     return published
@@ -146,7 +148,6 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> Non
     dialect = db.dialect.name
     rows = [{"number": number} | _columns(change) for number, change in enumerate(changes)]
     parts = list(in_parts(dialect, CHANGE, _in_order(CHANGE, rows)))
-    lock_history.note(db, changes)
     version = db.execute(
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()

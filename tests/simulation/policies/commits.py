@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kafka import TopicPartition
 
+from analyzer.core.judging.earned_notices import NoticeKey
 from analyzer.core.judging.plan import Plan
 from gatekeeper.model import LockKey
 from tests.simulation.database import SimulatedDatabase
@@ -17,6 +18,11 @@ SILENT_S = 60  # after its last heartbeat a partition is followed by no analyzer
 # A flush knows how far it was behind when it began; it may be slow, and its process may be paused.
 FLUSH_S_MAX = 16.0
 LOCK_ROW = "select scope, key, resource, policy, until_ms, began_ms from locks"
+# A sum of a rolling window is "caller requests rolling 24".
+NOTICE_ROW = """
+    select policy, sum, "key", resource, window_s, threshold, until_s, "limit", at_ms
+    from notices where sum like '% rolling %'
+"""
 HOLD_ROW = "select scope, key, resource, policy, since_ms, seen_ms from holds"
 FOLLOWED = "select partition from offsets where beat_ms > ?"
 WAITING = """
@@ -30,6 +36,14 @@ class SeenLock(NamedTuple):
 
     until_ms: int
     began_ms: int
+
+
+class SeenNotice(NamedTuple):
+    """A notice as it was stored."""
+
+    until_s: int
+    limit: int
+    at_ms: int
 
 
 class Over(NamedTuple):
@@ -47,6 +61,7 @@ class Commit(NamedTuple):
     now_ms: int
     locks: Mapping[LockKey, SeenLock]  # of rolling windows
     holds: Mapping[LockKey, Over]
+    notices: Mapping[NoticeKey, SeenNotice]  # of rolling windows
     waiting: Collection[tuple[str, str, str]]  # name of the sum, key, resource
     # Age of the oldest record that can be read and is not counted, of each partition that has moved.
     missing_s: Sequence[float]
@@ -86,6 +101,7 @@ def read_commit(
         now_ms,
         {at: lock for at, lock in locks.items() if at.policy in policies},
         {LockKey(*row[:4]): Over(*row[4:]) for row in database.read(HOLD_ROW)},
+        {NoticeKey(*row[:6]): SeenNotice(*row[6:]) for row in database.read(NOTICE_ROW)},
         {(name, key, resource) for name, key, resource in database.read(WAITING)},
         [age_s for number, age_s in ages_s.items() if next_[number] != before.get(number)],
         list(ages_s.values()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 
 CALLERS = ("acme", "ann", "bob", "eve")
@@ -21,8 +21,10 @@ DAILY, MINUTELY = (
 )
 EVERYONE = Quota("everyone", 45, Calendar("hour"), per="everyone")
 SIZE = Quota("size", 950, Calendar("hour"), meter="largest")
-SLIDING = RollingQuota("sliding", 14, Rolling(24))
-HOURS = RollingQuota("hours", 40, Rolling(7_200))  # read from the buckets
+SLIDING = RollingQuota("sliding", 14, Rolling(24), notify=(500, 1_000))
+# Read from the buckets.
+HOURS = RollingQuota("hours", 36, Rolling(7_200), grace=Grace(amount=4), notify=(750,))
+PATIENT = RollingQuota("sliding", 9, SLIDING.window, action="tag", grace=Grace(time_s=2))
 FLOOD = Surge("flood", 8, Rolling(5), lock_for_s=(1, 8, 20))
 NETWORK = Surge("network", 12, Rolling(24), per="address/24", lock_for_s=(2, 600))
 SCAN = Surge("scan", 2, Rolling(12), meter="origins", lock_for_s=(3,))
@@ -39,7 +41,11 @@ PLANS = (
     plan_of(
         [], [ORIGINS], [NETWORK, SCAN, Quota("origins", 3, Calendar("hour"), meter="origins"), NEIGHBOUR]
     ),
-    plan_of([], [BYTES], [GREEDY, RollingQuota("sliding", 9, SLIDING.window, action="tag"), FLOOD]),
+    plan_of(
+        [],
+        [BYTES],
+        [GREEDY, PATIENT, FLOOD],
+    ),
     plan_of([], [], [NEIGHBOUR, Surge("flood", 12, FLOOD.window, lock_for_s=(2,)), EVERYONE]),
 )
 

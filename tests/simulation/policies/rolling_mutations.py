@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from analyzer.core.judging import judge, kinds, plan, rolling
 from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.kinds import compared
-from analyzer.core.judging.policies import LoadShare, Surge
+from analyzer.core.judging.policies import LoadShare, RollingQuota, Surge
 from analyzer.core.records.reader import WeightColumn
-from analyzer.store.transaction.judgement import sql_judge, stored_values
+from analyzer.store.transaction.judgement import sql_judge, stored_notices, stored_values
 from analyzer.store.transaction.judgement.activation import Activation
 from analyzer.store.transaction.verdicts import lock_history
 from tests.faults.mutations import Patch
@@ -118,6 +119,26 @@ def growth_not_judged_after_leaps(patch: Patch) -> None:
     patch.setattr(Activation, "_judge_growth", lambda *_: None)
 
 
+def rolling_thresholds_fired_twice(patch: Patch) -> None:
+    """A judgement does not know the last notice of a threshold, and raises another one."""
+    last = stored_notices.last
+
+    def last_of_windows(db: Any, keys: Sequence[Any]) -> Any:
+        return last(db, [key for key in keys if key.window_s])
+
+    patch.setattr(stored_notices, "last", last_of_windows)
+
+
+def notices_never_end(patch: Patch) -> None:
+    """A notice of a rolling window lasts, however low the sum falls."""
+    patch.setattr(stored_notices, "_set_end", stored_notices._store)
+
+
+def rolling_grace_ignored(patch: Patch) -> None:
+    """A rolling quota locks at its limit."""
+    judged_otherwise(patch, Changed(RollingQuota, lambda policy: replace(policy, grace=UNSET)))
+
+
 ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     hold_ignored,
     release_ignored,
@@ -132,4 +153,7 @@ ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     values_not_kept,
     weights_ignored,
     growth_not_judged_after_leaps,
+    rolling_thresholds_fired_twice,
+    notices_never_end,
+    rolling_grace_ignored,
 )

@@ -13,6 +13,7 @@ What the product must do is known up to the accuracy that it promises, one slot.
 - A share locks a series that has been above its limit in each look since `hold_s` ago; looks are seen by the
   rows of holds, each of which must be right. Its lock is at most a minute ahead of the last look, is not
   cleared unless the share may be below the release, and is not set while old records are missing.
+- Notices and graces of rolling quotas: see `rolling_notices`.
 - In the end, when nothing happens any more, nothing is missing and nothing stays: see `unfinished`.
 
 A record belongs to rolling windows if one that ends now or later holds it, by the database's clock when it
@@ -27,13 +28,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.judging.earned_notices import LASTS_S, NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import LoadShare, Policy, RollingQuota, Surge
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 from gatekeeper.model import LockKey
-from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock
+from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice
+from tests.simulation.policies.rolling_notices import (
+    has_grace,
+    is_over,
+    lasting_notice,
+    missing_notice,
+    wrong_notices,
+)
 from tests.simulation.policies.series import Series
 
 AHEAD_S = 900  # records of clocks that are further ahead are in no window
@@ -59,6 +68,7 @@ class RollingState:
     locks: dict[LockKey, SeenLock] = field(default_factory=dict)
     ended: dict[LockKey, list[int]] = field(default_factory=lambda: defaultdict(list))  # that ran to the end
     over: dict[LockKey, Over] = field(default_factory=dict)
+    notices: dict[NoticeKey, SeenNotice] = field(default_factory=dict)
     unready: frozenset[str] = frozenset()  # policies, after the last commit
     policies: tuple[Policy, ...] = ()
 
@@ -115,6 +125,8 @@ class RollingTruth:
                 is_checked = at.policy not in skipped and was.get(at.policy) == policy
                 self._changed(commit, history, at, policy if is_checked else None, old, new)
         self._check_holds(commit, names, skipped)
+        changed = {name for name, policy in names.items() if was.get(name) != policy}
+        self._check_notices(commit, history, names, {*skipped, *changed})
         for policy in names.values():
             if policy.name in commit.unready or isinstance(policy, LoadShare):
                 continue
@@ -124,6 +136,10 @@ class RollingTruth:
             # Records from before a sum of many hours are judged when it grows.
             is_all = became_ready and sum_ not in history
             series = entries if is_all else [one for of, one in grown if of == sum_]
+            if isinstance(policy, RollingQuota):
+                sums = [(one, exact(policy, entries.get(one, ()), commit.now_s)) for one in series]
+                if wrong := missing_notice(commit, policy, sums, sum_text(sum_)):
+                    raise Wrong(wrong)
             for one in series:
                 self._check_locked(commit, policy, one, entries.get(one, ()))
 
@@ -160,7 +176,7 @@ class RollingTruth:
         if isinstance(policy, Surge):
             raise Wrong(f"{at}: gone before its time")
         if isinstance(policy, RollingQuota):
-            if (used := exact(policy, entries, commit.now_s)) >= policy.limit:
+            if (used := exact(policy, entries, commit.now_s)) >= policy.locks_at:
                 raise Wrong(f"{at}: gone, and {used} of {policy.limit} used")
         elif isinstance(policy, LoadShare):
             self.seen["releases"] += 1
@@ -240,6 +256,32 @@ class RollingTruth:
             if at.policy not in skipped and not self._may_be_over(commit, policy, at):
                 raise Wrong(f"{at}: held, and not above its share")
 
+    def _check_notices(
+        self,
+        commit: Commit,
+        history: Mapping[Sum, Mapping[Series, Sequence[Entry]]],
+        names: Mapping[str, Policy],
+        skipped: Collection[str],
+    ) -> None:
+        """Checks the notices that were raised, and those that have ended."""
+        policies = {
+            name: policy
+            for name, policy in names.items()
+            if isinstance(policy, RollingQuota) and name not in skipped
+        }
+
+        def sums(policy: RollingQuota, series: Series, at_s: int) -> tuple[int, int]:
+            entries = entries_of(self.state, history, kind_of(policy).sum_of(policy)).get(series, ())
+            return exact(policy, entries, at_s), at_most(policy, entries, at_s)
+
+        if wrong := wrong_notices(self.state.notices, commit, policies, sums):
+            raise Wrong(wrong)
+        self.seen["notices that end"] += sum(
+            one.until_s != LASTS_S == self.state.notices.get(at, one).until_s
+            for at, one in commit.notices.items()
+        )
+        self.state.notices = dict(commit.notices)
+
     def _may_be_over(self, commit: Commit, policy: LoadShare, at: LockKey) -> bool:
         entries = self.state.entries[kind_of(policy).sum_of(policy)].get((at.key, at.resource), ())
         load = widest(policy, entries, commit.now_s)
@@ -258,6 +300,8 @@ class RollingTruth:
             name = sum_name(kind_of(policy).sum_of(policy))
             is_waiting = isinstance(policy, Surge) and (name, *series) in commit.waiting
             self.seen["judgements that wait"] += is_waiting
+            if isinstance(policy, RollingQuota) and has_grace(policy):
+                is_waiting = (name, *series) in commit.waiting
             if at not in commit.locks and not is_waiting:
                 raise Wrong(f"{at}: {reason}, and no lock")
 
@@ -269,6 +313,13 @@ class RollingTruth:
             if policy.name in commit.unready:
                 continue
             sum_ = kind_of(policy).sum_of(policy)
+            if isinstance(policy, RollingQuota) and sum_ not in history:
+                most = {
+                    series: at_most(policy, entries, commit.now_s)
+                    for series, entries in self.state.entries[sum_].items()
+                }
+                if lasting := lasting_notice(commit, policy, sum_text(sum_), most):
+                    return lasting
             for series, entries in entries_of(self.state, history, sum_).items():
                 at = key_of(policy, series)
                 if isinstance(policy, LoadShare):
@@ -308,19 +359,21 @@ def check_quota(
     commit: Commit, policy: RollingQuota, at: LockKey, lock: SeenLock, entries: Sequence[Entry]
 ) -> None:
     rolling = policy.window
-    if (used := at_most(policy, entries, commit.now_s)) < policy.limit:
-        raise Wrong(f"{at}: not earned by {used} of {policy.limit} in a window")
+    if (used := at_most(policy, entries, commit.now_s)) < policy.locks_at:
+        raise Wrong(f"{at}: not earned by {used} of {policy.locks_at} in a window")
+    if has_grace(policy) and not is_over(commit, policy, (at.key, at.resource)):
+        raise Wrong(f"{at}: set before its grace is over")
     last_s = lock.until_ms // 1000 - 1
     margin_s = rolling.slot_s + (0 if rolling.has_slots else 60)
     left = inside(entries, last_s - rolling.period_s - margin_s, last_s + margin_s)
-    if value(policy, left) < policy.limit:
+    if value(policy, left) < policy.locks_at:
         raise Wrong(f"{at}: lasts until {lock.until_ms}, when {value(policy, left)} are left")
 
 
 def must_be_locked(policy: Policy, entries: Sequence[Entry], now_s: int) -> str:
     """Returns why a series must have a lock, however its slots lie; "" if it need not."""
     used = exact(policy, entries, now_s)
-    if used < policy.limit:
+    if used < (policy.locks_at if isinstance(policy, RollingQuota) else policy.limit):
         return ""
     if isinstance(policy, Surge) and grouping_of(policy.per).scope == "range":
         by = by_address(inside(entries, now_s - policy.window.period_s, now_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.store.transaction.verdicts.lock_history import (
     HISTORY_KEPT_MS,
     Span,
+    ended_locks,
     known_since_ms,
     spans,
 )
@@ -100,6 +102,19 @@ def test_a_new_lock_is_not_noted_where_a_longer_one_stays(db: sa.Connection) -> 
     changes = [Set(a_lock(now_ms, 3600)), Set(a_lock(now_ms, 3600, key="user:bob"))]
     assert lock_feed.publish_longer(db, changes, "m2") == changes[1:]
     assert rows(db) == [("daily", False, ""), ("daily", False, "")]
+
+
+@pytest.mark.parametrize("action", ["tag", "notify"])
+def test_a_lock_that_refuses_nothing_is_an_offence_and_supports_no_verdict(
+    db: sa.Connection, action: str
+) -> None:
+    now_ms = clock_ms(db) - 60_000
+    lock = replace(a_lock(now_ms, 1), action=action)
+    lock_feed.publish(db, [Set(lock)], "m1")
+    lock_feed.publish(db, [Clear(lock.at)], "m2")
+    assert around(db, now_ms) == []
+    assert rows(db) == [("daily", True, action)]
+    assert ended_locks(db, [lock.at], 3600) == {lock.at: 1}
 
 
 def test_the_history_is_complete_since_its_first_row(engine: sa.Engine, store: SqlStore) -> None:

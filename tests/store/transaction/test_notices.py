@@ -11,20 +11,20 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import Subject
-from analyzer.core.judging.earned_notices import Notice
+from analyzer.core.judging.earned_notices import LASTS_S, Notice
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Rolling, window_at
 from analyzer.core.model import CountRow
 from analyzer.store.database.engine import writing
 from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import lock_changes, notices
+from analyzer.store.database.schema import buckets, lock_changes, notices
 from analyzer.store.operations import caller_changes
-from analyzer.store.operations import upkeep as upkeep_module
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.raised_notices import raised_notices
 from analyzer.store.reports.status import installation_status, locks_in_force
 from analyzer.store.transaction import plans
+from analyzer.store.transaction.judgement import stored_notices
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Set
 from gatekeeper.sources.sql import SqlSource
@@ -207,7 +207,7 @@ def test_notices_are_kept_for_longer_than_their_window_and_then_deleted(
     store.activate(by_plan)
     flush(store, by_plan, [a_row(6, now_s(engine))])
     upkeep = SqlUpkeep(engine, "here", lambda: "mark")
-    kept = timedelta(milliseconds=upkeep_module.NOTICES_KEPT_MS)
+    kept = timedelta(milliseconds=stored_notices.KEPT_MS)
     assert kept > timedelta(days=31)
     pass_time(engine, int(kept.total_seconds()) - 60)
     upkeep.prune()
@@ -220,7 +220,8 @@ def test_notices_are_kept_for_longer_than_their_window_and_then_deleted(
 def pass_time(engine: sa.Engine, seconds: int) -> None:
     """Lets time pass for what is stored: its times go back."""
     with writing(engine) as db:
-        db.execute(sa.update(notices).values(at_ms=notices.c.at_ms - 1_000 * seconds))
+        moved = {"at_ms": notices.c.at_ms - 1_000 * seconds, "until_s": notices.c.until_s - seconds}
+        db.execute(sa.update(notices).values(moved))
         db.exec_driver_sql(f"update postponed set due_ms = due_ms - {1_000 * seconds}")
 
 
@@ -265,8 +266,127 @@ def test_a_rolling_window_raises_one_notice_while_its_lock_would_last(
     assert changes_of_feed(engine) == []
 
 
+def look_of_warden(engine: sa.Engine) -> Sequence[Notice]:
+    """Judges what waits, as if its time had come; returns the notices that were raised."""
+    with writing(engine) as db:
+        db.exec_driver_sql("update postponed set due_ms = 0")
+    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting().notices
+
+
+def row_of(engine: sa.Engine, threshold: int) -> tuple[int, int]:
+    """Returns when the last notice of a threshold was raised, and until when it lasts."""
+    with engine.connect() as db:
+        found = sa.select(notices.c.window_s, notices.c.until_s).where(notices.c.threshold == threshold)
+        row = db.execute(found.order_by(notices.c.window_s.desc()).limit(1)).one()
+    return row.window_s, row.until_s
+
+
+def empty_window(engine: sa.Engine) -> None:
+    """Lets all that was counted leave its window."""
+    with writing(engine) as db:
+        db.execute(sa.update(buckets).values(value_0=0))
+
+
+def forget_raises(engine: sa.Engine, seconds: int) -> None:
+    """Lets time pass since notices were raised."""
+    with writing(engine) as db:
+        past = {"window_s": notices.c.window_s - seconds, "at_ms": notices.c.at_ms - 1_000 * seconds}
+        db.execute(sa.update(notices).values(past))
+
+
+def test_a_threshold_of_a_rolling_window_is_raised_again_only_after_the_sum_was_below_it(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    policy = RollingQuota("hourly", 100, Rolling(7_200), notify=(500, 800))
+    by_plan = plan_of([], [], [policy])
+    store.activate(by_plan)
+    assert thresholds(raise_by(store, by_plan, a_row(60, now_s(engine)))) == [(ACME, 500)]
+    assert thresholds(raise_by(store, by_plan, a_row(25, now_s(engine)))) == [(ACME, 800)]
+    again = SqlStore(engine, "another")
+    assert not raise_by(again, by_plan, a_row(1, now_s(engine)))
+    forget_raises(engine, 2 * 7_200)
+    assert not look_of_warden(engine), "the sum has not been below it"
+    assert row_of(engine, 500)[1] == LASTS_S
+    empty_window(engine)
+    assert not look_of_warden(engine)
+    assert abs(row_of(engine, 500)[1] - now_s(engine)) <= 2, "it was found below"
+    assert thresholds(raise_by(again, by_plan, a_row(60, now_s(engine)))) == [(ACME, 500)]
+    assert len(stored(engine)) == 3
+
+
+def test_a_threshold_of_a_rolling_window_is_raised_once_in_the_length_of_the_window(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    by_plan = plan_of([], [], [RollingQuota("hourly", 100, Rolling(7_200), notify=(500,))])
+    store.activate(by_plan)
+    assert raise_by(store, by_plan, a_row(60, now_s(engine)))
+    began_s, _ = row_of(engine, 500)
+    for _ in range(2):
+        empty_window(engine)
+        look_of_warden(engine)
+        assert row_of(engine, 500)[1] < LASTS_S
+        assert not raise_by(store, by_plan, a_row(60, now_s(engine)))
+        assert row_of(engine, 500) == (began_s, LASTS_S), "it continues"
+    forget_raises(engine, 7_200)
+    assert not look_of_warden(engine), "it has not been below since"
+    empty_window(engine)
+    look_of_warden(engine)
+    assert raise_by(store, by_plan, a_row(60, now_s(engine)))
+
+
+def test_a_soft_quota_of_a_rolling_window_has_one_notice_and_no_row_of_a_lock(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    by_plan = plan_of([], [], [rolling("quota")])
+    store.activate(by_plan)
+    assert thresholds(raise_by(store, by_plan, a_row(70, now_s(engine)))) == [(ACME, 1_000)]
+    assert not locked(engine)
+
+
+@pytest.mark.parametrize(
+    ("grace", "below", "beyond"),
+    [(Grace(thousandths=100), 65, 66), (Grace(amount=20), 79, 80)],
+    ids=["percentage", "amount"],
+)
+def test_the_lock_of_a_rolling_quota_begins_beyond_its_grace(
+    store: SqlStore, engine: sa.Engine, grace: Grace, below: int, beyond: int
+) -> None:
+    by_plan = plan_of([], [], [RollingQuota("hourly", 60, Rolling(7_200), grace=grace)])
+    store.activate(by_plan)
+    flush(store, by_plan, [a_row(below, now_s(engine))])
+    assert not locked(engine)
+    flush(store, by_plan, [a_row(beyond - below, now_s(engine))])
+    assert list(locked(engine)) == [(ACME, "hourly")]
+
+
+def test_a_grace_of_time_in_a_rolling_window_begins_when_the_limit_is_reached(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    policy = RollingQuota("hourly", 60, Rolling(7_200), grace=Grace(time_s=900))
+    by_plan = plan_of([], [], [policy])
+    store.activate(by_plan)
+    assert thresholds(raise_by(store, by_plan, a_row(60, now_s(engine)))) == [(ACME, 1_000)]
+    flush(store, by_plan, [a_row(60, now_s(engine))])
+    assert not locked(engine)
+    forget_raises(engine, 890)
+    look_of_warden(engine)
+    assert not locked(engine)
+    empty_window(engine)
+    look_of_warden(engine)
+    forget_raises(engine, 10)
+    (again,) = raise_by(store, by_plan, a_row(60, now_s(engine)))
+    assert again.at.threshold == 1_000, "it has been below the limit: its grace begins again"
+    look_of_warden(engine)
+    assert not locked(engine)
+    forget_raises(engine, 900)
+    look_of_warden(engine)
+    assert list(locked(engine)) == [(ACME, "hourly")]
+    store.activate(plan_of([], [], [policy, quota(10**6)]))
+    assert list(locked(engine)) == [(ACME, "hourly")], "another plan does not begin the grace again"
+
+
 def test_no_gate_learns_of_a_lock_that_is_not_enforced(store: SqlStore, engine: sa.Engine) -> None:
-    by_plan = plan_of([], [], [rolling("quota"), RollingQuota(name="hard", limit=60, window=Rolling(7_200))])
+    by_plan = plan_of([], [], [rolling("surge"), RollingQuota(name="hard", limit=60, window=Rolling(7_200))])
     store.activate(by_plan)
     flush(store, by_plan, [a_row(70, now_s(engine))])
     assert [policy for _, policy in locked(engine)] == ["hard", "watched"]

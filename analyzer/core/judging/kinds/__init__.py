@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from analyzer.core.judging.circumstances import NOTHING_ELSE, Blamed, Circumstances, Needs, Wait
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, usual
+from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, surge_share, usual
 from analyzer.core.judging.policies import (
     CapacityShare,
     LoadShare,
@@ -34,15 +34,18 @@ class Kind(NamedTuple):
         sum_of: Returns the sum that the policy judges.
         thresholds: Returns the values of the sum at which the policy must be judged.
         judge: Returns the lock that a series must have by its total, the lock that it has and the
-            circumstances; None for no lock, `Wait` if it cannot be judged now.
+            circumstances; None for no lock, `Wait` if it must be judged again at a time.
         notices: Returns the notices of the thresholds that a series has reached by its total, those raised
-            before among them.
+            before among them, and those whose end has changed.
         amounts: Returns what a series has by its total, and the amount that earns it a lock.
         describe: Returns the policy as a phrase.
         needs: Returns what the judgement depends on besides totals and locks.
         locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
+        base_of: Returns the sum of the base that the series is compared with by itself, None without one.
+        growth: Returns how much a total with a base must grow before it must be judged again, by the time and
+            the least threshold of the series; None if that depends on no growth.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
             locks; None for kinds that judge each series by itself.
     """
@@ -57,6 +60,8 @@ class Kind(NamedTuple):
     needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
     locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
+    base_of: Callable[[Any], Sum | None] = lambda _policy: None
+    growth: Callable[[Any, Standing, int, int], int | None] = lambda *_: None
     overloads: (
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Blamed]]
         | None
@@ -77,20 +82,21 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.calendar_notices,
         quota.calendar_amounts,
         quota.describe,
-        quota.needs,
+        quota.calendar_needs,
     ),
     RollingQuota.kind: Kind(
         RollingQuota,
         quota.sum_of,
         quota.thresholds,
         quota.judge_rolling,
-        no_notices,
+        quota.rolling_notices,
         quota.rolling_amounts,
         quota.describe,
+        quota.rolling_needs,
     ),
     Surge.kind: Kind(
         Surge,
-        quota.sum_of,
+        surge.sum_of,
         surge.thresholds,
         surge.judge_surge,
         no_notices,
@@ -98,6 +104,8 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.describe,
         surge.needs,
         locks_last=True,
+        base_of=surge_share.base_of,
+        growth=surge_share.growth_to,
     ),
     LoadShare.kind: Kind(
         LoadShare,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calendar import day_name
+from calendar import day_name, month_name
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,7 +10,15 @@ import msgspec
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
 from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
-from analyzer.core.judging.earned_notices import WHOLE, Notice, amount_at, notice_key, percent
+from analyzer.core.judging.earned_notices import (
+    LASTS_S,
+    WHOLE,
+    LastNotice,
+    Notice,
+    amount_at,
+    notice_key,
+    percent,
+)
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
     counted_text,
@@ -34,15 +42,18 @@ def sum_of(policy: AnyQuota | Surge) -> Sum:
 
 def thresholds(policy: AnyQuota) -> tuple[int, ...]:
     """Values of the total at which the policy must be judged."""
-    if isinstance(policy, RollingQuota):
-        return (policy.limit,)
     noticed = {amount_at(policy.limit, threshold) for threshold in policy.thresholds}
     return tuple(sorted({*noticed, policy.locks_at} - {NEVER})) or (NEVER,)
 
 
-def needs(policy: Quota) -> Needs:
+def calendar_needs(policy: Quota) -> Needs:
     """A grace of time begins with the notice that the limit is reached."""
-    return Needs(limit_notices=policy.grace_given.time_s > 0)
+    return Needs(notices=(WHOLE,) if policy.grace_given.time_s else ())
+
+
+def rolling_needs(policy: RollingQuota) -> Needs:
+    """Whether a notice is raised depends on the last one of its threshold."""
+    return Needs(notices=policy.thresholds)
 
 
 def judge_calendar(
@@ -63,9 +74,10 @@ def judge_calendar(
         return None
     grace_s = policy.grace_given.time_s
     if grace_s:
-        begins_s = at.notified_s.get(notice_key(policy.name, standing.total, WHOLE), now_s) + grace_s
-        if now_s < begins_s:
-            return Wait(begins_s) if begins_s < window.until_s else None
+        last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
+        ends_s = (now_s if last is None else last.raised_s) + grace_s
+        if now_s < ends_s:
+            return Wait(ends_s) if ends_s < window.until_s else None
     return _lock(policy, standing, standing.used, at.now, window.until_s)
 
 
@@ -106,14 +118,78 @@ def rolling_amounts(policy: RollingQuota | Surge, standing: Standing, at: Circum
 def judge_rolling(
     policy: RollingQuota, standing: Standing, _present: Lock | None, at: Circumstances
 ) -> Lock | Wait | None:
-    """Returns the lock that a rolling sum earns, until less is in the window; None below the limit."""
+    """Returns the lock that a rolling sum earns, until less is in the window; None below limit and grace.
+
+    A sum with thresholds is judged again when it may fall below one that it has reached, and when a window
+    begins that a clock ahead has filled.
+    """
+    rolling, slots, now_s = policy.window, standing.slots, at.now_s
+    answer = _rolling_lock(policy, standing, at)
+    looks_s = [float(answer.until_s)] if isinstance(answer, Wait) else []
+    for amount in {amount_at(policy.limit, threshold) for threshold in policy.thresholds}:
+        if present_sum(slots, rolling, now_s) >= amount:
+            looks_s.append(below_s(slots, rolling, amount, now_s))
+        elif largest_sum(slots, rolling, now_s) >= amount:
+            looks_s.append(begins_s(slots, rolling, amount, now_s))
+    if not looks_s:
+        return answer
+    return Wait(min(looks_s), lock=answer if isinstance(answer, Lock) else None)
+
+
+def _rolling_lock(policy: RollingQuota, standing: Standing, at: Circumstances) -> Lock | Wait | None:
+    """Returns the lock, or when the sum must be judged again to get one."""
     rolling, slots, now_s = policy.window, standing.slots, at.now_s
     used = present_sum(slots, rolling, now_s)
-    if used >= policy.limit:
-        return _lock(policy, standing, used, at.now, below_s(slots, rolling, policy.limit, now_s))
-    if largest_sum(slots, rolling, now_s) >= policy.limit:
-        return Wait(begins_s(slots, rolling, policy.limit, now_s))
+    if used >= policy.locks_at:
+        grace_s = policy.grace_given.time_s
+        if grace_s:
+            last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
+            ends_s = (last.raised_s if last is not None and last.lasts else at.now.timestamp()) + grace_s
+            if at.now.timestamp() < ends_s:
+                return Wait(ends_s)
+        return _lock(policy, standing, used, at.now, below_s(slots, rolling, policy.locks_at, now_s))
+    if largest_sum(slots, rolling, now_s) >= policy.locks_at:
+        return Wait(begins_s(slots, rolling, policy.locks_at, now_s))
     return None
+
+
+def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances) -> list[Notice]:
+    """Returns the notices that a rolling sum raises, and those whose end has changed.
+
+    A notice lasts until a judgement finds the sum below its threshold. If that is reached again before a
+    window has passed since the notice, the notice continues; later it is raised again. The notice from which
+    a grace of time is measured is raised again in any case: each grace begins when the limit is reached.
+    """
+    used, now_s, found = present_sum(standing.slots, policy.window, at.now_s), at.now_s, []
+    for threshold in policy.thresholds:
+        key = notice_key(policy.name, standing.total, threshold)
+        last = at.notices.get(key)
+        is_reached = used >= amount_at(policy.limit, threshold)
+        if last is None and not is_reached:
+            continue
+        if last is not None and last.lasts == is_reached:
+            continue
+        is_new = is_reached and (last is None or _may_be_raised_again(policy, threshold, last, now_s))
+        began_s = now_s if last is None or is_new else last.window_s
+        found.append(
+            Notice(
+                key._replace(window_s=began_s),
+                grouping_of(policy.per).scope,
+                used,
+                policy.limit,
+                LASTS_S if is_reached else now_s,
+                explain_notice(policy, threshold, used),
+                was_raised=not is_new,
+            )
+        )
+    return found
+
+
+def _may_be_raised_again(policy: RollingQuota, threshold: int, last: LastNotice, now_s: int) -> bool:
+    """Whether a threshold that was not reached since its last notice may be raised again."""
+    begins_grace = threshold == WHOLE and policy.grace_given.time_s > 0
+    rest_s = 1 if begins_grace else policy.window.period_s  # the key of a notice has its second
+    return now_s >= last.window_s + rest_s
 
 
 def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until_s: int) -> Lock:
@@ -155,24 +231,26 @@ def explain(policy: AnyQuota, used: int) -> str:
     """
     unit = policy.meter_unit
     limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
-    if isinstance(policy, Quota) and policy.grace_given != NO_GRACE:
+    if policy.grace_given != NO_GRACE:
         limit += f" and a grace of {grace_text(policy)}"
     return limit if is_of_all_clients(policy) else f"{limit}, {counted_text(policy, used)}"
 
 
-def explain_notice(policy: Quota, threshold: int, used: int) -> str:
+def explain_notice(policy: AnyQuota, threshold: int, used: int) -> str:
     """Returns the sentence of a notice.
 
-    >>> from analyzer.core.judging.windows import Calendar
+    >>> from analyzer.core.judging.windows import Calendar, Rolling
     >>> explain_notice(Quota("daily", 1_000, Calendar("day")), 800, 804)
     '80% of 1,000 requests per day (UTC), 804 counted'
+    >>> explain_notice(RollingQuota("hourly", 1_000, Rolling(3600)), 800, 804)
+    '80% of 1,000 requests in any 1h, 804 counted'
     """
     unit = policy.meter_unit
     limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
     return f"{percent(threshold)} of {limit}, {counted_text(policy, used)}"
 
 
-def grace_text(policy: Quota) -> str:
+def grace_text(policy: AnyQuota) -> str:
     """Returns the grace of a policy in words: "10%", "500", "15m"."""
     grace = policy.grace_given
     if grace.time_s:
@@ -193,8 +271,6 @@ def describe(policy: AnyQuota) -> str:
     limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
     ends = "until it ends" if isinstance(policy, Quota) else "until less is in the window"
     text = f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}"
-    if isinstance(policy, RollingQuota):
-        return f"{text}, then {effect(policy, ends)}"
     if policy.grace_given != NO_GRACE:
         text += f" and a grace of {grace_text(policy)}"
     text += f", then {effect(policy, ends)}"
@@ -214,6 +290,8 @@ def phrase_of(window: Windows) -> str:
 
     >>> phrase_of(Calendar("month", "Asia/Tokyo", first_day=31)), phrase_of(Calendar("week", first_day=3))
     ('per month from day 31 (Asia/Tokyo)', 'per week from Thursday (UTC)')
+    >>> phrase_of(Calendar("year")), phrase_of(Calendar("year", first_day=229))
+    ('per year (UTC)', 'per year from 29 February (UTC)')
     >>> phrase_of(Calendar("month", "UTC", ("anchor", "zone")))
     'per month from the day of its anchor (its zone, or UTC)'
     """
@@ -227,6 +305,9 @@ def _beginning(calendar: Calendar) -> str:
         return " from the day of its anchor"
     if isinstance(calendar.first_day, msgspec.UnsetType):
         return ""
+    if calendar.per == "year":
+        month, day = divmod(calendar.first_day, 100)
+        return f" from {day} {month_name[month]}"
     is_week = calendar.per == "week"
     return f" from {day_name[calendar.first_day]}" if is_week else f" from day {calendar.first_day}"
 

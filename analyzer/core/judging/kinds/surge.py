@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import NamedTuple
 
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
-from analyzer.core.counting.meter_units import with_noun
+from analyzer.core.counting.meter_units import amount_text, with_noun
 from analyzer.core.counting.meters import DISTINCT
 from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
+from analyzer.core.judging.kinds import surge_share
+from analyzer.core.judging.kinds.compared import MILLION, percent
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
     counted_text,
@@ -21,10 +24,15 @@ from analyzer.core.judging.kinds.earned_locks import (
 from analyzer.core.judging.kinds.quota import phrase_of
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
-from analyzer.core.judging.totals import Standing
+from analyzer.core.judging.totals import Standing, Sum
 from gatekeeper.model import Lock
 
 BEHIND_PAUSE_S = 1.0  # until a judgement that waits for a backlog is tried again
+
+
+def sum_of(policy: Surge) -> Sum:
+    """The rolling sum that a surge is judged by."""
+    return Sum(policy.per, policy.meter, policy.window, policy.meter_join, surge_share.part_role(policy))
 
 
 def thresholds(policy: Surge) -> tuple[int, ...]:
@@ -49,7 +57,7 @@ def judge_surge(
     A lock that is in force stays as it is: what comes during it is judged when it ends. It lasts until
     what has earned it has left the window, at least: otherwise the same requests would earn the next one. An
     analyzer that is behind by more than the window raises no lock: it counts what happened then, not what
-    happens now.
+    happens now. With a share, the limit is not enough: see `surge_share`.
     """
     rolling, now_s = policy.window, at.now_s
     if present is not None and present.until > at.now:
@@ -58,9 +66,10 @@ def judge_surge(
         return None
     if at.behind_s > rolling.period_s:
         return Wait(at.now.timestamp() + BEHIND_PAUSE_S, is_behind=True)
-    used = present_sum(standing.slots, rolling, now_s)
-    if used < policy.limit:
-        return Wait(begins_s(standing.slots, rolling, policy.limit, now_s))
+    reached = _reached(policy, standing, at)
+    if not isinstance(reached, Reached):
+        return reached
+    used, base = reached
     addresses = standing.addresses
     if addresses is not None and 2 * (used - addresses.largest) < policy.limit:
         # One address alone: the rest of the network must not suffer for it.
@@ -74,11 +83,39 @@ def judge_surge(
         kind=policy.kind,
         reason="abnormal-usage-detected",
         detail=explain(
-            policy, used, offence, ceil((until - at.now).total_seconds()), addresses and addresses.number
+            policy,
+            used,
+            offence,
+            ceil((until - at.now).total_seconds()),
+            addresses and addresses.number,
+            base,
         ),
         began=at.now,
         until=until,
     )
+
+
+class Reached(NamedTuple):
+    """The sum of the present window, which earns a lock, and what a policy with a share compares it with."""
+
+    used: int
+    base: int | None = None
+
+
+def _reached(policy: Surge, standing: Standing, at: Circumstances) -> Reached | Wait:
+    """Returns what earns a lock; or when the sum must be judged again, whether or not it has grown."""
+    now_s = at.now_s
+    used = present_sum(standing.slots, policy.window, now_s)
+    if used < policy.limit:
+        return Wait(begins_s(standing.slots, policy.window, policy.limit, now_s))
+    if surge_share.base_of(policy) is None:
+        return Reached(used)
+    if standing.base is None:
+        return Wait(at.now.timestamp())  # this transaction has not read it, the warden will
+    share = surge_share.present_share(policy, standing, now_s)
+    if share is not None:
+        return Reached(*share)
+    return Wait(max(surge_share.look_again_s(policy, standing, now_s), at.now.timestamp()))
 
 
 def duration_s(policy: Surge, offence: int) -> int:
@@ -87,11 +124,17 @@ def duration_s(policy: Surge, offence: int) -> int:
 
 
 def explain(
-    policy: Surge, used: int, offence: int = 1, lasts_s: int | None = None, addresses: int | None = None
+    policy: Surge,
+    used: int,
+    offence: int = 1,
+    lasts_s: int | None = None,
+    addresses: int | None = None,
+    base: int | None = None,
 ) -> str:
     """Returns the sentence that a refusal shows.
 
-    `lasts_s` is for a lock that lasts longer than configured, `addresses` how many of a network took part.
+    `lasts_s` is for a lock that lasts longer than configured, `addresses` how many of a network took part,
+    `base` what a policy with a share compares with.
 
     >>> from analyzer.core.judging.windows import Rolling
     >>> flood = Surge("flood", 600, Rolling(60), lock_for_s=(600, 3600))
@@ -101,14 +144,21 @@ def explain(
     '600 requests in any 1m, 640 counted; offence 2 within 7d, locked for 1h'
     >>> explain(flood, 640, addresses=14)
     '600 requests in any 1m, 640 counted from 14 addresses; locked for 10m'
+
+    >>> guessing = Surge("guessing", 20, Rolling(60), meter="errors", share=500_000, base="requests")
+    >>> explain(guessing, 45, base=50)
+    '20 errors in any 1m and more than 50 % of the requests, 45 counted, 90 % of 50; locked for 10m'
     """
     unit = policy.meter_unit
     text = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
+    text += f" and more than {_of_base(policy)}" if surge_share.share_of(policy) else ""
     if not is_of_all_clients(policy):
         text += f", {counted_text(policy, used)}"
         text += f" from {addresses:,} addresses" if addresses else ""
+        text += f", {percent(used * MILLION // base)} of {amount_text(base, unit)}" if base else ""
     if policy.action == "notify":
-        return text
+        again = f"; offence {offence} within {duration_text(policy.forget_after_s)}"
+        return text + again if offence > 1 else text
     again = f"offence {offence} within {duration_text(policy.forget_after_s)}, " if offence > 1 else ""
     return f"{text}; {again}locked for {duration_text(lasts_s or duration_s(policy, offence))}"
 
@@ -119,11 +169,18 @@ def describe(policy: Surge) -> str:
     >>> from analyzer.core.judging.windows import Rolling
     >>> describe(Surge("flood", 600, Rolling(60), per="address/24", lock_for_s=(600, 3600)))
     'flood: at most 600 requests for each IPv4 /24 network in any 1m, then 429 for 10m, 1h, ...'
+    >>> describe(Surge("guessing", 20, Rolling(60), meter="errors", share=500_000, base="requests"))
+    'guessing: at most 20 errors or 50 % of the requests for each caller in any 1m, then 429 for 10m'
     """
     phrase = grouping_of(policy.per).phrase
     limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
+    limit += f" or {_of_base(policy)}" if surge_share.share_of(policy) else ""
     durations = ", ".join(map(duration_text, policy.lock_for_s))
     ends = f"for {durations}" if len(policy.lock_for_s) == 1 else f"for {durations}, ..."
     return (
         f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}, then {effect(policy, ends)}"
     )
+
+
+def _of_base(policy: Surge) -> str:
+    return f"{percent(surge_share.share_of(policy))} of the {policy.base}"

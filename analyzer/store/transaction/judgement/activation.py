@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import JOINS, MINUTE_S
+from analyzer.core.counting.meters import JOINS
 from analyzer.core.judging.activation_steps import (
     ClearStep,
     FillStep,
@@ -39,7 +39,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, limits_of, newest
-from analyzer.store.transaction.judgement.slots import with_addresses, with_slots
+from analyzer.store.transaction.judgement.slots import with_addresses, with_bases, with_slots
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series, used_by
 from analyzer.store.transaction.sql_joins import bounded_join
@@ -118,7 +118,7 @@ class Activation:
         wanted = sa.and_(
             buckets.c.grouping == self._catalog.groupings[sum_.grouping],
             buckets.c.page == meter.page,
-            buckets.c.width_s == MINUTE_S,  # minutes are kept for longer than any window lasts
+            buckets.c.width_s == step.width_s,
             sa.tuple_(*POSITION) >= sa.tuple_(*map(sa.literal, step.filled_to)),
         )
         rows = sa.select(*POSITION).where(wanted).order_by(*POSITION)
@@ -136,7 +136,7 @@ class Activation:
         added = self._add_to_totals(sum_, stretch, window.start_s, step.sum)
         self._count(added if bound is None else most)
         is_last = bound is None and self._db.execute(rows.where(_from(end)).limit(1)).first() is None
-        return None if is_last else FillStep(step.sum, end)
+        return None if is_last else FillStep(step.sum, end, step.width_s)
 
     def _fill_windows_of_callers(self, step: FillStep, rows: sa.Select[Any], bound: Any) -> FillStep | None:
         """Adds a stretch of buckets, each to the window of its caller; those that are over are left out."""
@@ -172,7 +172,8 @@ class Activation:
                 JOINED_USED[sum_.join],
             )
         self._count(len(found))
-        return None if bound is None else FillStep(step.sum, (bound.bucket_s, bound.key, bound.resource))
+        end = None if bound is None else (bound.bucket_s, bound.key, bound.resource)
+        return None if end is None else FillStep(step.sum, end, step.width_s)
 
     def _add_to_totals(self, sum_: Sum, stretch: sa.Select[Any], window_s: int, number: int) -> int:
         """Adds a stretch of buckets, in one window; returns the number of totals that grew."""
@@ -247,6 +248,7 @@ class Activation:
         judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
         standings = with_addresses(self._db, self._plan, standings, self._catalog, self._now_s)
+        standings = with_bases(self._db, self._plan, standings, self._catalog, self._now_s)
         at = judges.circumstances(self._db, standings, judges.limits_of(self._db, standings))
         judged = judge(self._plan, standings, self._present(standings), at)
         postponed.store(self._db, judged.waiting, self._catalog)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
+from analyzer.core.judging.activation_steps import widths_s
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import BucketPosition, Sum, is_by_caller, is_judged, lock_order
@@ -111,17 +112,8 @@ def missing(
     db: sa.Connection, catalog: Catalog, refill: Refill, filled_to: BucketPosition | None, now_s: int
 ) -> Missing:
     """Returns what a total lacks in this snapshot; `filled_to` is the position of a sum being filled."""
-    grouping, meter = grouping_of(refill.sum.grouping), catalog.meters[refill.sum.meter]
-    rows = db.execute(
-        _minutes_of(db.dialect.name, meter.place),
-        {
-            "grouping": catalog.groupings[refill.sum.grouping],
-            "page": meter.page,
-            "key": refill.key,
-            "from_s": refill.window.start_s,
-            "until_s": _until_s(refill, now_s) - 1,
-        },
-    )
+    grouping = grouping_of(refill.sum.grouping)
+    rows = _rows(db, catalog, refill, now_s)
     counted: dict[str, int] = {}
     is_sum = refill.sum.join == "sum"
     for bucket_s, resource, value in rows:
@@ -141,8 +133,34 @@ def missing(
     return Missing(refill, {resource: value for resource, value in counted.items() if value > 0})
 
 
+def _rows(db: sa.Connection, catalog: Catalog, refill: Refill, now_s: int) -> Iterator[Any]:
+    """Yields the buckets of a refill's window. Each count is in one row of the snapshot, of one width."""
+    meter, grouping = catalog.meters[refill.sum.meter], catalog.groupings[refill.sum.grouping]
+    for width_s in widths_s(refill.sum):
+        of_width = (
+            buckets.c.grouping == grouping,
+            buckets.c.page == meter.page,
+            buckets.c.width_s == width_s,
+        )
+        oldest = sa.select(buckets.c.bucket_s).where(*of_width).order_by(buckets.c.bucket_s).limit(1)
+        oldest_s = db.execute(oldest).scalar()
+        if oldest_s is None:
+            continue
+        yield from db.execute(
+            _buckets_at(db.dialect.name, meter.place, width_s),
+            {
+                "grouping": grouping,
+                "page": meter.page,
+                "key": refill.key,
+                # Not before the first bucket: each time is looked up, and a year has half a million minutes.
+                "from_s": max(refill.window.start_s, oldest_s),
+                "until_s": _until_s(refill, now_s) - 1,
+            },
+        )
+
+
 def minutes(refill: Refill, now_s: int) -> int:
-    """Returns how many minutes are looked up for a refill."""
+    """Returns how many minutes are looked up for a refill, at most."""
     return (_until_s(refill, now_s) - refill.window.start_s) // MINUTE_S
 
 
@@ -188,23 +206,23 @@ def _order(of: Missing) -> tuple[Any, ...]:
 
 
 @lru_cache
-def _minutes_of(dialect: str, place: int) -> sa.Select[Any]:
-    """Returns a query that looks up each minute of a key: the key of `buckets` begins with the time."""
+def _buckets_at(dialect: str, place: int, width_s: int) -> sa.Select[Any]:
+    """Returns a query that looks up each bucket of a key: the key of `buckets` begins with the time."""
     from_s, until_s = (sa.bindparam(name, type_=sa.BigInteger) for name in ("from_s", "until_s"))
     times: Any
     if dialect == "postgresql":
-        step = sa.literal(MINUTE_S, sa.BigInteger)
+        step = sa.literal(width_s, sa.BigInteger)
         times = sa.func.generate_series(from_s, until_s, step).table_valued("at_s").render_derived()
     else:
         at_s = sa.select(from_s.label("at_s")).cte("times", recursive=True)
-        times = at_s.union_all(sa.select(at_s.c.at_s + MINUTE_S).where(at_s.c.at_s + MINUTE_S <= until_s))
+        times = at_s.union_all(sa.select(at_s.c.at_s + width_s).where(at_s.c.at_s + width_s <= until_s))
     value = buckets.c[f"value_{place}"]
-    of_minute = (
+    of_bucket = (
         sa.select(buckets.c.bucket_s, buckets.c.resource, value.label("value"))
         .where(
             buckets.c.grouping == sa.bindparam("grouping"),
             buckets.c.page == sa.bindparam("page"),
-            buckets.c.width_s == MINUTE_S,
+            buckets.c.width_s == width_s,
             buckets.c.bucket_s == times.c.at_s,
             buckets.c.key == sa.bindparam("key"),
         )
@@ -212,11 +230,11 @@ def _minutes_of(dialect: str, place: int) -> sa.Select[Any]:
     )
     if dialect == "postgresql":
         # The offset keeps it a subquery that is run for each minute: as a join it may become a scan.
-        lookup = of_minute.offset(0).lateral("lookup")
+        lookup = of_bucket.offset(0).lateral("lookup")
         return sa.select(lookup.c.bucket_s, lookup.c.resource, lookup.c.value).select_from(
             sa.join(times, lookup, sa.true())
         )
-    conditions = of_minute.whereclause
+    conditions = of_bucket.whereclause
     assert conditions is not None  # noqa: S101 - as written above
     return sa.select(buckets.c.bucket_s, buckets.c.resource, value.label("value")).select_from(
         sa.join(times, buckets, conditions)

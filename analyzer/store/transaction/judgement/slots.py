@@ -145,6 +145,23 @@ def with_wholes(
     ]
 
 
+def with_bases(
+    db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
+) -> list[Standing]:
+    """Returns the standings, those that are judged by their share with the slots of their bases."""
+    of = {
+        standing.total: standing.total._replace(sum=base)
+        for standing in standings
+        if (base := plan.base_of.get(standing.total.sum)) is not None
+    }
+    read = with_slots(db, [Standing(base, 0) for base in dict.fromkeys(of.values())], catalog, now_s)
+    by_base = {one.total: one.slots for one in read}
+    return [
+        standing._replace(base=by_base[of[standing.total]]) if standing.total in of else standing
+        for standing in standings
+    ]
+
+
 def with_addresses(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.circumstances import Circumstances, Hold
-from analyzer.core.judging.earned_notices import WHOLE, NoticeKey, notice_key
+from analyzer.core.judging.earned_notices import LastNotice, NoticeKey, notice_key
 from analyzer.core.judging.judge import NOTHING, Judged, judge, lock_keys
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
@@ -26,7 +26,12 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import holds, postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
-from analyzer.store.transaction.judgement.slots import with_addresses, with_slots, with_wholes
+from analyzer.store.transaction.judgement.slots import (
+    with_addresses,
+    with_bases,
+    with_slots,
+    with_wholes,
+)
 from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next
 from analyzer.store.transaction.judgement.usual_levels import UsualLevels
 from analyzer.store.transaction.judgement.victim_slots import with_victims
@@ -59,6 +64,7 @@ class Judge(NamedTuple):
         now_s = int(self.now.timestamp())
         standings = with_slots(db, [stored.standing for stored in due], self.catalog, now_s)
         standings = with_addresses(db, self.plan, standings, self.catalog, now_s)
+        standings = with_bases(db, self.plan, standings, self.catalog, now_s)
         # Cannot lock what does not exist yet: `publish_longer` compares again.
         locks = lock_feed.locked(db, lock_keys(self.plan, standings))
         limits = self.limits_of(db, standings)
@@ -115,21 +121,23 @@ class Judge(NamedTuple):
             limits,
             self.is_warden,
             self._holds(db, standings),
-            self._notified_s(db, standings),
+            self._last_notices(db, standings),
         )
 
     def _holds(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, Hold]:
         compared = [one for one in standings if one.total.sum in self.plan.whole_of] if self.is_warden else []
         return holds.stored(db, lock_keys(self.plan, compared)) if compared else {}
 
-    def _notified_s(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[NoticeKey, float]:
+    def _last_notices(
+        self, db: sa.Connection, standings: Sequence[Standing]
+    ) -> Mapping[NoticeKey, LastNotice]:
         keys = [
-            notice_key(policy.name, one.total, WHOLE)
+            notice_key(policy.name, one.total, threshold)
             for one in standings
             for policy in self.plan.policies_of.get(one.total.sum, ())
-            if kind_of(policy).needs(policy).limit_notices
+            for threshold in kind_of(policy).needs(policy).notices
         ]
-        return stored_notices.raised_s(db, keys)
+        return stored_notices.last(db, keys)
 
     def _offences(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, int]:
         found: dict[LockKey, int] = {}

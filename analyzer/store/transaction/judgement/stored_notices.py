@@ -8,34 +8,63 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.earned_notices import Notice, NoticeKey
+from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.earned_notices import LastNotice, Notice, NoticeKey
+from analyzer.core.judging.windows import ALWAYS
 from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
 from analyzer.store.database.schema import notices
 
 KEY = [notices.c[name] for name in NoticeKey._fields]
+STATE = [notices.c[name] for name in ("window_s", "until_s", "at_ms")]
+# A total of a past window is never judged, so nothing is raised again after this.
+KEPT_MS = 71 * DAY_S * 1000
+OVER_MS = 40 * DAY_S * 1000  # after the end of their window
+LASTING_MS = 400 * DAY_S * 1000
 COLUMNS = [*KEY, *(notices.c[name] for name in ("scope", "used", "limit", "until_s", "detail"))]
 
 
 def store(db: sa.Connection, reached: Collection[Notice], now_ms: int) -> list[Notice]:
-    """Stores the notices that were not raised before; returns these.
+    """Stores the notices that were not raised before, and returns these; stores the changed ends of others.
 
     The transaction holds the totals of their series, so no other one raises them.
     """
-    rows = sorted((*notice.at, *notice[1:]) for notice in reached)
     raised: set[NoticeKey] = set()
-    for given in in_parts(db.dialect.name, COLUMNS, rows):
-        done = db.execute(_store(db.dialect.name), given | {"given_at_ms": now_ms})
-        raised |= {NoticeKey(*row) for row in done}
+    for was_raised, statement in ((False, _store), (True, _set_end)):
+        rows = sorted(
+            (*one.at, one.scope, one.used, one.limit, one.until_s, one.detail)
+            for one in reached
+            if one.was_raised == was_raised
+        )
+        for given in in_parts(db.dialect.name, COLUMNS, rows):
+            done = db.execute(statement(db.dialect.name), given | {"given_at_ms": now_ms})
+            raised |= set() if was_raised else {NoticeKey(*row) for row in done}
     return [notice for notice in reached if notice.at in raised]
 
 
-def raised_s(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, float]:
-    """Returns when the notices with these keys were raised; those that were not are left out."""
-    found: dict[NoticeKey, float] = {}
-    for given in in_parts(db.dialect.name, KEY, sorted(keys)):
-        rows = db.execute(_raised(db.dialect.name), given)
-        found |= {NoticeKey(*at): at_ms / 1000 for *at, at_ms in rows}
+def last(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, LastNotice]:
+    """Returns the notices with these keys; those that were not raised are left out.
+
+    A key of a rolling sum has no time: the last notice of its threshold is returned.
+    """
+    found: dict[NoticeKey, LastNotice] = {}
+    of_rolling = [key for key in keys if key.window_s == ALWAYS.start_s]
+    of_windows = [key for key in keys if key.window_s != ALWAYS.start_s]
+    for statement, of in ((_raised, of_windows), (_latest, of_rolling)):
+        for given in in_parts(db.dialect.name, KEY, sorted(of)):
+            rows = db.execute(statement(db.dialect.name), given)
+            for *key, window_s, until_s, at_ms in rows:
+                found[NoticeKey(*key)] = LastNotice(window_s, until_s, at_ms / 1000)
     return found
+
+
+def outdated(now_ms: int) -> sa.ColumnElement[bool]:
+    """Returns the condition for notices whose windows are over for long, so that none is raised again.
+
+    A notice of a rolling window may last; it is raised again after LASTING_MS at the latest.
+    """
+    is_over = notices.c.until_s < (now_ms - OVER_MS) // 1000
+    is_old = notices.c.at_ms < now_ms - KEPT_MS
+    return sa.and_(is_old, sa.or_(is_over, notices.c.at_ms < now_ms - LASTING_MS))
 
 
 @lru_cache
@@ -49,4 +78,31 @@ def _store(dialect: str) -> Any:
 def _raised(dialect: str) -> sa.Select[Any]:
     given = rows_given(dialect, KEY)
     is_given = sa.and_(*(column == given.c[column.name] for column in KEY))
-    return sa.select(*KEY, notices.c.at_ms).join_from(given, notices, is_given)
+    return sa.select(*KEY, *STATE).join_from(given, notices, is_given)
+
+
+@lru_cache
+def _latest(dialect: str) -> sa.Select[Any]:
+    """Returns the query of the last notices of thresholds; each is looked up, from the last window back."""
+    given, earlier = rows_given(dialect, KEY), notices.alias()
+    names = [column.name for column in KEY if column.name != "window_s"]
+    latest_s = (
+        sa.select(earlier.c.window_s)
+        .where(*(earlier.c[name] == given.c[name] for name in names))
+        .order_by(earlier.c.window_s.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    is_last = sa.and_(*(notices.c[name] == given.c[name] for name in names), notices.c.window_s == latest_s)
+    return sa.select(*given.c, *STATE).join_from(given, notices, is_last)
+
+
+@lru_cache
+def _set_end(dialect: str) -> Any:
+    """Returns the statement for notices that exist; a plain UPDATE with a join is planned by statistics."""
+    names = [column.name for column in COLUMNS]
+    added = insert_given(dialect, notices, [*names, "at_ms"], constants=["at_ms"])
+    changed = added.on_conflict_do_update(
+        index_elements=notices.primary_key, set_={"until_s": added.excluded.until_s}
+    )
+    return changed.returning(*KEY)

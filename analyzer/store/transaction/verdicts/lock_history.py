@@ -1,8 +1,9 @@
-"""The history of locks: written where locks are published, read for the verdicts in the log.
+"""The history of locks: written where locks are published, read for verdicts in the log and for offences.
 
-Only locks that refuse requests are in it: no gate denies a request because of a tag. A lock is in force
-from `began_ms` to the earlier one of `until_ms` and `ended_ms`, by the database's clock. The row whose key is
-empty says since when there is a history. It has no end.
+A lock that refuses no requests has its action, "tag" or "notify", in place of the cause of its end: it is an
+offence like any other, and no verdict is believed by it. A lock is in force from `began_ms` to the earlier
+one of `until_ms` and `ended_ms`, by the database's clock. The row whose key is empty says since when there is
+a history. It has no end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ HISTORY_KEPT_MS = 40 * DAY_S * 1000  # longer than a record may be late
 KEY = [lock_history.c[name] for name in ("scope", "key", "resource", "policy")]
 NAMES = KEY[:2]
 REFUSING = ("deny", "slow")  # actions
-NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms")
+HARMLESS = ("tag", "notify")
+NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms", "cause")
 
 
 class Span(NamedTuple):
@@ -48,7 +50,7 @@ def note(db: sa.Connection, changes: Sequence[Change]) -> None:
         for given in in_parts(dialect, KEY, keys):
             db.execute(_end(dialect), given | {"cause_of_end": cause})
     begun = [change.lock for change in changes if isinstance(change, Set)]
-    rows = sorted(_row(lock) for lock in begun if lock.action in REFUSING)
+    rows = sorted(_row(lock) for lock in begun)
     columns = [lock_history.c[name] for name in NEW]
     for given in in_parts(dialect, columns, rows):
         db.execute(_begin(dialect), given)
@@ -89,7 +91,8 @@ def ended_locks(db: sa.Connection, keys: Collection[LockKey], since_s: int) -> d
 
 
 def _row(lock: Lock) -> list[str | int]:
-    return [*lock.at, millis(lock.until), millis(lock.began)]
+    cause = "" if lock.action in REFUSING else lock.action
+    return [*lock.at, millis(lock.until), millis(lock.began), cause]
 
 
 @lru_cache
@@ -97,7 +100,8 @@ def _end(dialect: str) -> sa.Update:
     keys = rows_given(dialect, KEY)
     is_given = sa.tuple_(*KEY).in_(sa.select(*keys.c))
     has_lapsed = lock_history.c.until_ms <= NowMs()
-    cause = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
+    given = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
+    cause = sa.case((lock_history.c.cause == "", given), else_=lock_history.c.cause)
     ended = sa.update(lock_history).where(is_given, lock_history.c.ended_ms.is_(None))
     return ended.values(ended_ms=NowMs(), cause=cause)
 
@@ -107,7 +111,7 @@ def _begin(dialect: str) -> sa.Executable:
     added = insert_given(dialect, lock_history, NEW)
     # The same lock again: it was cleared and set within a millisecond, or restored.
     again: sa.Executable = added.on_conflict_do_update(
-        index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": ""}
+        index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": added.excluded.cause}
     )
     return again
 
@@ -143,5 +147,6 @@ def _spans(dialect: str) -> sa.Select[Any]:
         .where(
             columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
             columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
+            columns.cause.not_in(HARMLESS),
         )
     )
