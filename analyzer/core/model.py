@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -317,6 +317,43 @@ class PartitionProgress(NamedTuple):
     renamed: int = 0  # of those counted: under another name, because theirs was unusable or not to count
 
 
+class Moment(NamedTuple):
+    """When a record was written to its partition."""
+
+    ms: int  # its Kafka time; that of the request for records without one
+    offset: int
+
+
+class FactRun(NamedTuple):
+    """Consecutive records of one caller in one partition that state one value of a fact."""
+
+    value: str
+    since: Moment  # of the first of them since the last drain
+    is_only: bool  # whether no record since the last drain has stated another value
+
+
+class StatedFacts(NamedTuple):
+    """Facts that the records of one partition have stated about their callers since the last drain.
+
+    A record that states nothing ends no run. Only callers that are counted by name have facts.
+    """
+
+    part: Partition
+    names: tuple[str, ...]  # of the facts
+    # Callers whose records have all stated the same, most of them: what they state, "" for nothing, by name,
+    # and the first of these records.
+    steady: Mapping[str, tuple[tuple[str, ...], Moment]]
+    varied: Mapping[str, Sequence[FactRun | None]]  # the last run of each fact of the other callers
+    unusable: Mapping[str, int]  # values that cannot be the fact, by its name
+
+    def runs_of(self, caller: str) -> Sequence[FactRun | None]:
+        """Returns the last run of each fact of one of its callers; None for what no record has stated."""
+        if caller in self.varied:
+            return self.varied[caller]
+        values, since = self.steady[caller]
+        return [FactRun(value, since, is_only=True) if value else None for value in values]
+
+
 class DrainedCounts(NamedTuple):
     """Everything counted since the last drain, sorted so that all writers take row locks in one order."""
 
@@ -328,6 +365,7 @@ class DrainedCounts(NamedTuple):
     # requests of `tables` once more, for judgements: they are not stored as counts.
     slots: Sequence[CountTable] = ()
     distinct: Sequence[DistinctTable] = ()  # one per `DistinctLayout`, sorted as these; none without an entry
+    facts: Sequence[StatedFacts] = ()  # by partition; none without an entry
 
     @property
     def rows(self) -> list[CountRow]:

@@ -34,6 +34,9 @@ class Upkeep(Protocol):
     def change_overrides(self) -> tuple[int, Sequence[Change]]:
         """Begins and ends overrides, up to a bound; returns how many, and the locks set and cleared."""
 
+    def apply_facts(self) -> tuple[int, Sequence[Change]]:
+        """Applies facts that records state; returns of how many callers, and the locks set and cleared."""
+
     def refill_totals(self) -> tuple[int, Sequence[Change], Sequence[Notice]]:
         """Completes totals of callers whose windows have changed; returns as `judge_waiting` does."""
 
@@ -100,15 +103,16 @@ def lock_jobs(
             log.info(LOG_LINE, notice.at.key or "everyone", notice.at.policy, notice.detail)
         return number
 
-    def change_overrides() -> int:
-        number, changes = upkeep.change_overrides()
+    def changed(step: Callable[[], tuple[int, Sequence[Change]]]) -> int:
+        number, changes = step()
         report(changes)
         return number
 
     return [
         Job("end-locks", end_locks, LOCKS_EVERY_S),
         Job("judge-waiting", lambda: judged(upkeep.judge_waiting), LOCKS_EVERY_S),
-        Job("change-overrides", change_overrides, LOCKS_EVERY_S),
+        Job("change-overrides", lambda: changed(upkeep.change_overrides), LOCKS_EVERY_S),
+        Job("apply-facts", lambda: changed(upkeep.apply_facts), LOCKS_EVERY_S),
         Job("refill-totals", lambda: judged(upkeep.refill_totals), LOCKS_EVERY_S),
         Job("activation", upkeep.continue_activation, LOCKS_EVERY_S),
     ]

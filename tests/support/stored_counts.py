@@ -39,7 +39,12 @@ def comparable(counts: DrainedCounts) -> tuple[object, ...]:
     """Returns everything that two counters must agree on, with their columns in any order."""
     slots = [sorted(table.rows()) for table in counts.slots]
     verdicts = sorted(counts.verdicts)
-    return counts.parts, counts.rows, counts.rejected, verdicts, [*filter(None, slots)], counts.distinct
+    facts = [
+        (of.part, of.names, sorted((who, of.runs_of(who)) for who in {*of.steady, *of.varied}), of.unusable)
+        for of in counts.facts
+    ]
+    slots = [*filter(None, slots)]
+    return counts.parts, counts.rows, counts.rejected, verdicts, slots, counts.distinct, facts
 
 
 def put_counts(

@@ -203,8 +203,8 @@ def describe(profile: Profile) -> str:
 def checked(profile: Profile, where: str) -> Profile:
     """Returns the profile. Exits with 2 if a value cannot be what it stands for."""
     from analyzer.config.values import NAME
-    from analyzer.core.judging.caller_limits import is_anchor
     from analyzer.core.judging.windows import is_zone
+    from analyzer.core.records.value_rules import is_anchor
     from analyzer.logs import printable
 
     if profile.plan and not NAME.fullmatch(profile.plan):

@@ -12,6 +12,7 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.outcomes import Outcomes, outcome_tables_of
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
+from analyzer.core.counting.stated_facts import FactLog
 from analyzer.core.counting.verdict_counts import VerdictCounts
 from analyzer.core.kafka_format.codecs import Decompressor
 from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
@@ -141,6 +142,7 @@ class PythonCounter:
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
             tables.slots + outcomes,
             distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
+            [one.facts.of(one.part) for one in progressed if one.facts],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:
@@ -160,6 +162,7 @@ class PythonCounter:
                 verdicts=VerdictCounts(self._layout),
                 distinct=DistinctValues(self._layout),
                 outcomes=Outcomes(self._layout),
+                facts=FactLog(mapping.fact_names),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

@@ -324,7 +324,7 @@ stretches = Table(
     text("mark"),
 )
 
-# Facts about callers that an operator or a file has stated.
+# Facts about callers: those that an operator or a file has stated, which come first, and those of records.
 callers = Table(
     "callers",
     metadata,
@@ -334,7 +334,35 @@ callers = Table(
     Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
     Column("zone", Text, nullable=False, default="", server_default=""),
     Column("anchor", Text, nullable=False, default="", server_default=""),  # a date: 2026-01-31
+    *(
+        Column(f"record_{name}", Text, nullable=False, default="", server_default="")
+        for name in ("plan", "tenant", "zone", "anchor")
+    ),
     Index(None, "version"),
+)
+
+# What the records of each partition state about callers: a row for each caller and fact.
+record_facts = Table(
+    "record_facts",
+    metadata,
+    key("caller"),
+    key("fact"),  # the name of a column of `callers`
+    key("cluster"),
+    key("topic_id"),
+    key("partition", BigInteger),
+    text("value"),
+    Column("since_ms", BigInteger, nullable=False),  # Kafka time of the record that changed the value
+    Column("offset", BigInteger, nullable=False),  # of this record
+    sqlite_with_rowid=False,
+)
+
+# Callers whose `record_facts` have changed, and may not be in `callers` yet.
+waiting_facts = Table(
+    "waiting_facts",
+    metadata,
+    key("caller"),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "at_ms"),
 )
 
 # Exceptions from policies. Rows stay when they have ended.

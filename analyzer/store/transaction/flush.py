@@ -2,7 +2,7 @@
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
 for each other in a circle: offsets, plan, decisions about verdicts, totals of callers, buckets, rejected
-records, totals that many partitions share, locks, the feed's version.
+records, facts about callers, totals that many partitions share, locks, the feed's version.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans
+from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, record_facts
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.judgement import slots, totals
 from analyzer.store.transaction.judgement.directory import DirectoryCache, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
+from analyzer.store.transaction.record_facts import KnownFacts
 from analyzer.store.transaction.stretches import KnownStretches
 from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.model import Change
@@ -66,6 +67,7 @@ class SqlFlush:
         catalogs: CatalogCache | None = None,
         stretches: KnownStretches | None = None,
         directories: DirectoryCache | None = None,
+        facts: KnownFacts | None = None,
     ) -> None:
         self._db = connection
         self._owner = owner
@@ -75,6 +77,7 @@ class SqlFlush:
         self._directories = (
             directories  # None: of a retry, which reads the rows of the callers that it counts
         )
+        self._facts = facts  # None: of a retry, whose records are older than what their partition has stated
         self._plan_row = plans.NO_PLAN
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
@@ -185,6 +188,8 @@ class SqlFlush:
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
+        if self._facts is not None and self._directories is not None:
+            record_facts.store(self._db, self._facts, counted, self._directories, now)
         # All analyzers add to these few rows: they are locked from here to the commit only.
         due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)

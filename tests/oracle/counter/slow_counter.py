@@ -7,6 +7,7 @@ comes from a walk over all of its records since the partition began or was resum
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +21,9 @@ from analyzer.core.model import (
     DistinctLayout,
     DistinctTable,
     DrainedCounts,
+    FactRun,
     FeedResult,
+    Moment,
     NamedCallers,
     Partition,
     PartitionProgress,
@@ -29,6 +32,7 @@ from analyzer.core.model import (
     Rejected,
     Series,
     SlotLayout,
+    StatedFacts,
     Verdict,
 )
 from analyzer.core.records import mapping as mappings
@@ -313,6 +317,7 @@ class SlowCounter:
     def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
         verdicts: list[Verdict] = []
+        facts: list[StatedFacts] = []
         for at, part in sorted(self.parts.items()):
             new = part.records[part.drained :]
             if part.next == part.start and not new:
@@ -320,6 +325,7 @@ class SlowCounter:
             counted = [request for request in self.named(at)[part.drained :] if request is not None]
             requests += counted
             verdicts += self.verdicts(at, new)
+            facts += self.facts(at, new, counted)
             unread = [read.found for read in new if isinstance(read.found, Rejected)]
             rejected += unread
             late = sum(found.reason == "past" for found in unread)
@@ -335,7 +341,28 @@ class SlowCounter:
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
         tables = tables_of(self.rows(requests))
         slots = [table for wanted in self.slots for table in tables_of(self.slot_rows(requests, wanted))]
-        return DrainedCounts(progress, tables, rejected, verdicts, slots, self.distinct_tables(requests))
+        distinct = self.distinct_tables(requests)
+        return DrainedCounts(progress, tables, rejected, verdicts, slots, distinct, facts)
+
+    def facts(self, at: Partition, new: Sequence[Read], counted: Sequence[Request]) -> list[StatedFacts]:
+        """Returns what these records state, with each caller among the varied ones."""
+        read = [one for one in new if isinstance(one.found, Request)]
+        names = self.mapped[at.source].fact_names
+        runs: dict[str, list[FactRun | None]] = {}
+        unusable: Counter[str] = Counter()
+        for record, request in zip(read, counted, strict=True):
+            has_time = record.kafka_ms is not None and record.kafka_ms >= 0
+            since = Moment(record.kafka_ms or 0 if has_time else request.ms, record.offset)
+            caller = request.texts["caller"]
+            for index, name in enumerate(names if request.facts else ()):
+                value = request.facts[name]
+                unusable[name] += value is None
+                if value and not request.renamed and caller != "overflow:":
+                    last = runs.setdefault(caller, [None] * len(names))[index]
+                    if last is None or last.value != value:
+                        runs[caller][index] = FactRun(value, since, is_only=last is None)
+        found = StatedFacts(at, names, {}, runs, +unusable)
+        return [found] if runs or found.unusable else []
 
     def distinct_tables(self, requests: Sequence[Request]) -> list[DistinctTable]:
         tables = []

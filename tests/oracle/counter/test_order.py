@@ -41,12 +41,15 @@ class Step(NamedTuple):
     is_replaced: bool
 
 
-def document(caller: str, hours: int) -> bytes:
-    return json.dumps({"key": caller, "ts": NOW_MS + hours * HOUR_MS}).encode()
+def document(caller: str, hours: int, plan: str | None) -> bytes:
+    return json.dumps({"key": caller, "ts": NOW_MS + hours * HOUR_MS, "plan": plan}).encode()
 
 
 GOOD = st.builds(
-    document, st.sampled_from("abcdefgh"), st.sampled_from([0, 0, 0, 0, 1, 1, -1, -30, 2, -25, -24])
+    document,
+    st.sampled_from("abcdefgh"),
+    st.sampled_from([0, 0, 0, 0, 1, 1, -1, -30, 2, -25, -24]),
+    st.sampled_from(["free", "free", "pro", None]),
 )
 STEPS = st.lists(
     st.builds(
@@ -62,7 +65,9 @@ STEPS = st.lists(
 )
 MAPPINGS = st.builds(
     lambda callers, rejected: replace(
-        mapping_of(future_ms_max=10 * HOUR_MS), callers_max=callers, rejected_in_row_max=rejected
+        mapping_of({"plan": TextField(("plan",))}, future_ms_max=10 * HOUR_MS, facts=("plan",)),
+        callers_max=callers,
+        rejected_in_row_max=rejected,
     ),
     st.integers(1, 3),
     st.sampled_from([1, 2, 3, 4, 100]),

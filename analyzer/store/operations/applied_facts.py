@@ -1,0 +1,71 @@
+"""Facts from records: the warden applies what they state to limits and windows, and commands show it.
+
+A flush only stores what its partitions state. That changes limits by the transaction of a command, which
+keeps flushes out while it judges, for some callers at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from analyzer.core.judging.caller_limits import NO_PROFILE, Profile, Subject
+from analyzer.store.database.engine import insert, reading, writing
+from analyzer.store.database.row_parameters import is_one_of
+from analyzer.store.database.schema import callers, waiting_facts
+from analyzer.store.operations.changed_limits import CALLERS_MAX, change
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.record_facts import winners
+from gatekeeper.model import Change
+
+STATED = tuple(callers.c[f"record_{name}"] for name in Profile._fields)
+
+
+def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> tuple[int, Sequence[Change]]:
+    """Applies what records have stated, of at most CALLERS_MAX callers, those that wait longest first.
+
+    Returns how many callers these were, and the locks set and cleared. Raises StoreAway, SchemaBehind.
+    """
+    queued = sa.select(waiting_facts.c.caller).order_by(waiting_facts.c.at_ms, waiting_facts.c.caller)
+    with reading(engine) as db:
+        if db.execute(queued.limit(1)).first() is None:
+            return 0, []
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        names = list(db.execute(queued.limit(CALLERS_MAX)).scalars())
+        different = _different(db, names)
+
+        def write(version: int) -> None:
+            rows = [
+                {"caller": caller, "version": version}
+                | {f"record_{name}": value for name, value in different[caller]._asdict().items()}
+                for caller in sorted(different)
+            ]
+            added = insert(db, callers)
+            assigned = {name: added.excluded[name] for name in rows[0] if name != "caller"}
+            db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
+
+        changes: Sequence[Change] = []
+        if different:
+            subjects = [Subject("caller", caller) for caller in sorted(different)]
+            changes = change(db, subjects, [""], write, random_mark)
+        db.execute(sa.delete(waiting_facts).where(is_one_of(db.dialect.name, waiting_facts.c.caller, names)))
+        return len(names), changes
+
+
+def _different(db: sa.Connection, names: Sequence[str]) -> Mapping[str, Profile]:
+    """Returns what records state about callers, where `callers` has something else."""
+    is_named = is_one_of(db.dialect.name, callers.c.caller, names)
+    known: Mapping[str, Profile] = {
+        row.caller: Profile(*row[1:])
+        for row in db.execute(sa.select(callers.c.caller, *STATED).where(is_named))
+    }
+    found = {}
+    for caller, statements in winners(db, names).items():
+        values: dict[str, Any] = {one.fact: one.value for one in statements}
+        stated = Profile(**values)
+        if stated != known.get(caller, NO_PROFILE):
+            found[caller] = stated
+    return found
