@@ -7,17 +7,18 @@ keeps flushes out while it judges, for some callers at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.caller_limits import NO_PROFILE, Profile, Subject
 from analyzer.store.database.engine import insert, reading, writing
+from analyzer.store.database.partition_keys import KEY_COLUMNS
 from analyzer.store.database.row_parameters import is_one_of
-from analyzer.store.database.schema import callers, waiting_facts
+from analyzer.store.database.schema import callers, offsets, waiting_facts
 from analyzer.store.operations.changed_limits import CALLERS_MAX, change
 from analyzer.store.transaction import plans
-from analyzer.store.transaction.record_facts import winners
+from analyzer.store.transaction.record_facts import Statement, winners
 from gatekeeper.model import Change
 
 STATED = tuple(callers.c[f"record_{name}"] for name in Profile._fields)
@@ -53,6 +54,37 @@ def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> tuple[in
             changes = change(db, subjects, [""], write, random_mark)
         db.execute(sa.delete(waiting_facts).where(is_one_of(db.dialect.name, waiting_facts.c.caller, names)))
         return len(names), changes
+
+
+class FactOrigin(NamedTuple):
+    """A fact about a caller, and where it comes from."""
+
+    fact: str
+    value: str
+    record: Statement | None  # that states it; None: an operator or a file has stated it
+    topic: str = ""  # of the record, or the path of its file
+
+
+def origins_of(engine: sa.Engine, caller: str) -> list[FactOrigin]:
+    """Returns the facts that hold for a caller, with their origins. Raises StoreAway."""
+    with reading(engine) as db:
+        row = db.execute(sa.select(callers).where(callers.c.caller == caller)).first()
+        if row is None:
+            return []
+        stated = {one.fact: one for one in winners(db, [caller]).get(caller, ())}
+        found = []
+        for name in Profile._fields:
+            value, record = getattr(row, name), None
+            if not value:
+                value, record = getattr(row, f"record_{name}"), stated.get(name)
+            if value:
+                found.append(FactOrigin(name, value, record, "" if record is None else _topic_of(db, record)))
+        return found
+
+
+def _topic_of(db: sa.Connection, record: Statement) -> str:
+    here = [offsets.c[name] == getattr(record, name) for name in KEY_COLUMNS]
+    return db.execute(sa.select(offsets.c.topic).where(*here)).scalar() or record.topic_id
 
 
 def _different(db: sa.Connection, names: Sequence[str]) -> Mapping[str, Profile]:
