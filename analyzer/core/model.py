@@ -318,7 +318,7 @@ class PartitionProgress(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a record was written to its partition."""
+    """The time and the offset of a record in its partition."""
 
     ms: int  # its Kafka time; that of the request for records without one
     offset: int
@@ -328,30 +328,22 @@ class FactRun(NamedTuple):
     """Consecutive records of one caller in one partition that state one value of a fact."""
 
     value: str
-    since: Moment  # of the first of them since the last drain
-    is_only: bool  # whether no record since the last drain has stated another value
+    since: Moment  # of the first of them
+    # Whether the counter knows of no value that the partition has stated before: if the stored one is equal,
+    # it has not changed.
+    is_first: bool
 
 
 class StatedFacts(NamedTuple):
-    """Facts that the records of one partition have stated about their callers since the last drain.
+    """Facts about callers that the records of one partition have changed since the last drain.
 
     A record that states nothing ends no run. Only callers that are counted by name have facts.
     """
 
     part: Partition
     names: tuple[str, ...]  # of the facts
-    # Callers whose records have all stated the same, most of them: what they state, "" for nothing, by name,
-    # and the first of these records.
-    steady: Mapping[str, tuple[tuple[str, ...], Moment]]
-    varied: Mapping[str, Sequence[FactRun | None]]  # the last run of each fact of the other callers
+    runs: Mapping[str, Sequence[FactRun | None]]  # the last run of each fact, by caller; None: unchanged
     unusable: Mapping[str, int]  # values that cannot be the fact, by its name
-
-    def runs_of(self, caller: str) -> Sequence[FactRun | None]:
-        """Returns the last run of each fact of one of its callers; None for what no record has stated."""
-        if caller in self.varied:
-            return self.varied[caller]
-        values, since = self.steady[caller]
-        return [FactRun(value, since, is_only=True) if value else None for value in values]
 
 
 class DrainedCounts(NamedTuple):

@@ -23,6 +23,7 @@ from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import (
     CountRow,
     DrainedCounts,
+    FactRun,
     Gap,
     Lag,
     Moment,
@@ -176,8 +177,8 @@ def count(
 def stated_plans(progress: PartitionProgress, plans_of: Mapping[str, str]) -> list[StatedFacts]:
     """Returns the plans that records at the start of `progress` state, by caller."""
     since = Moment(NOW_S * 1000 + progress.part.number, progress.start)
-    steady = {caller: ((name,), since) for caller, name in plans_of.items()}
-    return [StatedFacts(progress.part, ("plan",), steady, {}, {})] if steady else []
+    runs = {caller: [FactRun(name, since, is_first=True)] for caller, name in plans_of.items()}
+    return [StatedFacts(progress.part, ("plan",), runs, {})] if runs else []
 
 
 class History:

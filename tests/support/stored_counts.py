@@ -39,12 +39,8 @@ def comparable(counts: DrainedCounts) -> tuple[object, ...]:
     """Returns everything that two counters must agree on, with their columns in any order."""
     slots = [sorted(table.rows()) for table in counts.slots]
     verdicts = sorted(counts.verdicts)
-    facts = [
-        (of.part, of.names, sorted((who, of.runs_of(who)) for who in {*of.steady, *of.varied}), of.unusable)
-        for of in counts.facts
-    ]
     slots = [*filter(None, slots)]
-    return counts.parts, counts.rows, counts.rejected, verdicts, slots, counts.distinct, facts
+    return counts.parts, counts.rows, counts.rejected, verdicts, slots, counts.distinct, counts.facts
 
 
 def put_counts(

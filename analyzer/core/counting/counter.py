@@ -12,7 +12,6 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.outcomes import Outcomes, outcome_tables_of
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
-from analyzer.core.counting.stated_facts import FactLog
 from analyzer.core.counting.verdict_counts import VerdictCounts
 from analyzer.core.kafka_format.codecs import Decompressor
 from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
@@ -34,6 +33,7 @@ from gatekeeper.identity import NameDigest
 
 ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000
+FACTS_KNOWN_MAX = 200_000  # facts about callers in memory, some 35 MB; then all are forgotten
 # Records of small batches are read together, because every column has a fixed cost.
 READ_TOGETHER = 2_000
 
@@ -134,6 +134,10 @@ class PythonCounter:
         ]
         self._partitions = {}
         outcomes = outcome_tables_of(self._layout, [(one.aggregate, one.outcomes) for one in progressed])
+        facts = [one.memory.facts.drain(one.part) for one in progressed]
+        if sum(memory.facts.known for memory in self._memories.values()) > FACTS_KNOWN_MAX:
+            for memory in self._memories.values():
+                memory.facts.forget()
         tables = tables_of(self._layout, [partition.aggregate for partition in progressed])
         return DrainedCounts(
             [partition.drain() for partition in progressed],
@@ -142,7 +146,7 @@ class PythonCounter:
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
             tables.slots + outcomes,
             distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
-            [one.facts.of(one.part) for one in progressed if one.facts],
+            [stated for stated in facts if stated is not None],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:
@@ -162,7 +166,6 @@ class PythonCounter:
                 verdicts=VerdictCounts(self._layout),
                 distinct=DistinctValues(self._layout),
                 outcomes=Outcomes(self._layout),
-                facts=FactLog(mapping.fact_names),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

@@ -34,6 +34,7 @@ class PartitionMemory:
     def __init__(self, mapping: SourceMapping, state: CounterState) -> None:
         self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, state)
+        self.facts = FactLog(mapping.fact_names)
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -78,7 +79,6 @@ class PartitionCounter:
     verdicts: VerdictCounts
     distinct: DistinctValues
     outcomes: Outcomes
-    facts: FactLog
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -169,7 +169,7 @@ class PartitionCounter:
                 kafka_ms or 0 if has_time else requests.times_ms[index], chunk.records.offsets[place]
             )
 
-        self.facts.add(requests.dimensions[column], requests.facts, requests.renamed, moment)
+        self.memory.facts.add(requests.dimensions[column], requests.facts, requests.renamed, moment)
 
     def _note_verdicts(
         self, requests: RequestColumns, callers: Sequence[str] | None, chunk: ReadChunk
@@ -228,7 +228,7 @@ class PartitionCounter:
     @property
     def values_in_memory(self) -> int:
         kept: tuple[Sized, ...] = (
-            self.aggregate, self.verdicts, self.distinct, self.outcomes, self.facts
+            self.aggregate, self.verdicts, self.distinct, self.outcomes, self.memory.facts
         )  # fmt: skip
         return sum(map(len, kept))
 

@@ -35,7 +35,6 @@ from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.judgement import slots, totals
 from analyzer.store.transaction.judgement.directory import DirectoryCache, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
-from analyzer.store.transaction.record_facts import KnownFacts
 from analyzer.store.transaction.stretches import KnownStretches
 from analyzer.store.transaction.verdicts import verdict_decisions
 from gatekeeper.model import Change
@@ -67,7 +66,6 @@ class SqlFlush:
         catalogs: CatalogCache | None = None,
         stretches: KnownStretches | None = None,
         directories: DirectoryCache | None = None,
-        facts: KnownFacts | None = None,
     ) -> None:
         self._db = connection
         self._owner = owner
@@ -77,7 +75,6 @@ class SqlFlush:
         self._directories = (
             directories  # None: of a retry, which reads the rows of the callers that it counts
         )
-        self._facts = facts  # None: of a retry, whose records are older than what their partition has stated
         self._plan_row = plans.NO_PLAN
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
@@ -188,8 +185,9 @@ class SqlFlush:
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
-        if self._facts is not None and self._directories is not None:
-            record_facts.store(self._db, self._facts, counted, self._directories, now)
+        if counted.facts and self._directories is not None:
+            # The records of a retry are older than what their partition has stated since.
+            record_facts.store(self._db, counted, self._directories, now)
         # All analyzers add to these few rows: they are locked from here to the commit only.
         due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)

@@ -17,7 +17,6 @@ from analyzer.store.transaction import counter_state, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.gaps import open_gaps
 from analyzer.store.transaction.judgement.directory import DirectoryCache
-from analyzer.store.transaction.record_facts import KnownFacts
 from analyzer.store.transaction.stretches import KnownStretches
 
 # Longer than flushes usually take, and shorter than a session in a consumer group. What continues after it
@@ -43,10 +42,9 @@ class SqlStore:
         self._engine = engine
         self._owner = owner
         self._random_mark = random_mark
-        self._catalogs = CatalogCache()  # these four are used by `transaction` alone
+        self._catalogs = CatalogCache()  # these three are used by `transaction` alone
         self._directories = DirectoryCache()
         self._stretches = KnownStretches()
-        self._facts = KnownFacts()
         self._wait_for_flush = wait_for_flush
 
     def wait_for_flush(self, timeout_s: float = FLUSH_WAIT_S) -> None:
@@ -67,11 +65,9 @@ class SqlStore:
                     self._catalogs,
                     self._stretches,
                     self._directories,
-                    self._facts,
                 )
         except BaseException:
             self._stretches.forget()
-            self._facts.forget()
             raise
 
     def positions(self, parts: Collection[Partition]) -> dict[Partition, Position]:

@@ -325,7 +325,7 @@ class SlowCounter:
             counted = [request for request in self.named(at)[part.drained :] if request is not None]
             requests += counted
             verdicts += self.verdicts(at, new)
-            facts += self.facts(at, new, counted)
+            facts += self.facts(at)
             unread = [read.found for read in new if isinstance(read.found, Rejected)]
             rejected += unread
             late = sum(found.reason == "past" for found in unread)
@@ -344,25 +344,28 @@ class SlowCounter:
         distinct = self.distinct_tables(requests)
         return DrainedCounts(progress, tables, rejected, verdicts, slots, distinct, facts)
 
-    def facts(self, at: Partition, new: Sequence[Read], counted: Sequence[Request]) -> list[StatedFacts]:
-        """Returns what these records state, with each caller among the varied ones."""
-        read = [one for one in new if isinstance(one.found, Request)]
-        names = self.mapped[at.source].fact_names
+    def facts(self, at: Partition) -> list[StatedFacts]:
+        """Returns what the records since the last drain have changed."""
+        part, names = self.parts[at], self.mapped[at.source].fact_names
+        last: dict[tuple[str, str], str] = {}
         runs: dict[str, list[FactRun | None]] = {}
         unusable: Counter[str] = Counter()
-        for record, request in zip(read, counted, strict=True):
+        for number, (record, request) in enumerate(zip(part.records, self.named(at), strict=True)):
+            if request is None or not request.facts:
+                continue
             has_time = record.kafka_ms is not None and record.kafka_ms >= 0
             since = Moment(record.kafka_ms or 0 if has_time else request.ms, record.offset)
             caller = request.texts["caller"]
-            for index, name in enumerate(names if request.facts else ()):
-                value = request.facts[name]
-                unusable[name] += value is None
-                if value and not request.renamed and caller != "overflow:":
-                    last = runs.setdefault(caller, [None] * len(names))[index]
-                    if last is None or last.value != value:
-                        runs[caller][index] = FactRun(value, since, is_only=last is None)
-        found = StatedFacts(at, names, {}, runs, +unusable)
-        return [found] if runs or found.unusable else []
+            for index, name in enumerate(names):
+                value, before = request.facts[name], last.get((caller, name))
+                is_new = number >= part.drained
+                unusable[name] += is_new and value is None
+                if value and value != before and not request.renamed and caller != "overflow:":
+                    last[caller, name] = value
+                    if is_new:
+                        run = FactRun(value, since, is_first=before is None)
+                        runs.setdefault(caller, [None] * len(names))[index] = run
+        return [StatedFacts(at, names, runs, +unusable)] if runs or +unusable else []
 
     def distinct_tables(self, requests: Sequence[Request]) -> list[DistinctTable]:
         tables = []

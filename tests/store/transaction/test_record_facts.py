@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analyzer.core.counting import counter
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.plan import Plan, plan_of
@@ -55,8 +56,13 @@ class Process:
     """An analyzer: memory of what its partitions have stated, and of the counter."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self.store = SqlStore(engine, "someone", new_mark)
+        self.store = SqlStore(engine, "analyzer", new_mark)
+        self.begin()
+
+    def begin(self) -> None:
+        """Drops everything in memory, as after an error."""
         self.counter = PythonCounter({"log": MAPPING}, ["caller"])
+        self.at: dict[Partition, int] = {}  # where the counter is
 
 
 class Installation:
@@ -75,7 +81,8 @@ class Installation:
         """Counts records of a partition from its stored position; `crash`: before or after the commit."""
         of, part = self.processes[process], self.part(number)
         start = of.store.begin(part, 0).next
-        of.counter.resume(part, of.store.counter_state(part))
+        if of.at.get(part) != start:  # another analyzer has counted it
+            of.counter.resume(part, of.store.counter_state(part))
         items = [
             Record(start + n, self.base_s * 1000 + one.ms, self.value(one)) for n, one in enumerate(records)
         ]
@@ -86,8 +93,9 @@ class Installation:
             now = tx.check_plan(BY_PLAN, self.version)
             tx.apply(BY_PLAN, self.version, counted, now)
             _ = 1 / (crash != "before")
+        of.at[part] = start + len(items)
         if crash:
-            of.counter = PythonCounter({"log": MAPPING}, ["caller"])
+            of.begin()
         if crash == "after":
             self.processes[process] = Process(self.engine)
 
@@ -267,10 +275,14 @@ def test_memory_of_an_earlier_owner_is_not_used(shop: Installation) -> None:
 
 
 def test_memory_is_bounded(shop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KNOWN_MAX", 2)
-    for number in range(3):
-        shop.count(0, number, [Stated(caller, "free") for caller in "abc"])
-    assert written(shop, lambda: shop.count(0, 0, requests(1, "c", plan="free"))) == []
+    monkeypatch.setattr(counter, "FACTS_KNOWN_MAX", 2)
+    stated = [Stated(caller, "free") for caller in "abc"]
+    shop.count(0, 0, stated)
+    memory = shop.processes[0].counter._memories[shop.part(0)].facts
+    assert memory.known == 0
+    assert written(shop, lambda: shop.count(0, 0, stated)) == [], "what is stored is read"
+    shop.count(0, 0, stated[:1])
+    assert memory.known == 1
 
 
 def test_beyond_their_number_new_callers_have_no_facts(
@@ -300,14 +312,20 @@ def test_the_last_change_of_several_partitions_wins(shop: Installation) -> None:
     assert {row[1] for row in shop.applied} == {"pro"}
 
 
-def always_valid(patch: pytest.MonkeyPatch) -> None:
-    def of(known: module.KnownFacts, stated: Any, _start: int, next_: int) -> dict[str, Any]:
-        key = key_of(stated.part)
-        values = known._known[key].values if key in known._known else {}
-        known._known[key] = module.KnownPartition(next_, stated.names, values)
-        return values
+def memory_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PythonCounter, "resume", lambda *_: None)
 
-    patch.setattr(module.KnownFacts, "of", of)
+
+def first_taken_for_changed(patch: pytest.MonkeyPatch) -> None:
+    right = module._changed
+
+    def changed(db: sa.Connection, stated: Any, names: Any) -> Any:
+        runs = {
+            caller: [run and run._replace(is_first=False) for run in of] for caller, of in stated.runs.items()
+        }
+        return right(db, stated._replace(runs=runs), names)
+
+    patch.setattr(module, "_changed", changed)
 
 
 def by_offsets_of_all_partitions(patch: pytest.MonkeyPatch) -> None:
@@ -333,7 +351,9 @@ def not_queued(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "upsert_columns", upsert)
 
 
-@pytest.mark.parametrize("mutate", [always_valid, by_offsets_of_all_partitions, not_queued])
+@pytest.mark.parametrize(
+    "mutate", [memory_kept, first_taken_for_changed, by_offsets_of_all_partitions, not_queued]
+)
 def test_the_oracle_finds_mistakes(engine: sa.Engine, mutate: Callable[[pytest.MonkeyPatch], None]) -> None:
     stories: list[list[Any]] = [
         [
@@ -344,6 +364,11 @@ def test_the_oracle_finds_mistakes(engine: sa.Engine, mutate: Callable[[pytest.M
         [
             (0, 0, [Stated("a", "free", ms=1), Stated("a", "pro", ms=5)], "", False),
             (0, 1, requests(1, ms=2) + requests(1, ms=2) + [Stated("a", "free", ms=2)], "", True),
+        ],
+        [
+            (0, 0, [Stated("a", "free", ms=1)], "after", False),
+            (0, 1, [Stated("a", "pro", ms=3)], "", False),
+            (0, 0, [Stated("a", "free", ms=5)], "", True),
         ],
     ]
     check: Any = test_facts_and_locks_are_a_function_of_the_log.hypothesis.inner_test  # type: ignore[attr-defined]
