@@ -348,13 +348,7 @@ record_facts = Table(
 )
 
 # Callers whose `record_facts` have changed, and may not be in `callers` yet.
-waiting_facts = Table(
-    "waiting_facts",
-    metadata,
-    key("caller"),
-    Column("at_ms", BigInteger, nullable=False),
-    Index(None, "at_ms"),
-)
+waiting_facts = Table("waiting_facts", metadata, key("caller"), number("at_ms"), Index(None, "at_ms"))
 
 # Exceptions from policies. Rows stay when they have ended.
 overrides = Table(

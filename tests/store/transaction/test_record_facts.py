@@ -220,7 +220,7 @@ def test_a_plan_that_no_policy_names_has_the_default_limit(shop: Installation) -
     assert {row[1] for row in shop.applied} == {"platinum"}
 
 
-def test_what_an_operator_has_set_comes_before_what_records_state(shop: Installation) -> None:
+def test_a_plan_that_an_operator_has_set_comes_before_that_of_records(shop: Installation) -> None:
     name = f"api_key:{shop.named('a')}"
 
     def set_plan(plan: str) -> None:
@@ -305,7 +305,7 @@ def test_many_callers_are_applied_some_at_a_time(shop: Installation, monkeypatch
 
 
 def test_the_last_change_of_several_partitions_wins(shop: Installation) -> None:
-    """A repetition is no change: the second partition's `free` is older than the first one's `pro`."""
+    """The `free` of the second partition is repeated, and older than the `pro` of the first one."""
     shop.count(0, 0, [Stated("a", "free", ms=1), Stated("a", "pro", ms=5)])
     shop.count(0, 1, [Stated("a", "free", ms=2), Stated("a", "free", ms=9)])
     shop.apply()
@@ -386,6 +386,6 @@ def test_the_oracle_finds_mistakes(engine: sa.Engine, mutate: Callable[[pytest.M
 
 
 def test_a_mapping_with_facts_is_refused_by_versions_that_do_not_know_them() -> None:
-    """They refuse unknown keys; without facts the key is absent, so that earlier plans stay equal."""
+    """Earlier versions refuse unknown keys; without facts the key is absent, so their plans stay equal."""
     assert '"facts":["plan","tenant"]' in BY_PLAN.to_json()
     assert '"facts"' not in Plan(sources={"log": SourceMapping()}).to_json()
