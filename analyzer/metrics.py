@@ -63,6 +63,12 @@ RENAMED = Metric(
     "their caller was missing or unusable, or did not count by `count_if`.",
     PARTITION,
 )
+UNUSABLE_FACTS = Metric(
+    "gatelock_unusable_facts_total",
+    "counter",
+    "Values in records that cannot be the fact about a caller that their field states, and are ignored.",
+    ("source", "fact"),
+)
 DISBELIEVED = Metric(
     "gatelock_disbelieved_verdicts_total",
     "counter",
@@ -172,6 +178,7 @@ class Metrics:
         self._rejected = self._counter(REJECTED)
         self._overflow = self._counter(OVERFLOW)
         self._renamed = self._counter(RENAMED)
+        self._unusable_facts = self._counter(UNUSABLE_FACTS)
         self._disbelieved = self._counter(DISBELIEVED)
         self._notices = self._counter(NOTICES)
         self._lock_changes = self._counter(LOCK_CHANGES)
@@ -200,6 +207,9 @@ class Metrics:
             self._overflow.labels(progress.part.source).inc(progress.overflow)
             part = progress.part
             self._renamed.labels(part.source, part.topic, str(part.number)).inc(progress.renamed)
+        for stated in counted.facts:
+            for fact, number in stated.unusable.items():
+                self._unusable_facts.labels(stated.part.source, fact).inc(number)
         rejected = Counter((record.part.source, record.reason) for record in counted.rejected)
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)

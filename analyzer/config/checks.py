@@ -55,6 +55,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
         yield from _weight(("sources", index), source, tables.metered)
+        yield from _facts(("sources", index), source, tables.metered | source.weights)
         yield from _digests(("sources", index, "fields"), source, tables)
     for index, meter in tables.meters.items():
         yield from _meter(("meters", index), meter, tables)
@@ -270,6 +271,21 @@ def _weight(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterat
             "has no effect: a record without a weight stands for one request",
             "remove it",
         )
+
+
+def _facts(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+    """Faults of fields that state facts about callers, without being text."""
+    for wanted in source.facts or ():
+        if wanted not in source.fields.plain:
+            what = f"no field is named {quote(wanted)}"
+            yield KeyFault((*at, "facts"), what, _map_it(wanted, source.fields.names))
+    for name in source.stated:
+        if source.fields.plain[name].is_declared_number or name in metered:
+            yield KeyFault(
+                (*at, "fields", name),
+                "is a number, and states a fact about callers",
+                "give the number another name, or write facts = [] in the source",
+            )
 
 
 def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -317,6 +317,35 @@ class PartitionProgress(NamedTuple):
     renamed: int = 0  # of those counted: under another name, because theirs was unusable or not to count
 
 
+class Moment(NamedTuple):
+    """The time and the offset of a record in its partition."""
+
+    ms: int  # its Kafka time; that of the request for records without one
+    offset: int
+
+
+class FactRun(NamedTuple):
+    """Consecutive records of one caller in one partition that state one value of a fact."""
+
+    value: str
+    since: Moment  # of the first of them
+    # Whether the counter knows of no value that the partition has stated before: if the stored one is equal,
+    # it has not changed.
+    is_first: bool
+
+
+class StatedFacts(NamedTuple):
+    """Facts about callers that the records of one partition have changed since the last drain.
+
+    A record that states nothing ends no run. Only callers that are counted by name have facts.
+    """
+
+    part: Partition
+    names: tuple[str, ...]  # of the facts
+    runs: Mapping[str, Sequence[FactRun | None]]  # the last run of each fact, by caller; None: unchanged
+    unusable: Mapping[str, int]  # values that cannot be the fact, by its name
+
+
 class DrainedCounts(NamedTuple):
     """Everything counted since the last drain, sorted so that all writers take row locks in one order."""
 
@@ -328,6 +357,7 @@ class DrainedCounts(NamedTuple):
     # requests of `tables` once more, and their outcomes, for judgements: they are not stored as counts.
     slots: Sequence[CountTable] = ()
     distinct: Sequence[DistinctTable] = ()  # one per `DistinctLayout`, sorted as these; none without an entry
+    facts: Sequence[StatedFacts] = ()  # by partition; none without an entry
 
     @property
     def rows(self) -> list[CountRow]:

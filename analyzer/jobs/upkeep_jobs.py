@@ -31,6 +31,9 @@ class Upkeep(Protocol):
     def change_overrides(self) -> JudgedRows:
         """Begins and ends overrides, up to a bound, and judges their series."""
 
+    def apply_facts(self) -> JudgedRows:
+        """Applies facts that records state, up to a bound, and judges their callers."""
+
     def refill_totals(self) -> JudgedRows:
         """Completes and judges totals of callers whose windows have changed, up to a bound."""
 
@@ -87,6 +90,7 @@ def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
         job("end-locks", upkeep.end_locks),
         job("judge-waiting", upkeep.judge_waiting),
         job("change-overrides", upkeep.change_overrides),
+        job("apply-facts", upkeep.apply_facts),
         job("refill-totals", upkeep.refill_totals),
         job("activation", upkeep.continue_activation),
     ]

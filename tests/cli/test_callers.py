@@ -12,9 +12,12 @@ import pytest
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import LoadShare
 from analyzer.core.judging.windows import Rolling
+from analyzer.core.model import DrainedCounts, FactRun, Moment, StatedFacts
 from analyzer.store.database.engine import open_engine
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
+from tests.store.flushing import ACME, ANN, PART, a_row, flush, locked, now_s, plan, quota
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -42,6 +45,42 @@ def locks(migrated_url: str) -> Callable[[], set[str]]:
             engine.dispose()
 
     return read
+
+
+@pytest.fixture
+def stated(migrated_url: str) -> Callable[[str, str], None]:
+    """Has a record of ACME state a fact, and the warden apply it."""
+
+    def state(fact: str, value: str) -> None:
+        engine = open_engine(migrated_url)
+        store = SqlStore(engine, "here")
+        run = FactRun(value, Moment(1_795_216_000_000, 57), is_first=True)
+        with store.transaction() as tx:
+            now = tx.check_plan(BY_PLAN, 1)
+            facts = [StatedFacts(PART, (fact,), {ACME: [run]}, {})]
+            tx.apply(BY_PLAN, 1, DrainedCounts([], [], [], facts=facts), now)
+        assert SqlUpkeep(engine, "here", new_mark).apply_facts().rows == 1
+        engine.dispose()
+
+    return state
+
+
+def test_show_says_where_each_fact_comes_from(
+    gatelock: Gatelock, locks: Callable[[], set[str]], stated: Callable[[str, str], None]
+) -> None:
+    stated("plan", "free")
+    assert locks() == {ACME}
+    rows(gatelock("callers", "set", ACME, "--tenant", "shop", "--json"))
+    stated("zone", "Mars/Phobos")
+    (shown,) = rows(gatelock("callers", "show", ACME, "--json"))
+    since = "2026-11-20T23:06:40Z"
+    record = {"from": "record", "topic": "topic-id", "partition": 0, "offset": 57, "since": since}
+    assert shown["origins"] == {"plan": record, "tenant": {"from": "command"}, "zone": record}
+    printed = gatelock("callers", "show", ACME).output
+    assert "plan free: topic-id[0], offset 57, 2026-11-20T23:06:40Z" in printed
+    assert "zone Mars/Phobos (unknown here, so it has no effect): topic-id[0]" in printed
+    assert "tenant shop: set by command" in printed
+    assert rows(gatelock("callers", "list", "--plan", "free", "--json"))[0]["caller"] == ACME
 
 
 def rows(result: Any) -> list[dict[str, Any]]:

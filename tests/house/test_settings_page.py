@@ -58,6 +58,7 @@ COMPUTED = {
     (AnalyzerTable, "log"): "by the stream: see below",
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",
+    (SourceTable, "facts"): "those that are mapped",
     (ResourceEntry, "routes"): "none",
     (PolicyTable, "limit"): "required, but in some shares",
     (PlainEntry, "kind"): '`"duration"` with a unit, else `"whole"`',
@@ -127,7 +128,8 @@ def accepted(model: type[BaseModel], name: str) -> str | None:
         return "`true`, `false`"
     if words := list(words_of(field.annotation)):
         listed = ", ".join(f'`"{word}"`' for word in words)
-        return f"a list of {listed}" if get_origin(field.annotation) is tuple else listed
+        kinds = field.annotation, *get_args(field.annotation)
+        return f"a list of {listed}" if tuple in map(get_origin, kinds) else listed
     return range_of(model, name)
 
 

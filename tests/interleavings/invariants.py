@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from msgspec import UnsetType
+
 from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DAY_S
@@ -14,7 +16,7 @@ from analyzer.core.judging.activation_steps import filled_to, steps_of
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import LoadShare, Surge
+from analyzer.core.judging.policies import LoadShare, Quota, Surge
 from analyzer.core.judging.windows import Rolling, window_at
 from gatekeeper.model import SUSPENSION, Set, Update
 from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
@@ -132,7 +134,7 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     scopes = {policy.name: grouping_of(policy.per).scope for policy in plan.policies}
     expected = {
         (found.policy, found.key, found.resource, found.until, scopes[found.policy], actions[found.policy])
-        for found in crossings(calendars, flushes, own_limits(state))
+        for found in crossings(calendars, flushes, limits_of_plans(state) | own_limits(state))
         if found.until.timestamp() * 1000 > now_ms
     }
     exempt = exempt_callers(state)
@@ -199,6 +201,30 @@ def own_limits(state: State) -> dict[tuple[str, str], int]:
         for row in state["overrides"]
         if row["kind"] == "limit" and row["state"] == "in force"
     }
+
+
+def limits_of_plans(state: State) -> dict[tuple[str, str], int]:
+    """Returns the limits of callers whose plan has another one than the policy, by policy and caller."""
+    plans_of = {row["caller"]: row["plan"] or row["record_plan"] for row in state["callers"]}
+    return {
+        (policy.name, caller): dict(policy.plan_limits)[name]
+        for policy in plan_in_force(state).policies
+        if isinstance(policy, Quota) and not isinstance(policy.plan_limits, UnsetType)
+        for caller, name in plans_of.items()
+        if name in dict(policy.plan_limits)
+    }
+
+
+def check_facts(state: State) -> None:
+    """Checks that what records state is applied, of callers that do not wait for it."""
+    waiting = {row["caller"] for row in state["waiting_facts"]}
+    applied = {row["caller"]: row["record_plan"] for row in state["callers"] if row["record_plan"]}
+    last: dict[str, tuple[int, str]] = {}
+    for row in state["record_facts"]:
+        stated = row["since_ms"], row["value"]
+        last[row["caller"]] = max(stated, last.get(row["caller"], stated))
+    found = {caller: name for caller, name in applied.items() if caller not in waiting}
+    assert found == {caller: name for caller, (_, name) in last.items() if caller not in waiting}
 
 
 def until_of(lock: Row) -> datetime:

@@ -101,6 +101,7 @@ class Orders:
             if isinstance(outcome, Exception) and not isinstance(outcome, DECLARED):
                 raise UndeclaredError(f"{name} failed: {outcome!r}") from outcome
         invariants.check_counts(self._world, state, self._counted())
+        invariants.check_facts(state)
         invariants.check_totals(state, self._world.clock.now_ms)
         is_unchanged = self._world.plan == invariants.plan_in_force(state)
         if is_unchanged and not state["overrides"] and not invariants.has_pending_steps(state):

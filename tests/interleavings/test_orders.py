@@ -147,6 +147,15 @@ FURTHER = {
         "move-old retry",
     ),
     "zoned": ("set-zone flush-zoned", "set-zone refill", "set-zone set-zone", "set-zone end-locks"),
+    "stated": (
+        "apply-facts flush-stated",
+        "apply-facts flush-stating",
+        "apply-facts apply-facts",
+        "apply-facts set-plan",
+        "apply-facts end-locks",
+        "flush-stating flush-stating-other",
+        "flush-stating flush-stating-other apply-facts",
+    ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]

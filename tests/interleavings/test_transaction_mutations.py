@@ -150,6 +150,16 @@ def test_without_the_activations_table_lock_an_override_misses_a_first_total(
     assert "missing locks: {('daily', 'api_key:bob'" in message
 
 
+@pytest.mark.parametrize("world", ["stated"], indirect=True)
+def test_without_the_activations_table_lock_an_applied_fact_misses_a_first_total(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warden applies a plan that records have stated, while a flush inserts the first total."""
+    monkeypatch.setattr(plans, "block_flushes", lambda _db: None)
+    message = caught(transactions, world, "flush-stated", "apply-facts")
+    assert "missing locks: {('daily', 'api_key:bob'" in message
+
+
 @pytest.mark.parametrize("world", ["filling"], indirect=True)
 def test_a_flush_that_ignores_how_far_a_sum_is_filled_counts_twice(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch

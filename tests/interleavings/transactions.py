@@ -47,6 +47,7 @@ from tests.interleavings.worlds import (
     RARE,
     SHARED_PLAN,
     START,
+    STATED_PLAN,
     STRICT_PLAN,
     TO_MIDNIGHT_MS,
     YVE,
@@ -73,6 +74,7 @@ def counting(
     by: tuple[int, Plan] = (2, PLAN),
     again: bool = True,
     start: int | None = None,
+    plans_of: Mapping[str, str] | None = None,
 ) -> TransactionFunction:
     """A flush; with `again`, by another plan than `by` when that is not in force any more.
 
@@ -82,7 +84,7 @@ def counting(
     def flush(actor: Actor) -> Counted:
         store = SqlStore(actor.engine, actor.name, actor.mark)
         at = START[part] if start is None else start
-        return count(store, part, rows, at, known=by, again=again)
+        return count(store, part, rows, at, known=by, again=again, plans_of=plans_of)
 
     return flush
 
@@ -259,6 +261,15 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "override-higher": overriding(ZED, 500),
     "override-first": overriding(BOB, 50),
     "flush-first": counting(PARTS[1], requests(BOB, 60), by=(3, DAILY_PLAN)),
+    # Of bob, whose plan waits for the warden; and two that state another one.
+    "flush-stated": counting(PARTS[1], requests(BOB, 60), by=(3, STATED_PLAN)),
+    "flush-stating": counting(
+        PARTS[0], requests(BOB, 60), by=(3, STATED_PLAN), start=57, plans_of={BOB: "pro"}
+    ),
+    "flush-stating-other": counting(
+        PARTS[1], requests(BOB, 30), by=(3, STATED_PLAN), plans_of={BOB: "free", ANN: "pro"}
+    ),
+    "apply-facts": lambda actor: upkeep_of(actor).apply_facts(),
     "flush-zed": counting(PARTS[0], requests(ZED, 60), by=(3, DAILY_PLAN)),
     "set-plan": set_plan,
     "set-zone": set_zone,

@@ -20,7 +20,18 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import LoadShare, Quota, Surge
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
+from analyzer.core.model import (
+    CountRow,
+    DrainedCounts,
+    FactRun,
+    Gap,
+    Lag,
+    Moment,
+    Partition,
+    PartitionProgress,
+    Rejected,
+    StatedFacts,
+)
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.old_buckets import old_buckets
@@ -72,6 +83,8 @@ NOISY_PLAN = plan_of(
         LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", hold_s=0, release=250_000),
     ],
 )
+# Limits by the plans of callers, which records state.
+STATED_PLAN = plan(quota(100, "day", plan_limits=(("free", 50), ("pro", 500))))
 STRICT_PLAN = plan(quota(60, "day"))
 SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
@@ -128,11 +141,13 @@ def count(
     proposed: Plan | None = None,
     slots: Sequence[CountRow] = (),
     behind_s: float = 0.0,
+    plans_of: Mapping[str, str] | None = None,
 ) -> Counted:
     """Flushes `rows` of one partition that is at `start`. Raises PartitionLost, PlanChanged.
 
     By the plan `known` to the analyzer, with its version; with `again`, by the one in force if this has
-    replaced it. A `proposed` plan comes in force with it. The analyzer knows that it is `behind_s`.
+    replaced it. A `proposed` plan comes in force with it. The analyzer knows that it is `behind_s`. The
+    records state the plans of callers as `plans_of` has them.
     """
     counted = sum(row.value for row in of_callers(rows))
     seen = counted + len(rejected)
@@ -146,7 +161,10 @@ def count(
                     now = flush.check_plan(plan_in_force, version)
                 else:
                     version, now = flush.put_in_force(Agreement(version, plan_in_force, proposed))
-                drained = DrainedCounts([progress], tables_of(sorted(rows)), rejected, slots=tables_of(slots))
+                facts = stated_plans(progress, plans_of or {})
+                drained = DrainedCounts(
+                    [progress], tables_of(sorted(rows)), rejected, slots=tables_of(slots), facts=facts
+                )
                 flush.apply(proposed or plan_in_force, version, drained, now)
         except PlanChanged:
             if not again:
@@ -154,6 +172,13 @@ def count(
             known = None
             continue
         return Counted(part, rows, round(now.timestamp() * 1000), slots)
+
+
+def stated_plans(progress: PartitionProgress, plans_of: Mapping[str, str]) -> list[StatedFacts]:
+    """Returns the plans that records at the start of `progress` state, by caller."""
+    since = Moment(NOW_S * 1000 + progress.part.number, progress.start)
+    runs = {caller: [FactRun(name, since, is_first=True)] for caller, name in plans_of.items()}
+    return [StatedFacts(progress.part, ("plan",), runs, {})] if runs else []
 
 
 class History:
@@ -177,9 +202,13 @@ class History:
         rejected: Sequence[Rejected] = (),
         slots: Sequence[CountRow] = (),
         behind_s: float = 0.0,
+        plans_of: Mapping[str, str] | None = None,
     ) -> None:
         start = self._at[part]
-        self.counted.append(count(self.store, part, rows, start, rejected, slots=slots, behind_s=behind_s))
+        counted = count(
+            self.store, part, rows, start, rejected, slots=slots, behind_s=behind_s, plans_of=plans_of
+        )
+        self.counted.append(counted)
         self._at[part] += sum(row.value for row in of_callers(rows)) + len(rejected)
 
     def make(self) -> None:
@@ -270,6 +299,12 @@ def moved(history: History) -> None:
     set_callers(history.engine, {ACME: ABIDJAN}, "operator", "", lambda: "history", ["plan"])
 
 
+def stated(history: History) -> None:
+    """Has records state bob's plan, which waits for the warden."""
+    history.store.activate(STATED_PLAN)
+    history.count(PARTS[0], requests(ANN, 5), plans_of={BOB: "free"})
+
+
 def waiting(history: History) -> None:
     """Has totals of callers and of addresses, surges and a share, wait for the warden.
 
@@ -319,6 +354,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "restored": restored,
     "zoned": zoned,
     "moved": moved,
+    "stated": stated,
     "moving": moving,
 }
 

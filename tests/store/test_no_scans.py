@@ -22,13 +22,23 @@ from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import CountRow, DrainedCounts, PartitionProgress, Series, Verdict
+from analyzer.core.model import (
+    CountRow,
+    DrainedCounts,
+    FactRun,
+    Moment,
+    PartitionProgress,
+    Series,
+    StatedFacts,
+    Verdict,
+)
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history
+from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
@@ -45,9 +55,10 @@ from tests.support.stored_counts import put_counts, tables_of
 CALLERS, MINUTES = 100, 150  # of each day
 KEY = key_row_of(PART)
 LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
+# Overrides, of at most 100,000 rows, are read whole where ranges are looked up, and where one is added.
 OF_JUDGEMENTS = (
     *("slots_0", "slots_1", "slots_2", "postponed", "holds", "notices", "callers", "refills"),
-    *("overrides", "directory_versions"),
+    *("overrides", "directory_versions", "record_facts"),
 )
 DROPPED = 30_000  # number of a sum that no plan has
 ROWS = 20_000  # of each of these tables
@@ -339,6 +350,8 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
             "reason, who, at_ms, version) select k, 'limit', 'caller', k, 'daily', 9, 0, "
             "case when i < 5000 then 'in force' else 'ended' end, 'command', '', '', 0, 0",
             "directory_versions": f"(version, mark, wide, at_ms) select i + 1, '', 0, {now - ROWS}000 + i",
+            "record_facts": '(caller, fact, cluster, topic_id, partition, value, since_ms, "offset") '
+            "select k, 'plan', 'cluster', 'topic-id', 0, 'free', 0, 0",
         }  # fmt: skip
         numbers = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {ROWS})"
         named = "(select i, 'user:x' || i as k from n) named"
@@ -365,10 +378,14 @@ def judge_everything(engine: sa.Engine) -> None:
         ]
         for width_s, extra in ((MINUTE_S, []), (5, [("resource", "/a", "", 150)]))
     )
+    stated = StatedFacts(PART, ("plan",), {"user:2": [FactRun("pro", Moment(0, 0), is_first=True)]}, {})
     for _ in range(2):
         with store.transaction() as tx:
             now = tx.check_plan(plan, version)
-            tx.apply(plan, version, DrainedCounts([], tables_of(rows), [], slots=tables_of(slots)), now)
+            drained = DrainedCounts([], tables_of(rows), [], slots=tables_of(slots), facts=[stated])
+            tx.apply(plan, version, drained, now)
+    assert upkeep.apply_facts().rows == 1
+    assert origins_of(engine, "user:2")[0].value == "pro"
     assert upkeep.judge_waiting().rows == 3, "the shares are not compared"
     set_callers(engine, {"user:1": Profile("pro", anchor="2026-01-31")}, "operator", "", str)
     while upkeep.refill_totals().rows:

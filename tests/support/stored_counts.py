@@ -39,7 +39,8 @@ def comparable(counts: DrainedCounts) -> tuple[object, ...]:
     """Returns everything that two counters must agree on, with their columns in any order."""
     slots = [sorted(table.rows()) for table in counts.slots]
     verdicts = sorted(counts.verdicts)
-    return counts.parts, counts.rows, counts.rejected, verdicts, [*filter(None, slots)], counts.distinct
+    slots = [*filter(None, slots)]
+    return counts.parts, counts.rows, counts.rejected, verdicts, slots, counts.distinct, counts.facts
 
 
 def put_counts(

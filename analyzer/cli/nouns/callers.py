@@ -25,6 +25,7 @@ from analyzer.cli.override_options import (
 
 if TYPE_CHECKING:
     from analyzer.core.judging.caller_limits import Profile
+    from analyzer.store.operations.applied_facts import FactOrigin
 
 app = typer.Typer(help="Callers: plan, tenant, zone, anchor, grants.", no_args_is_help=True)
 
@@ -63,21 +64,27 @@ def show(
 ) -> None:
     """Show a caller, and what each policy allows it.
 
-    Lists its plan, tenant, zone and anchor.
+    Lists its plan, tenant, zone and anchor, and where each comes from: set by an operator, or stated by a
+    record.
 
     Example: gatelock callers show api_key:acme
     """
     name = require_caller(caller)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
+        from analyzer.store.operations.applied_facts import origins_of
         from analyzer.store.operations.caller_changes import profile_of
 
         profile, limits = profile_of(engine, name)
+        origins = origins_of(engine, name)
         if json:
             shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
-            json_lines([{"caller": name, **profile._asdict(), "limits": shown}])
+            by_fact = {one.fact: origin_values(one) for one in origins}
+            json_lines([{"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}])
             return
         say(f"{name}: {describe(profile)}")
+        for one in origins:
+            say(f"  {one.fact} {one.value}{_unknown(one)}: {describe_origin(one)}")
         rows = [
             (one.policy, "exempt" if one.limit is None else f"{one.limit:,}", f"{one.stated:,}")
             for one in limits
@@ -199,11 +206,43 @@ def describe(profile: Profile) -> str:
     return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())
 
 
+def describe_origin(origin: FactOrigin) -> str:
+    """Returns where a fact comes from: "set by command", "access-log[3], offset 57, 2026-11-20T21:14:04Z"."""
+    record = origin_values(origin)
+    if origin.record is None:
+        return "set by command"
+    return "{topic}[{partition}], offset {offset}, {since}".format_map(record)
+
+
+def origin_values(origin: FactOrigin) -> dict[str, object]:
+    """Returns where a fact comes from, as JSON has it."""
+    from analyzer.store.database.clock import instant
+    from gatekeeper.feed.feed_json import time_text
+
+    record = origin.record
+    if record is None:
+        return {"from": "command"}
+    return {
+        "from": "record",
+        "topic": origin.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "since": time_text(instant(record.since_ms)),
+    }
+
+
+def _unknown(origin: FactOrigin) -> str:
+    from analyzer.core.judging.windows import is_zone
+
+    is_unknown = origin.fact == "zone" and not is_zone(origin.value)
+    return " (unknown here, so it has no effect)" if is_unknown else ""
+
+
 def checked(profile: Profile, where: str) -> Profile:
     """Returns the profile. Exits with 2 if a value cannot be what it stands for."""
     from analyzer.config.values import NAME
-    from analyzer.core.judging.caller_limits import is_anchor
     from analyzer.core.judging.windows import is_zone
+    from analyzer.core.records.value_rules import is_anchor
     from analyzer.logs import printable
 
     if profile.plan and not NAME.fullmatch(profile.plan):

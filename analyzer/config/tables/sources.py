@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +20,14 @@ from analyzer.config.values import (
     one_of,
 )
 from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.mapping import COUNT_ALL, NO_WEIGHT, CountCondition, SourceMapping
+from analyzer.core.records.mapping import (
+    COUNT_ALL,
+    FACTS,
+    NO_FACTS,
+    NO_WEIGHT,
+    CountCondition,
+    SourceMapping,
+)
 from analyzer.core.records.mapping import Field as MappedField
 from gatekeeper.identity import NameDigest
 
@@ -28,6 +36,8 @@ if TYPE_CHECKING:
 else:
     FormatName = Literal[tuple(FORMATS)]
 StartPosition = Literal["earliest", "latest"]
+FactName = Literal["plan", "tenant", "zone", "anchor"]
+FactNames = tuple[Annotated[FactName, one_of(FactName)], ...]
 
 
 class SourceTable(ConfigTable):
@@ -44,6 +54,8 @@ class SourceTable(ConfigTable):
     count_if: dict[str, NegatableCondition] = Field(default_factory=dict)
     authenticated: bool = False
     start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
+    # The fields that state facts about callers; None: those among FACTS that are mapped.
+    facts: FactNames | None = None
     weight: Text | None = None  # the field with the number of requests that a record stands for
     host: Text | None = None  # of the file, where several machines share a database
     groupings: tuple[GroupingName, ...] = ()
@@ -76,6 +88,12 @@ class SourceTable(ConfigTable):
         return self.caller or tuple(name for name in FORMATS[self.format].caller if name in self.fields.names)
 
     @property
+    def stated(self) -> tuple[str, ...]:
+        """The facts about callers that its records state."""
+        is_wanted = [self.facts is None or name in self.facts for name in FACTS]
+        return tuple(name for name in compress(FACTS, is_wanted) if name in self.fields.plain)
+
+    @property
     def weights(self) -> frozenset[str]:
         """The field of the weight, if it has one: a number, also where it is not declared so."""
         return frozenset() if self.weight is None else frozenset({self.weight})
@@ -103,4 +121,5 @@ class SourceTable(ConfigTable):
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
             weight=NO_WEIGHT if self.weight is None else self.weight,
+            facts=self.stated or NO_FACTS,
         )

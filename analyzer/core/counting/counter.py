@@ -33,6 +33,7 @@ from gatekeeper.identity import NameDigest
 
 ROWS_MAX = 200_000  # values in memory; one flush of them takes a second or two
 REJECTED_MAX = 10_000
+FACTS_KNOWN_MAX = 200_000  # facts about callers in memory, some 35 MB; then all are forgotten
 # Records of small batches are read together, because every column has a fixed cost.
 READ_TOGETHER = 2_000
 
@@ -133,6 +134,10 @@ class PythonCounter:
         ]
         self._partitions = {}
         outcomes = outcome_tables_of(self._layout, [(one.aggregate, one.outcomes) for one in progressed])
+        facts = [one.memory.facts.drain(one.part) for one in progressed]
+        if sum(memory.facts.known for memory in self._memories.values()) > FACTS_KNOWN_MAX:
+            for memory in self._memories.values():
+                memory.facts.forget()
         tables = tables_of(self._layout, [partition.aggregate for partition in progressed])
         return DrainedCounts(
             [partition.drain() for partition in progressed],
@@ -141,6 +146,7 @@ class PythonCounter:
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
             tables.slots + outcomes,
             distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
+            [stated for stated in facts if stated is not None],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:

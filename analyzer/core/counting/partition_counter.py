@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import NamedTuple
@@ -12,10 +12,12 @@ from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.distinct_values import DistinctValues
 from analyzer.core.counting.outcomes import Outcomes
 from analyzer.core.counting.reject_runs import RejectRun
+from analyzer.core.counting.stated_facts import FactLog
 from analyzer.core.counting.verdict_counts import VerdictCounts, minutes_s
 from analyzer.core.kafka_format.record_decoder import chunked
 from analyzer.core.model import (
     CounterState,
+    Moment,
     Partition,
     PartitionProgress,
     RecordColumns,
@@ -32,6 +34,7 @@ class PartitionMemory:
     def __init__(self, mapping: SourceMapping, state: CounterState) -> None:
         self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, state)
+        self.facts = FactLog(mapping.fact_names)
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -144,10 +147,29 @@ class PartitionCounter:
             cells = self.aggregate.add(requests, span_ms)
             self.distinct.add(requests)
             self.outcomes.add(cells, requests)
+            if column is not None and requests.facts:
+                self._note_facts(requests, column, chunk)
             if True in requests.denied:
                 self._note_verdicts(requests, callers, chunk)
             self.seen += len(requests.times_ms)
             self.renamed += requests.renamed.count(True)
+
+    def _note_facts(self, requests: RequestColumns, column: int, chunk: ReadChunk) -> None:
+        """Notes what records state about their callers; `column` is the index of the caller's column."""
+        counted: list[int] = []
+
+        def moment(index: int) -> Moment:
+            # If the chunk was cut before a run, only its first requests remain.
+            if chunk.reasons and not counted:
+                counted.extend(at for at in range(len(chunk.records.offsets)) if at not in chunk.reasons)
+            place = counted[index] if chunk.reasons else index
+            kafka_ms = chunk.records.kafka_ms[place]
+            has_time = kafka_ms is not None and kafka_ms >= 0
+            return Moment(
+                kafka_ms or 0 if has_time else requests.times_ms[index], chunk.records.offsets[place]
+            )
+
+        self.memory.facts.add(requests.dimensions[column], requests.facts, requests.renamed, moment)
 
     def _note_verdicts(
         self, requests: RequestColumns, callers: Sequence[str] | None, chunk: ReadChunk
@@ -205,7 +227,10 @@ class PartitionCounter:
 
     @property
     def values_in_memory(self) -> int:
-        return len(self.aggregate) + len(self.verdicts) + len(self.distinct) + len(self.outcomes)
+        kept: tuple[Sized, ...] = (
+            self.aggregate, self.verdicts, self.distinct, self.outcomes, self.memory.facts
+        )  # fmt: skip
+        return sum(map(len, kept))
 
     @property
     def counted(self) -> int:

@@ -77,14 +77,6 @@ CLOCK = (1 << CLOCK_BITS) - 1
 SHARED_MAX = 1 << 16  # numbers of which equal ones are one object
 
 
-def is_anchor(text: str) -> bool:
-    """Whether a text is a day, as an anchor is stated: 2026-01-31."""
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
-
-
 class NumberedNames:
     """Numbers that stand for names, from 0 for the empty one, which also stands for those beyond `most`."""
 

@@ -25,6 +25,7 @@ from analyzer.core.records.value_rules import (
     caller_rule,
     condition_rule,
     distinct_rule,
+    fact_rule,
     network_rule,
     text_rule,
     time_rule,
@@ -332,6 +333,23 @@ class TextColumn:
     def read(self, columns: Columns) -> Answers:
         if self._column is None or self._rule is None:
             return [""] * len(columns[0])
+        return self._rule.read(columns[self._column])
+
+
+class FactColumn:
+    """A fact about the caller; "" where a record states none, UNUSABLE where its value cannot be one."""
+
+    def __init__(
+        self, mapping: SourceMapping, name: str, index: ColumnIndex, digests: Digests = NO_DIGESTS
+    ) -> None:
+        """Raises ValueError where the mapping has no such text field; SecretMissing."""
+        field = mapping.fields.get(name)
+        if field is None:
+            raise ValueError(f"facts: the field {name} is not mapped")
+        self._column = index.of(field.path)
+        self._rule = fact_rule(name, field, mapping.name_bytes_max, digests)
+
+    def read(self, columns: Columns) -> Answers:
         return self._rule.read(columns[self._column])
 
 

@@ -64,8 +64,10 @@ CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in fo
 Field = TextField | AddressField | ResourceField | NumberField
 UNLIMITED = 1 << 62
 DURATION = "duration"  # name of the field with the time that a request took
+FACTS = ("plan", "tenant", "zone", "anchor")  # names of the fields that state facts about callers
 NO_WEIGHT = msgspec.UNSET
 COUNT_ALL = msgspec.UNSET
+NO_FACTS = msgspec.UNSET
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
@@ -100,6 +102,13 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A record counts under its caller's name if all of these hold. Absent where every record does, as the
     # weight is.
     count_if: tuple[CountCondition, ...] | msgspec.UnsetType = COUNT_ALL
+    # The text fields, among FACTS, that state facts about callers. Absent where none does.
+    facts: tuple[str, ...] | msgspec.UnsetType = NO_FACTS
+
+    @property
+    def fact_names(self) -> tuple[str, ...]:
+        """The names of the facts that its records state."""
+        return () if isinstance(self.facts, msgspec.UnsetType) else self.facts
 
     @property
     def has_weight(self) -> bool:

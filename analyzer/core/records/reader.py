@@ -22,6 +22,7 @@ from analyzer.core.records.columns import (
     CountIfColumn,
     Dimension,
     DistinctColumn,
+    FactColumn,
     NumberColumn,
     TextColumn,
     TimeColumn,
@@ -61,6 +62,8 @@ class RequestColumns(NamedTuple):
     # Digests of texts, NO_VALUE where a record lacks the field; empty for a field that the source lacks.
     distinct: list[list[int | str]]
     weights: list[int]  # requests that each record stands for; empty: one
+    # What records state as facts about their callers, by the mapping's names; see `FactColumn`.
+    facts: Sequence[list[Any]] = ()
 
     def only(self, wanted: Sequence[bool]) -> RequestColumns:
         """The requests for which `wanted` is true."""
@@ -77,6 +80,7 @@ class RequestColumns(NamedTuple):
             kept(self.renamed),
             [kept(column) for column in self.distinct],
             kept(self.weights),
+            [kept(column) for column in self.facts],
         )
 
 
@@ -84,7 +88,7 @@ class RecordReader:
     """Reads the records of one source as its mapping says."""
 
     def __init__(self, mapping: SourceMapping, projection: Projection, digests: Digests = NO_DIGESTS) -> None:
-        """Raises ValueError for a mapping without any caller field, or whose weight is not a number.
+        """Raises ValueError for a mapping without any caller field, or with wrong ones of weight and facts.
 
         Also KeyError for an unknown format, and SecretMissing when a field is counted by a digest that is not
         among `digests`.
@@ -108,6 +112,7 @@ class RecordReader:
             if dimension != CALLER
         }
         self._distinct = [DistinctColumn(mapping, name, index, digests) for name in projection.distinct]
+        self._facts = [FactColumn(mapping, name, index, digests) for name in mapping.fact_names]
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
     def read(
@@ -135,8 +140,9 @@ class RecordReader:
         reject_untimely(reasons, self._mapping, times_ms, records.kafka_ms, read_ms)
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
+        facts = [fact.read(columns) for fact in self._facts] if self._caller else []
         requests = RequestColumns(
-            times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights
+            times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights, facts
         )
         if not reasons:
             return requests, reasons

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from hashlib import blake2b, sha256
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -17,9 +19,12 @@ Digests = Mapping[str, NameDigest]  # by fingerprint
 NO_DIGESTS: Digests = {}
 ValueRule = Callable[[Any], Any]
 
-# Answer of a caller's rule for text that cannot be a name. False, as "" for a missing name, so that `all`
-# finds the columns in which each record has a name.
+# Answer of a caller's rule, or a fact's, for text that cannot be one. False, as "" for a missing name, so
+# that `all` finds the columns in which each record has a name.
 UNUSABLE = False
+
+# A time zone's name by its form; which zones there are, the machine that judges knows.
+ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,2}")
 
 NO_VALUE = ""  # in place of the digest of a value that a record does not have
 VALUE_BYTES = 8  # of the digest of a value
@@ -145,6 +150,41 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
         return plain if digest is None else digest.of(plain)
 
     return MemoizedRule(text)
+
+
+def fact_rule(name: str, field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule:
+    """Returns the rule of the fact `name` about a caller.
+
+    "" where the field is missing; UNUSABLE for what cannot be a name, a time zone's name or a day. Raises
+    ValueError for a field that is not text; SecretMissing.
+
+    >>> rule = fact_rule("anchor", TextField(("since",)), 256).rule
+    >>> rule("2026-01-31"), rule(None), rule("-"), rule("yesterday")
+    ('2026-01-31', '', '', False)
+    """
+    if not isinstance(field, TextField):
+        raise ValueError(f"{name}: a {type(field).__name__} states no fact")  # noqa: TRY004 - a wrong mapping
+    digest = digest_of(field, digests)
+
+    def fact(raw: RawValue) -> str | bool:
+        plain = text_of(raw)
+        if plain is None or plain in MISSING:
+            return UNUSABLE if plain is None else ""
+        if not is_name(plain, bytes_max):
+            return UNUSABLE
+        if (name == "anchor" and not is_anchor(plain)) or (name == "zone" and not ZONE.fullmatch(plain)):
+            return UNUSABLE
+        return plain if digest is None else digest.of(plain)
+
+    return MemoizedRule(fact)
+
+
+def is_anchor(text: str) -> bool:
+    """Whether a text is a day, as an anchor is stated: 2026-01-31."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:

@@ -46,14 +46,20 @@ def text(name: str) -> Column[str]:
     return Column(name, Text, nullable=False, default="")
 
 
+def added_text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, default="", server_default="")
+
+
+def partition_key() -> list[Column[Any]]:
+    return [key("cluster"), key("topic_id"), key("partition", BigInteger)]
+
+
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
 # seen = counted + duplicate + dead + late
 offsets = Table(
     "offsets",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     text("source"),
     text("topic"),
     Column("next", BigInteger, nullable=False),
@@ -83,9 +89,7 @@ offsets = Table(
 named_callers = Table(
     "named_callers",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     key("hour", BigInteger),
     key("how"),  # "old", "new" or "drawn"
     key("next", BigInteger),  # the partition's offset after that flush
@@ -101,7 +105,7 @@ catalog = Table(
     key("name"),  # of a sum: grouping, meter and period, "caller requests day Europe/Berlin"
     Column("number", BigInteger, nullable=False),
     text("join"),  # of a meter
-    Column("meaning", Text, nullable=False, default="", server_default=""),  # of a meter: its digest
+    added_text("meaning"),  # of a meter: its digest
 )
 
 # Pages of `buckets` and `totals` keep free space: an update that finds some on its page touches no index
@@ -139,9 +143,7 @@ buckets = Table(
 day_counts = Table(
     "day_counts",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     key("day_s", BigInteger),
     Column("requests", BigInteger, nullable=False),
 )
@@ -274,9 +276,7 @@ notices = Table(
 rejects = Table(
     "rejects",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     key("offset", BigInteger),
     text("source"),
     text("topic"),
@@ -298,9 +298,9 @@ plans = Table(
     number("active"),
     Column("at_ms", BigInteger, nullable=False),
     # JSON: what is left to do until totals and locks agree with the plan; see judgement/activation.py.
-    Column("pending", Text, nullable=False, default="", server_default=""),
+    added_text("pending"),
     # Random: after a restore, another plan may have the number.
-    Column("mark", Text, nullable=False, default="", server_default=""),
+    added_text("mark"),
 )
 
 # Analyzers by the name in their configuration, for the decision which configuration is put in force; see
@@ -323,15 +323,13 @@ analyzers = Table(
 stretches = Table(
     "stretches",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     key("start", BigInteger),  # offset
     Column("plan", BigInteger, nullable=False),  # version
     text("mark"),
 )
 
-# Facts about callers that an operator or a file has stated.
+# Facts about callers: as an operator or a file has stated them, which come first, and as records state them.
 callers = Table(
     "callers",
     metadata,
@@ -339,10 +337,25 @@ callers = Table(
     text("plan"),
     text("tenant"),
     Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
-    Column("zone", Text, nullable=False, default="", server_default=""),
-    Column("anchor", Text, nullable=False, default="", server_default=""),  # a date: 2026-01-31
+    *map(added_text, ("zone", "anchor", "record_plan", "record_tenant", "record_zone", "record_anchor")),
     Index(None, "version"),
 )
+
+# What the records of each partition state about callers: a row for each caller and fact.
+record_facts = Table(
+    "record_facts",
+    metadata,
+    key("caller"),
+    key("fact"),  # the name of a column of `callers`
+    *partition_key(),
+    text("value"),
+    Column("since_ms", BigInteger, nullable=False),  # Kafka time of the record that changed the value
+    Column("offset", BigInteger, nullable=False),  # of this record
+    sqlite_with_rowid=False,
+)
+
+# Callers whose `record_facts` have changed, and may not be in `callers` yet.
+waiting_facts = Table("waiting_facts", metadata, key("caller"), number("at_ms"), Index(None, "at_ms"))
 
 # Exceptions from policies. Rows stay for some time when they have ended: they explain locks.
 overrides = Table(
@@ -432,9 +445,7 @@ Index(
 disbelieved = Table(
     "disbelieved",
     metadata,
-    key("cluster"),
-    key("topic_id"),
-    key("partition", BigInteger),
+    *partition_key(),
     key("logged_s", BigInteger),  # the minute of the records' Kafka time
     key("bucket_s", BigInteger),  # the minute of the requests
     key("caller"),

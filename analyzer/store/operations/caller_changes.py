@@ -26,6 +26,7 @@ from analyzer.store.operations.changed_limits import CALLERS_MAX, change, refill
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.judgement.directory import (
     ENDED,
+    HELD,
     IN_FORCE,
     LASTING,
     OF_COMMAND,
@@ -272,16 +273,16 @@ def known_callers(
     engine: sa.Engine, plan: str | None = None, tenant: str | None = None
 ) -> Iterator[KnownCaller]:
     """Yields the callers with facts, by name, in constant memory. Raises StoreAway."""
-    statement = sa.select(callers).order_by(callers.c.caller)
-    for column, wanted in ((callers.c.plan, plan), (callers.c.tenant, tenant)):
+    statement = sa.select(*PROFILE).order_by(callers.c.caller)
+    for name, wanted in (("plan", plan), ("tenant", tenant)):
         if wanted is not None:
-            statement = statement.where(column == wanted)
+            statement = statement.where(HELD[name].element == wanted)
     with (
         slow_reading(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for row in rows:
-            found = KnownCaller(row.caller, Profile(row.plan, row.tenant, row.zone, row.anchor))
+            found = KnownCaller(row.caller, Profile(*row[1:]))
             if found.profile != NO_PROFILE:
                 yield found
 

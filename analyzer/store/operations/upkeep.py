@@ -29,6 +29,7 @@ from analyzer.store.database.schema import holds as holds_table
 from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import (
+    applied_facts,
     caller_changes,
     changed_limits,
     roll_up,
@@ -119,6 +120,10 @@ class SqlUpkeep:
     def change_overrides(self) -> JudgedRows:
         """Begins and ends overrides, up to a bound, and judges their series."""
         return caller_changes.change_due(self._engine, self._random_mark)
+
+    def apply_facts(self) -> JudgedRows:
+        """Applies facts that records state, up to a bound, and judges their callers."""
+        return applied_facts.apply_waiting(self._engine, self._random_mark)
 
     def refill_totals(self) -> JudgedRows:
         """Completes and judges totals of callers whose windows have changed, up to a bound."""

@@ -2,8 +2,8 @@
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
 for each other in a circle: offsets, plan, decisions about verdicts, totals of callers and their slots,
-buckets, rejected records, totals and slots that many partitions share, what waits, notices, locks, the feed's
-version.
+buckets, rejected records, facts about callers, totals and slots that many partitions share, what waits,
+notices, locks, the feed's version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans
+from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, record_facts
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.judgement import slots, totals
@@ -184,6 +184,9 @@ class SqlFlush:
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         self._add_rejected(counted.rejected, now)
         remove_rejected()
+        if counted.facts and self._directories is not None:
+            # The records of a retry are older than what their partition has stated since.
+            record_facts.store(self._db, counted, self._directories, now)
         # All analyzers add to these few rows: they are locked from here to the commit only.
         due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)

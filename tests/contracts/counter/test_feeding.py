@@ -148,7 +148,7 @@ def test_a_second_drain_has_only_what_was_fed_since_the_first(a_counter: NewCoun
     counter = a_counter()
     counter.feed(some_records(0, a_record(), b"?"))
     counter.drain()
-    assert counter.drain() == ([], [], [], [], [], [])
+    assert counter.drain() == ([], [], [], [], [], [], [])
     counter.feed(some_records(2, a_record()))
     again = counter.drain()
     assert [(row.value, row.denied) for row in again.rows] == [(1, 0)]

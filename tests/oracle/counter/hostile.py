@@ -12,6 +12,7 @@ from msgspec import UNSET
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, DistinctLayout, Partition, Record, Records, RecordSet, SlotLayout
 from analyzer.core.records.mapping import (
+    FACTS,
     AddressField,
     Condition,
     CountCondition,
@@ -89,7 +90,23 @@ LITERALS = [
     '"\\u0000"',
 ]  # fmt: skip
 
-KEYS = ["policy", "key", "user", "ip", "ts", "n", "cost", "took", "path", "status", "org", "in", "x"]
+KEYS = [
+    "policy",
+    "key",
+    "user",
+    "ip",
+    "ts",
+    "n",
+    "cost",
+    "took",
+    "path",
+    "status",
+    "org",
+    "in",
+    "x",
+    "since",
+    "tz",
+]
 SNIPPETS = [
     b"\\ud800", b"\\u0000", b"\x00", b"\x1f", b"\x7f", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xc3",
     b"\xa9",
@@ -134,6 +151,12 @@ USUAL = {
     ),
     "policy": st.sampled_from(['"daily"', '""', "7", r'"denied;policy=\"hourly\""', '"a\\u0000b"', "null"]),
     "org": quoted(["o1", "o2", ""]),
+    "since": st.sampled_from(
+        ['"2026-01-31"', '"2024-02-29"', '"2026-02-30"', '"20260131"', '"31.1."', "20260131"]
+    ),
+    "tz": st.sampled_from(
+        ['"Europe/Berlin"', '"UTC"', '"Etc/GMT+3"', '"a b"', '"a/"', '"' + "x" * 33 + '"', "null"]
+    ),
     "in": st.sampled_from(['{"id":"deep","n":3}', '{"id":7}', "null", "{}", '"flat"', "[]"]),
     "x": ANYTHING,
 }
@@ -253,6 +276,7 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
         fields["policy"] = TextField(("policy",))
     if draw(st.integers(0, 9)) == 0:
         fields["tenant"] = TextField(('or"g',))  # a key that msgspec does not accept
+    fields |= {"plan": TextField(("status",)), "zone": TextField(("tz",)), "anchor": TextField(("since",))}
     callers = [
         ("api_key",),
         ("api_key", "user", "address"),
@@ -267,6 +291,7 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
         deny_if=draw(st.sampled_from(CONDITIONS)),
         weight=draw(st.sampled_from([UNSET, UNSET, "n"])),
         count_if=draw(st.sampled_from(COUNT_IF)),
+        facts=draw(st.sampled_from([UNSET, ("plan",), ("tenant", "zone"), FACTS])),
         value_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 120])),
         batch_bytes_max=draw(st.sampled_from([1 << 20, 1 << 20, 3000])),
         sample_bytes=draw(st.sampled_from([256, 16, 0])),

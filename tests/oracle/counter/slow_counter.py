@@ -7,6 +7,7 @@ comes from a walk over all of its records since the partition began or was resum
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +21,9 @@ from analyzer.core.model import (
     DistinctLayout,
     DistinctTable,
     DrainedCounts,
+    FactRun,
     FeedResult,
+    Moment,
     NamedCallers,
     Partition,
     PartitionProgress,
@@ -29,6 +32,7 @@ from analyzer.core.model import (
     Rejected,
     Series,
     SlotLayout,
+    StatedFacts,
     Verdict,
 )
 from analyzer.core.records import mapping as mappings
@@ -313,6 +317,7 @@ class SlowCounter:
     def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
         verdicts: list[Verdict] = []
+        facts: list[StatedFacts] = []
         for at, part in sorted(self.parts.items()):
             new = part.records[part.drained :]
             if part.next == part.start and not new:
@@ -320,6 +325,7 @@ class SlowCounter:
             counted = [request for request in self.named(at)[part.drained :] if request is not None]
             requests += counted
             verdicts += self.verdicts(at, new)
+            facts += self.facts(at)
             unread = [read.found for read in new if isinstance(read.found, Rejected)]
             rejected += unread
             late = sum(found.reason == "past" for found in unread)
@@ -335,7 +341,31 @@ class SlowCounter:
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
         tables = tables_of(self.rows(requests))
         slots = [table for wanted in self.slots for table in tables_of(self.slot_rows(requests, wanted))]
-        return DrainedCounts(progress, tables, rejected, verdicts, slots, self.distinct_tables(requests))
+        distinct = self.distinct_tables(requests)
+        return DrainedCounts(progress, tables, rejected, verdicts, slots, distinct, facts)
+
+    def facts(self, at: Partition) -> list[StatedFacts]:
+        """Returns what the records since the last drain have changed."""
+        part, names = self.parts[at], self.mapped[at.source].fact_names
+        last: dict[tuple[str, str], str] = {}
+        runs: dict[str, list[FactRun | None]] = {}
+        unusable: Counter[str] = Counter()
+        for number, (record, request) in enumerate(zip(part.records, self.named(at), strict=True)):
+            if request is None or not request.facts:
+                continue
+            has_time = record.kafka_ms is not None and record.kafka_ms >= 0
+            since = Moment(record.kafka_ms or 0 if has_time else request.ms, record.offset)
+            caller = request.texts["caller"]
+            for index, name in enumerate(names):
+                value, before = request.facts[name], last.get((caller, name))
+                is_new = number >= part.drained
+                unusable[name] += is_new and value is None
+                if value and value != before and not request.renamed and caller != "overflow:":
+                    last[caller, name] = value
+                    if is_new:
+                        run = FactRun(value, since, is_first=before is None)
+                        runs.setdefault(caller, [None] * len(names))[index] = run
+        return [StatedFacts(at, names, runs, +unusable)] if runs or +unusable else []
 
     def distinct_tables(self, requests: Sequence[Request]) -> list[DistinctTable]:
         tables = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import string
+import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
@@ -27,6 +29,7 @@ from tests.oracle.counter.slow_values import (
     time_ms,
 )
 
+ZONE_CHARACTERS = {*string.ascii_letters, *string.digits, *"_+-"}
 CALENDAR_MS = range(253_339_228_800_000)
 LookUp = Callable[[tuple[str, ...]], Any]  # the value at a path, or MISSING
 
@@ -44,6 +47,7 @@ class Request(NamedTuple):
     asked: str  # the caller's name, also if it is counted in the overflow
     values: Mapping[str, int]  # by field whose distinct values are counted
     weight: int  # requests that the record stands for
+    facts: Mapping[str, str | None]  # about its caller: "" is not stated, None unusable
 
 
 def all_hold(
@@ -297,6 +301,29 @@ def read_record(
     check_time(ms, known_ms, mapping)
     present = {name: number for name, number in numbers.items() if number is not None}
     policy = policy_of(look_up, mapping) if denied else ""
+    facts = {name: fact_of(name, look_up, mapping) for name in mapping.fact_names if caller}
     return Request(
-        {"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller, values, weight
-    )
+        {"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller, values, weight,
+        facts,
+    )  # fmt: skip
+
+
+def fact_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> str | None:
+    """Returns what the record states; "" for nothing, None for what cannot be the fact."""
+    field = mapping.fields[name]
+    text = text_of(look_up(field.path))
+    if text in {"", "-"}:
+        return ""
+    if text is None or not is_name(text, mapping.name_bytes_max):
+        return None
+    if name == "anchor":
+        try:
+            time.strptime(text, "%Y-%m-%d")
+        except ValueError:
+            return None
+        return text if len(text) == 10 and text[:4] != "0000" else None
+    if name == "zone":
+        parts = text.split("/")
+        plain = all(0 < len(part) <= 32 and set(part) <= ZONE_CHARACTERS for part in parts)
+        return text if plain and len(parts) <= 3 else None
+    return digested(text, field)

@@ -7,7 +7,7 @@ transaction that found a newer one; a judgement of a few series reads the rows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ LASTING = (PLANNED, IN_FORCE)
 OF_PLAN, OF_COMMAND = "plan", "command"  # origins
 WIDE = 1 << 32  # times the wide changes, plus the version of the plan: what totals are marked with
 ROWS_AT_ONCE = 10_000
+CALLERS_MAX = 2_000_000  # with facts; then records state none about further callers. 112 bytes of memory each
 
 NEWEST = (
     sa.select(directory_versions.c.version, directory_versions.c.mark, directory_versions.c.wide)
@@ -33,7 +34,12 @@ NEWEST = (
     .limit(1)
     .subquery("newest")
 )
-PROFILE = tuple(callers.c[name] for name in ("caller", *Profile._fields))
+# What an operator has stated comes before what records state.
+HELD = {
+    name: sa.func.coalesce(sa.func.nullif(callers.c[name], ""), callers.c[f"record_{name}"]).label(name)
+    for name in Profile._fields
+}
+PROFILE = (callers.c.caller, *HELD.values())
 OVERRIDE = (
     overrides.c.id, overrides.c.subject_kind, overrides.c.subject,
     overrides.c.kind, overrides.c.policy, overrides.c.amount, overrides.c.state, overrides.c.from_ms,
@@ -153,6 +159,16 @@ class DirectoryCache:
         self._version = NO_DIRECTORY
         self._directory = Directory()
         self._limits: tuple[Plan, Limits] | None = None
+
+    @property
+    def callers(self) -> Container[str]:
+        """The callers with facts, as of the last call of `limits`."""
+        return self._directory.numbers
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records may state facts about further callers."""
+        return len(self._directory.numbers) < CALLERS_MAX
 
     def limits(self, db: sa.Connection, plan: Plan, version: DirectoryVersion) -> Limits:
         """Returns the limits by `plan` and the directory, whose `version` the transaction has locked."""
