@@ -90,8 +90,8 @@ class DecompressedFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence != io.SEEK_SET:
+    def seek(self, offset: int, from_: int = io.SEEK_SET, /) -> int:
+        if from_ != io.SEEK_SET:
             raise io.UnsupportedOperation("only offsets from the beginning")
         if offset < self._at:
             self._stream.seek(0)

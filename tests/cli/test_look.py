@@ -1,4 +1,4 @@
-"""`gatelock look`: what a first reader of a log sees, and what becomes of logs that are none."""
+"""`gatelock look`: what a first reader of a log sees, and the problems that other files have."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_caller_that_stands_out_is_found_and_locked(gatelock: Gatelock, access
 
 
 def test_a_limit_locks_the_addresses_that_reach_it_in_some_minute(gatelock: Gatelock) -> None:
-    """Those that docs/policies.md names, which a recount by whole minutes finds."""
+    """Those that docs/policies.md names, found by a recount in whole minutes."""
     (found,) = [looked(gatelock, str(LOG), "--limit", "40", "--by", "address")["rehearsal"]]
     page = (ROOT / "docs" / "policies.md").read_text()
     named = page.partition("it finds six:")[2].partition("A surge with")[0].split()[1::2]
@@ -129,7 +129,7 @@ def test_standard_input_is_read(process: Gatelock, access_log: Path) -> None:
     assert json.loads(result.stdout)["files"][0]["file"] == "standard input"
 
 
-def test_each_grouping_counts_by_what_it_says(gatelock: Gatelock, tmp_path: Path) -> None:
+def test_each_grouping_counts_by_its_key(gatelock: Gatelock, tmp_path: Path) -> None:
     line = {"ts": 1_763_596_800, "ip": "203.0.113.7", "org": "shop", "path": "/v1/items/3", "api_key": "acme"}
     (tmp_path / "requests.log").write_text(f"{json.dumps(line)}\n" * 3)
     keys = {

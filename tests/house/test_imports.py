@@ -91,7 +91,7 @@ LAWS = {
         ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
     ),
     "a look at a log needs no database, no Kafka and no configuration": Law(
-        ("analyzer.look",),
+        ("analyzer.preview",),
         (*EDGES, *LOOP, *COMMAND_LINE),
         ("analyzer.files.line_reader", "analyzer.files.compressed_files"),
     ),

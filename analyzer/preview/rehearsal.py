@@ -31,7 +31,7 @@ from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.rolling import Slot
 from analyzer.core.judging.totals import AddressSums, Standing, TotalKey, is_judged
 from analyzer.core.judging.windows import ALWAYS
-from analyzer.look.traffic_profile import COUNT_BITS, COUNT_MAX, Cells, SeriesTraffic, joined_cells
+from analyzer.preview.traffic_profile import COUNT_BITS, COUNT_MAX, Cells, SeriesTraffic, joined_cells
 from gatekeeper.model import LockKey, Set
 
 

@@ -12,8 +12,8 @@ from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.model import RecordColumns
 from analyzer.core.records.reader import Projection, RecordReader
-from analyzer.look.log_detection import DetectedLog, detect
-from analyzer.look.route_suggestions import suggest_routes
+from analyzer.preview.log_detection import DetectedLog, detect
+from analyzer.preview.route_suggestions import suggest_routes
 from tests.house.reading import ROOT
 
 REQUEST = '"GET /v1/items/7?q=1 HTTP/1.1" 200 5'
@@ -127,7 +127,7 @@ def test_a_json_log_that_is_not_of_requests_names_what_is_missing(line: dict[str
 @pytest.mark.parametrize(
     "lines", [["hello", "world"], ["\x00\x01"], ["[1, 2]"], ["<34>Oct 11 22:14 su: failed"]]
 )
-def test_other_lines_are_no_format(lines: list[str]) -> None:
+def test_other_lines_have_no_known_format(lines: list[str]) -> None:
     assert detect([line.encode() for line in lines]) is None
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.windows import Rolling
 from analyzer.core.model import CountTable
-from analyzer.look.look_report import peak_ranges
-from analyzer.look.rehearsal import rehearse
-from analyzer.look.traffic_profile import COUNTED, TrafficProfile
+from analyzer.preview.preview_report import peak_ranges
+from analyzer.preview.rehearsal import rehearse
+from analyzer.preview.traffic_profile import COUNTED, TrafficProfile
 
 MINUTE = Rolling(60)
 Request = tuple[int, str, int, int]  # second, caller, status, bytes

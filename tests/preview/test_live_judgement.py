@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.tables.sources import SourceTable
+from analyzer.config.single_tables import mapping_of
 from analyzer.core.judging.policies import Surge
-from analyzer.look.log_detection import Table
-from analyzer.look.log_scan import LogScan, ScannedFile
-from analyzer.look.rehearsal import RehearsedLock, rehearse
+from analyzer.preview.log_scan import LogScan, ScannedFile
+from analyzer.preview.rehearsal import RehearsedLock, rehearse
 from analyzer.store.database.schema import locks
 from tests.scenarios.conftest import OpenWorld, open_world
 from tests.support.whole_loop import World
@@ -75,10 +74,7 @@ def play(world: World, seed: int, seconds: int, step_s: int) -> tuple[list[bytes
 
 
 def looked(lines: list[bytes], policy: Surge) -> list[RehearsedLock]:
-    def mapping(source: Table) -> object:
-        return SourceTable.model_validate({"file": "x", **source}).mapping(frozenset({"bytes"}), None)
-
-    scan = LogScan(policy.per, policy.window, floor=1, now_ms=10**14, mapping_of=mapping)
+    scan = LogScan(policy.per, policy.window, floor=1, now_ms=10**14, mapping_of=mapping_of)
     for _ in scan.read(ScannedFile("log"), io.BytesIO(b"\n".join(lines))):
         pass
     return rehearse(policy, scan.profile.series())

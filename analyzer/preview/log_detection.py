@@ -15,7 +15,7 @@ from analyzer.core.records.decimals import scaled
 from analyzer.core.records.format_decoder import text_of_bytes
 from analyzer.core.records.mapping import FieldPath
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
-from analyzer.look.route_suggestions import suggest_routes
+from analyzer.preview.route_suggestions import suggest_routes
 from gatekeeper.identity import MISSING, PREFIX6, address_of
 
 SAMPLE_LINES = 5_000
@@ -24,7 +24,7 @@ DEPTH_MAX = 4  # of objects within a JSON document
 KEYS_SHOWN = 20
 
 # Names of fields in logs, in lower case with underscores, preferred ones first; either a whole path, or its
-# last key. Those of nginx, Caddy, Traefik, Envoy, of our own request log, and usual ones.
+# last key. Those of nginx, Caddy, Traefik, Envoy, our request log, and usual ones.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "time": (
         *("startutc", "start_utc", "ts", "@timestamp", "timestamp", "time_iso8601", "time", "start_time"),

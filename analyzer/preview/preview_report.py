@@ -1,4 +1,4 @@
-"""The result of a look at a log, as values; docs/look.md has the JSON that it becomes."""
+"""The result of a look at a log, as values and as JSON, which docs/look.md describes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.windows import HOUR_S
-from analyzer.look.limit_suggestions import LimitSuggestion
-from analyzer.look.log_scan import ScannedFile
-from analyzer.look.rehearsal import RehearsedLock
-from analyzer.look.traffic_profile import Hour, JoinedSeries, SeriesTraffic, TrafficProfile
+from analyzer.preview.limit_suggestions import LimitSuggestion
+from analyzer.preview.log_scan import ScannedFile
+from analyzer.preview.rehearsal import RehearsedLock
+from analyzer.preview.traffic_profile import Hour, JoinedSeries, SeriesTraffic, TrafficProfile
 
 LISTED_MAX = 100  # locked series that JSON lists
 
@@ -26,7 +26,7 @@ class PeakRange(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """What a policy would have done."""
+    """The locks that a policy would have set."""
 
     policy: Surge
     suggestion: LimitSuggestion | None  # None: the limit was given
@@ -51,7 +51,7 @@ class Rehearsal(NamedTuple):
         return sum(lock.refused for lock in self.locks)
 
 
-class LookReport(NamedTuple):
+class LogReport(NamedTuple):
     """Everything that is shown of a log. Times are whole seconds since 1970 UTC."""
 
     files: Sequence[ScannedFile]
@@ -78,7 +78,7 @@ class LookReport(NamedTuple):
 
     @property
     def unread(self) -> int:
-        """Lines of all files that are no requests."""
+        """Lines of all files that were not read."""
         return sum(file.unread.total() for file in self.files)
 
     def share(self, requests: int) -> float:
@@ -95,11 +95,11 @@ def report_of(
     *,
     top: int,
     is_interrupted: bool = False,
-) -> LookReport:
+) -> LogReport:
     """Returns the report; `series` are all that the profile keeps, `top` how many of them are listed."""
     peaks = Counter(one.peak for one in series) + profile.joined_peaks
     found = frozenset[str]().union(*(file.fields for file in files))
-    return LookReport(
+    return LogReport(
         files=files,
         by=by,
         from_s=profile.from_s,
@@ -145,7 +145,7 @@ PeakRange(first=31, last=100, series=2)]
     return ranges
 
 
-def as_json(report: LookReport) -> dict[str, Any]:
+def as_json(report: LogReport) -> dict[str, Any]:
     """Returns the report as a JSON object; times are whole seconds since 1970 UTC."""
     return {
         "files": [_file_json(file) for file in report.files],
@@ -184,7 +184,7 @@ def _file_json(file: ScannedFile) -> dict[str, Any]:
     }
 
 
-def _series_json(report: LookReport, one: SeriesTraffic) -> dict[str, Any]:
+def _series_json(report: LogReport, one: SeriesTraffic) -> dict[str, Any]:
     return {
         "key": one.key,
         "resource": one.resource,
@@ -197,7 +197,7 @@ def _series_json(report: LookReport, one: SeriesTraffic) -> dict[str, Any]:
     }
 
 
-def _rehearsal_json(report: LookReport, rehearsal: Rehearsal) -> dict[str, Any]:
+def _rehearsal_json(report: LogReport, rehearsal: Rehearsal) -> dict[str, Any]:
     policy, locked = rehearsal.policy, rehearsal.locked
     return {
         "limit": policy.limit,

@@ -20,8 +20,8 @@ from analyzer.core.records.format_decoder import text_of_bytes
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.files.compressed_files import DamagedFile
 from analyzer.files.line_reader import LineReader
-from analyzer.look.log_detection import SAMPLE_LINES, DetectedLog, Table, detect
-from analyzer.look.traffic_profile import COUNTED, METERS, TrafficProfile
+from analyzer.preview.log_detection import SAMPLE_LINES, DetectedLog, Table, detect
+from analyzer.preview.traffic_profile import COUNTED, METERS, TrafficProfile
 
 LINE_BYTES_MAX = 1 << 20
 SAMPLE_CHARS = 160  # of a line that was not read, for display

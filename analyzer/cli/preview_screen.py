@@ -9,8 +9,8 @@ from analyzer.cli.output import format_second, plural
 from analyzer.config.values import format_duration
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.windows import HOUR_S
-from analyzer.look.look_report import LookReport, Rehearsal
-from analyzer.look.traffic_profile import SeriesTraffic
+from analyzer.preview.preview_report import LogReport, Rehearsal
+from analyzer.preview.traffic_profile import SeriesTraffic
 
 WIDTH_MIN, WIDTH_MAX = 60, 120
 BAR_MAX = 40
@@ -20,7 +20,7 @@ NOUNS = {"caller": "caller", "address": "address", "range": "network", "tenant":
 NOUNS |= {"resource": "resource", "everyone": "series"}
 
 
-def lines_of(report: LookReport, width: int, zone: tzinfo = UTC) -> Iterator[str]:
+def lines_of(report: LogReport, width: int, zone: tzinfo = UTC) -> Iterator[str]:
     """Yields the lines, none of them wider than `width` columns but for sentences and single long words."""
     width = max(WIDTH_MIN, min(width, WIDTH_MAX))
     yield from _summary(report)
@@ -38,7 +38,7 @@ def lines_of(report: LookReport, width: int, zone: tzinfo = UTC) -> Iterator[str
         yield from _locked(report.rehearsal, width)
 
 
-def noun_of(report: LookReport, count: int) -> str:
+def noun_of(report: LogReport, count: int) -> str:
     """Returns the number of series with their noun, such as "3 callers"."""
     grouping = grouping_of(report.by)
     noun = NOUNS[grouping.scope]
@@ -48,7 +48,7 @@ def noun_of(report: LookReport, count: int) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun == 'address' else 's'}"
 
 
-def _summary(report: LookReport) -> Iterator[str]:
+def _summary(report: LogReport) -> Iterator[str]:
     for file in report.files:
         if not file.format:
             continue
@@ -64,7 +64,7 @@ def _summary(report: LookReport) -> Iterator[str]:
         yield f"and {plural(report.denied, 'request')} that a gate had denied"
 
 
-def _top(report: LookReport, width: int) -> Iterator[str]:
+def _top(report: LogReport, width: int) -> Iterator[str]:
     window = "peak/min"
     if report.rehearsal is not None and report.rehearsal.policy.window.period_s != 60:
         window = f"peak/{format_duration(report.rehearsal.policy.window.period_s)}"
@@ -83,13 +83,13 @@ def _top(report: LookReport, width: int) -> Iterator[str]:
         yield f"and {report.joined.requests:,} requests of callers with fewer than {report.floor:,}"
 
 
-def _cells(report: LookReport, one: SeriesTraffic) -> list[str]:
+def _cells(report: LogReport, one: SeriesTraffic) -> list[str]:
     cells = [f"{one.requests:,}", f"{report.share(one.requests):.1%}", f"{one.peak:,}"]
     cells += [f"{one.client_errors:,}", f"{one.server_errors:,}"] if report.has_status else []
     return cells + ([size_text(one.bytes)] if report.has_bytes else [])
 
 
-def _peaks(report: LookReport) -> Iterator[str]:
+def _peaks(report: LogReport) -> Iterator[str]:
     per_s = 60 if report.rehearsal is None else report.rehearsal.policy.window.period_s
     noun = noun_of(report, 2).removeprefix("2 ")
     yield f"{noun} by their highest number of requests in {format_duration(per_s)}"
@@ -103,7 +103,7 @@ def _peaks(report: LookReport) -> Iterator[str]:
         yield f"{range_:>{max(map(len, ranges))}}  {count:>{max(map(len, counts))}}  {bar}".rstrip()
 
 
-def _hours(report: LookReport, zone: tzinfo) -> Iterator[str]:
+def _hours(report: LogReport, zone: tzinfo) -> Iterator[str]:
     """Yields the mean of each hour of the day, and the loudest and quietest hours of the log."""
     of_day = [0] * 24
     for number, hour in report.hours.items():
@@ -126,13 +126,13 @@ def _hours(report: LookReport, zone: tzinfo) -> Iterator[str]:
     yield text
 
 
-def _hour_text(report: LookReport, number: int, zone: tzinfo) -> str:
+def _hour_text(report: LogReport, number: int, zone: tzinfo) -> str:
     at = datetime.fromtimestamp(number * HOUR_S, zone).isoformat(timespec="minutes").replace("+00:00", "Z")
     requests = report.hours[number].requests if number in report.hours else 0
     return f"{at} ({requests:,})"
 
 
-def rehearsal_sentence(report: LookReport, rehearsal: Rehearsal) -> str:
+def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
     """Returns what a policy with this limit would have done."""
     policy, locked = rehearsal.policy, rehearsal.locked
     per_s, noun = policy.window.period_s, noun_of(report, 1).removeprefix("1 ")

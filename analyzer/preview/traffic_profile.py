@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -62,7 +63,7 @@ class JoinedSeries(NamedTuple):
     requests: int
 
 
-class Entry:
+class SeriesCounts:
     """Counts of one series, or of one address of a network."""
 
     __slots__ = ("bytes", "cells", "client_errors", "latest", "requests", "server_errors")
@@ -99,7 +100,7 @@ class TrafficProfile:
         self._cells_max = cells_max
         self._series_max = series_max
         self._hours: dict[int, list[int]] = {}
-        self._entries: defaultdict[tuple[str, str], Entry] = defaultdict(Entry)
+        self._entries: defaultdict[tuple[str, str], SeriesCounts] = defaultdict(SeriesCounts)
         self._peaks: dict[tuple[str, str], int] = {}  # of slots that were dropped
         self._cells = 0
         self._newest = -1
@@ -113,38 +114,46 @@ class TrafficProfile:
         """
         if table.denied:
             self.denied += sum(table.denied[0])
-        slot_s, entries, cells = self.rolling.slot_s, self._entries, self._cells
-        rows = zip(table.keys, table.resources, table.buckets_s, *table.admitted, strict=True)
-        for key, resource, start_s, requests, client_errors, server_errors, size in rows:
-            entry = entries[key, resource]
-            entry.requests += requests
-            entry.client_errors += client_errors
-            entry.server_errors += server_errors
-            entry.bytes += size
-            slot = start_s // slot_s
-            if slot == entry.latest:  # a table that follows may continue a slot
-                entry.cells[-1] += min(requests, COUNT_MAX - (entry.cells[-1] & COUNT_MAX))
-            else:
-                entry.latest = slot
-                entry.cells.append(slot << COUNT_BITS | min(requests, COUNT_MAX))
-                cells += 1
-        self._cells = cells
-        self._add_hours(table.buckets_s, *table.admitted[:3])
+        starts_s, begin = table.buckets_s, 0
+        while begin < len(starts_s):
+            end = bisect_right(starts_s, starts_s[begin], begin)
+            self._add_slot(table, begin, end)
+            begin = end
         self._add_totals(table)
-        if len(entries) > self._series_max:
+        if len(self._entries) > self._series_max:
             self._join_small()
         if self._cells > self._cells_max:
             self._drop_idle()
 
-    def _add_hours(self, starts_s: Sequence[int], *columns: Sequence[int]) -> None:
-        for start_s, requests, client_errors, server_errors in zip(starts_s, *columns, strict=True):
-            hour = self._hours.get(start_s // HOUR_S)
-            if hour is None:
-                if len(self._hours) >= HOURS_MAX:
-                    continue
-                hour = self._hours[start_s // HOUR_S] = [0, 0]
-            hour[0] += requests
-            hour[1] += client_errors + server_errors
+    def _add_slot(self, table: CountTable, begin: int, end: int) -> None:
+        """Adds the rows of one slot."""
+        start_s, entries = table.buckets_s[begin], self._entries
+        slot = start_s // self.rolling.slot_s
+        number = slot << COUNT_BITS
+        keys, resources = table.keys[begin:end], table.resources[begin:end]
+        columns = [column[begin:end] for column in table.admitted]
+        rows = zip(keys, resources, *columns, strict=True)
+        for key, resource, requests, client_errors, server_errors, size in rows:
+            entry = entries[key, resource]
+            entry.requests += requests
+            if client_errors:
+                entry.client_errors += client_errors
+            if server_errors:
+                entry.server_errors += server_errors
+            entry.bytes += size
+            if slot == entry.latest:  # a table that follows may continue a slot
+                entry.cells[-1] += min(requests, COUNT_MAX - (entry.cells[-1] & COUNT_MAX))
+            else:
+                entry.latest = slot
+                entry.cells.append(number | (min(COUNT_MAX, requests)))
+                self._cells += 1
+        hour = self._hours.get(start_s // HOUR_S)
+        if hour is None:
+            if len(self._hours) >= HOURS_MAX:
+                return
+            hour = self._hours[start_s // HOUR_S] = [0, 0]
+        hour[0] += sum(columns[0])
+        hour[1] += sum(columns[1]) + sum(columns[2])
 
     def _add_totals(self, table: CountTable) -> None:
         sums = list(map(sum, table.admitted))
@@ -191,11 +200,11 @@ class TrafficProfile:
                 members,
             )
 
-    def _grouped(self) -> Iterable[tuple[tuple[str, str], Sequence[Entry]]]:
+    def _grouped(self) -> Iterable[tuple[tuple[str, str], Sequence[SeriesCounts]]]:
         """Returns the entries of each series. A network has one for each address."""
         if not self._is_of_networks:
             return (((key, resource), (entry,)) for (key, resource), entry in self._entries.items())
-        of: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+        of: defaultdict[tuple[str, str], list[SeriesCounts]] = defaultdict(list)
         for (network, _), entry in self._entries.items():
             of[network, ""].append(entry)
         return of.items()

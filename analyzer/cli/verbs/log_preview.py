@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from analyzer.core.judging.policies import Surge
-    from analyzer.core.records.mapping import SourceMapping
-    from analyzer.look.log_detection import Table
-    from analyzer.look.log_scan import LogScan, ScannedFile
-    from analyzer.look.look_report import LookReport, Rehearsal
-    from analyzer.look.traffic_profile import SeriesTraffic
+    from analyzer.preview.log_scan import LogScan, ScannedFile
+    from analyzer.preview.preview_report import LogReport, Rehearsal
+    from analyzer.preview.traffic_profile import SeriesTraffic
 
 STDIN = "-"
 COMPRESSED = re.compile(r"([.-]\d[\d.T:_-]*)?\.(gz|zst)$|[.-]\d[\d.T:_-]*$")  # a rotated or compressed log
@@ -74,11 +72,11 @@ def look(
         report = _report(files, by, limit, policy, top)
         _require_fields(report)
         if json:
-            from analyzer.look.look_report import as_json
+            from analyzer.preview.preview_report import as_json
 
             json_lines([as_json(report)])
         else:
-            from analyzer.cli.look_screen import lines_of
+            from analyzer.cli.preview_screen import lines_of
 
             say("\n".join(lines_of(report, _width(), shown_in)))
         _say_problems(report, policy)
@@ -100,24 +98,18 @@ def _zone(name: str) -> ZoneInfo:
 
 def _policy(by: str, limit: int, per: str) -> Surge:
     """The surge policy of these options, as a configuration would have it. Exits with 2 if it is not one."""
-    from pydantic import ValidationError
-
-    from analyzer.config.diagnostics.pydantic_errors import translate_errors
-    from analyzer.config.tables.policies import PolicyTable
+    from analyzer.config.single_tables import TableInvalid, policy_of
     from analyzer.core.judging.policies import Surge
-    from analyzer.look.starter_config import policy_table
+    from analyzer.preview.starter_config import policy_table
 
     try:
-        policy = PolicyTable.model_validate(policy_table(by, limit, per)).policy()
-    except ValidationError as error:
-        fault = translate_errors(error).faults[0]
-        option = {"per": f"--by {by}", "window": f"--per {per}", "limit": f"--limit {limit}"}
-        raise usage_error(f"{option.get(str(fault.at[0]), '')}: {fault.what}; {fault.cure}") from error
+        policy = policy_of(policy_table(by, limit, per))
+    except TableInvalid as invalid:
+        option = {"per": f"--by {by}", "window": f"--per {per}"}.get(invalid.key, f"--limit {limit}")
+        raise usage_error(f"{option}: {invalid}") from invalid
     assert isinstance(policy, Surge)  # noqa: S101 - the table says so
     if not policy.window.has_slots:
-        raise usage_error(
-            f"--per {per}: a window has at most 1h; longer ones are quotas, see docs/policies.md"
-        )
+        raise usage_error(f"--per {per}: a window has at most 1h; longer ones are for quotas")
     return policy
 
 
@@ -144,7 +136,7 @@ def _require_new(write: Path, files: Sequence[str]) -> None:
         raise usage_error("--write needs the name of the log, which `gatelock run` follows")
 
 
-def _require_fields(report: LookReport) -> None:
+def _require_fields(report: LogReport) -> None:
     """Exits with 2 if the grouping needs a field that no file has."""
     if report.requests or not any(file.missing for file in report.files):
         return
@@ -155,14 +147,15 @@ def _require_fields(report: LookReport) -> None:
     raise usage_error(f"--by {report.by}: {missing}; use {', '.join(possible)}")
 
 
-def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top: int) -> LookReport:
-    from analyzer.look.limit_suggestions import suggest_limit
-    from analyzer.look.log_scan import LogScan
-    from analyzer.look.look_report import Rehearsal, report_of
-    from analyzer.look.rehearsal import rehearse
+def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top: int) -> LogReport:
+    from analyzer.config.single_tables import mapping_of
+    from analyzer.preview.limit_suggestions import suggest_limit
+    from analyzer.preview.log_scan import LogScan
+    from analyzer.preview.preview_report import Rehearsal, report_of
+    from analyzer.preview.rehearsal import rehearse
 
     now_ms = time.time_ns() // 1_000_000
-    scan = LogScan(by, policy.window, floor=limit or 1, now_ms=now_ms, mapping_of=_mapping)
+    scan = LogScan(by, policy.window, floor=limit or 1, now_ms=now_ms, mapping_of=mapping_of)
     scanned, is_interrupted = _read(scan, files)
     series = list(scan.profile.series())
     suggestion = None
@@ -183,18 +176,11 @@ def _judged_peaks(by: str, series: Sequence[SeriesTraffic]) -> list[int]:
     return [one.peak for one in series if is_judged(grouping, one.key, one.resource)]
 
 
-def _mapping(source: Table) -> SourceMapping:
-    from analyzer.config.tables.sources import SourceTable
-
-    table = SourceTable.model_validate({"file": "access.log", **source})
-    return table.mapping(frozenset({"bytes"}), None)
-
-
 def _read(scan: LogScan, files: Sequence[str]) -> tuple[list[ScannedFile], bool]:
     """Reads all files; returns what was found in each, and whether Ctrl-C ended it."""
     from analyzer.files.compressed_files import plain_content
     from analyzer.files.file_reader import shown_path
-    from analyzer.look.log_scan import ScannedFile
+    from analyzer.preview.log_scan import ScannedFile
 
     scanned: list[ScannedFile] = []
     with interruptible() as stop, _progress(files) as advance:
@@ -301,7 +287,7 @@ def _width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def _say_problems(report: LookReport, policy: Surge) -> None:
+def _say_problems(report: LogReport, policy: Surge) -> None:
     for file in report.files:
         if file.problem:
             say(f"{file.name}: {file.problem}", err=True)
@@ -321,19 +307,20 @@ def _say_problems(report: LookReport, policy: Surge) -> None:
 
 def _say_unread(file: ScannedFile) -> None:
     from analyzer.cli.reject_reasons import expected
+    from analyzer.config.single_tables import mapping_of
 
     total = file.unread.total()
     say(f"{file.name}: {plural(total, 'line')} of {file.lines:,} not read", err=True)
-    mapping = None if file.source is None else _mapping(file.source)
+    mapping = None if file.source is None else mapping_of(file.source)
     for first in file.first_unread:
         reason = f"{first.reason} ({file.unread[first.reason]:,})"
         say(f"  {reason}: expected {expected(first.reason, 'look', mapping)}", err=True)
         say(f"    the first is line {first.line}: {first.sample}", err=True)
 
 
-def _write(path: Path, files: Sequence[str], report: LookReport) -> None:
+def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
     from analyzer.cli.verbs.init import shipped
-    from analyzer.look.starter_config import policy_table, policy_text, source_text
+    from analyzer.preview.starter_config import policy_table, policy_text, source_text
 
     read = [one for one in report.files if one.source is not None]
     plain = [one for one in read if not COMPRESSED.search(one.name) and Path(one.name).is_file()]
@@ -342,7 +329,7 @@ def _write(path: Path, files: Sequence[str], report: LookReport) -> None:
     if not str(followed).isprintable() or found.source is None or report.rehearsal is None:
         raise usage_error(f"{followed}: write this name into a configuration by hand; see `gatelock init`")
     rehearsal = report.rehearsal
-    from analyzer.cli.look_screen import rehearsal_sentence
+    from analyzer.cli.preview_screen import rehearsal_sentence
     from analyzer.config.values import format_duration
 
     policy = policy_table(
