@@ -87,7 +87,7 @@ def test_a_caller_that_stands_out_is_found_and_locked(gatelock: Gatelock, access
 
 
 def test_a_limit_locks_the_addresses_that_reach_it_in_some_minute(gatelock: Gatelock) -> None:
-    """Those that docs/policies.md names, found by a recount in whole minutes."""
+    """The addresses in docs/policies.md come from a recount in whole minutes."""
     (found,) = [looked(gatelock, str(LOG), "--limit", "40", "--by", "address")["rehearsal"]]
     page = (ROOT / "docs" / "policies.md").read_text()
     named = page.partition("it finds six:")[2].partition("A surge with")[0].split()[1::2]
