@@ -55,7 +55,7 @@ def look(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show who is in a log, and which callers a limit would have locked.
+    """Show the callers of a log, and those that a limit would lock.
 
     Needs no configuration, no database and no Kafka. Recognises the combined and common formats and JSON
     lines (nginx, Caddy, Traefik, Envoy, and others with usual names of fields). Ctrl-C shows what was read
