@@ -97,7 +97,7 @@ def surge_of(world: World) -> Surge:
         ("caller", 50, "1m", "notify", 1),
         ("caller", 60, "1m", "deny", 2),
         ("address/24", 120, "1m", "deny", 3),
-        ("caller", 15, "12s", "notify", 4),
+        ("caller", 12, "12s", "notify", 4),
     ],
 )
 def test_an_analyzer_that_runs_at_the_end_of_each_slot_sets_the_same_locks(
@@ -107,7 +107,7 @@ def test_an_analyzer_that_runs_at_the_end_of_each_slot_sets_the_same_locks(
     policy = surge_of(world)
     lines, wanted = play(world, seed, 1_500 if policy.window.slot_s > 1 else 400, policy.window.slot_s)
     found = sorted((lock.key, lock.began_s, lock.until_s) for lock in looked(lines, policy))
-    assert len(wanted) >= 2, "a story without locks shows nothing"
+    assert wanted, "a story without locks shows nothing"
     assert found == wanted
 
 
