@@ -32,7 +32,7 @@ from analyzer.cli.nouns import (
 )
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
-from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, run, serve, usage
+from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, log_preview, run, serve, usage
 
 
 class Commands(TyperGroup):
@@ -78,6 +78,7 @@ def gatelock(
     context.obj = config
 
 
+app.command("look")(log_preview.look)
 app.command("init")(init.init)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)

@@ -2,6 +2,7 @@
 
 - `file_sources`: `FollowedFile` while it grows and rotates, `ImportedFiles` that are read once;
 - `file_reader`: one file, recognised by its content;
+- `compressed_files`: the plain content of gzip and zstd files;
 - `line_reader`: a stream as lines, with digests of what was read.
 
 Not here: what a line means (`analyzer.core.records`), and where positions are stored.

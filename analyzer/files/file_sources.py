@@ -7,7 +7,6 @@ identified is described in `analyzer.files.file_reader`.
 from __future__ import annotations
 
 import errno
-import gzip
 import logging
 import os
 import re
@@ -16,13 +15,13 @@ import stat
 import sys
 import tempfile
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Literal
 
 from analyzer.core.model import Gap, Lag, Partition, Records
+from analyzer.files.compressed_files import DamagedFile, open_log, plain_content
 from analyzer.files.file_reader import FileReader, Inode, shown_path
 from analyzer.sources import PositionStore
 
@@ -35,7 +34,7 @@ ABSENT_LOGGED_S = 1.0  # a rotation leaves the path without a file for a moment
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)  # this process, or its machine, can open no more files
 # What rotation appends to a name: a number or a date, and the suffix of a compression.
 ROTATED = re.compile(r"[.-]\d[\d.T:_-]*(?P<compressed>\.(gz|bz2|xz|zst|lz4))?")
-READ_ERRORS = (OSError, EOFError, zlib.error)
+READ_ERRORS = (OSError, EOFError, DamagedFile)
 
 OpenFiles = dict[str, FileReader]  # all files that this process reads, by topic id
 
@@ -367,8 +366,8 @@ class FollowedFile(QueueSource):
 class ImportedFiles(QueueSource):
     """A `Source` of the lines of files that are each read once, to the end; then it is `done`.
 
-    `.gz` is decompressed. `-` is standard input; it is copied to a temporary file first, because what was not
-    stored must be read again. A last line counts without its newline. `host` and `wall_ms`: see
+    gzip and zstd are decompressed. `-` is standard input; it is copied to a temporary file first, because
+    what was not stored must be read again. A last line counts without its newline. `host` and `wall_ms`: see
     `FollowedFile`.
     """
 
@@ -419,10 +418,8 @@ class ImportedFiles(QueueSource):
             spooled = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its reader
             shutil.copyfileobj(self._stdin or sys.stdin.buffer, spooled)
             spooled.seek(0)
-            return spooled
-        if path.endswith(".gz"):
-            return cast("IO[bytes]", gzip.open(path, "rb"))
-        return Path(path).open("rb")
+            return plain_content(spooled)
+        return open_log(path)
 
 
 def inode_of(stream: IO[bytes]) -> Inode:

@@ -52,6 +52,7 @@ REQUIRED = {  # arguments that a command requires
     "exempt add": "--caller api_key:acme --reason WHY",
     "exempt end": "abc",
     "import": "access.log --source access.log",
+    "look": "access.log",
     "gaps accept": "access-log[0] --to next --reason WHY",
     "gates forget": "shop",
     "locks suspend": "--for 1h --reason WHY",
@@ -64,7 +65,9 @@ REQUIRED = {  # arguments that a command requires
     "tokens create": "shop --scope read",
     "tokens revoke": "shop",
 }
-CONFIGURED = [name for name in COMMANDS if name not in ("demo", "init")]  # these read no configuration
+CONFIGURED = [
+    name for name in COMMANDS if name not in ("demo", "init", "look")
+]  # these read no configuration
 STORING = [name for name in CONFIGURED if name not in ("check", "doctor")]  # they need the database
 A_REJECT = {
     "cluster": "c", "topic_id": "t", "partition": 3, "offset": 1, "source": "s", "topic": "access-log",

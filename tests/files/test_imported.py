@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,8 @@ class World:
         path = self.folder / name
         if name.endswith(".gz"):
             path.write_bytes(gzip.compress(text.encode()))
+        elif name.endswith(".zst"):
+            path.write_bytes(zstandard.compress(text.encode()))
         else:
             path.write_text(text)
         return path
@@ -71,7 +74,7 @@ LINES = [f"line {number:03}" for number in range(100)]
 TEXT = "".join(f"{line}\n" for line in LINES)
 
 
-@pytest.mark.parametrize("name", ["a.log", "a.log.gz"])
+@pytest.mark.parametrize("name", ["a.log", "a.log.gz", "a.log.zst"])
 def test_an_import_reads_a_file_to_its_end_and_is_done(world: World, name: str) -> None:
     assert world.load(world.write(name, TEXT)) == LINES
     assert world.opened[-1].done

@@ -90,6 +90,11 @@ LAWS = {
     "what commands run does not import the command line": Law(
         ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
     ),
+    "a look at a log needs no database, no Kafka and no configuration": Law(
+        ("analyzer.preview",),
+        (*EDGES, *LOOP, *COMMAND_LINE),
+        ("analyzer.files.line_reader", "analyzer.files.compressed_files"),
+    ),
     "commands about things import no verbs": Law(("analyzer.cli.nouns",), ("analyzer.cli.verbs",)),
     "the wall around kafka-python imports values of the rest alone": Law(
         ("analyzer.kafka.internals",),
@@ -169,7 +174,7 @@ GUESTS = {
     "typer": ("analyzer.cli",),
     "uvicorn": ("analyzer.web", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),
-    "zstandard": ("analyzer.core.kafka_format",),
+    "zstandard": ("analyzer.core.kafka_format", "analyzer.files.compressed_files"),
 }
 OURS = {"analyzer", "gatekeeper"}
 

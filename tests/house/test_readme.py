@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -45,14 +46,22 @@ def test_the_three_lines_of_python_guard_an_application() -> None:
 
 
 def test_an_existing_log_is_counted_in_two_commands(tmp_path: Path) -> None:
-    import gzip
-
     with gzip.open(LOG) as packed, (tmp_path / "access.log").open("wb") as plain:
         shutil.copyfileobj(packed, plain)
     (tmp_path / "gatelock.toml").write_text(blocks("toml")[0])
     (first,) = [block for block in blocks("") if "gatelock import" in block]
     outputs = [gatelock(tmp_path, *command) for command in commands(first)]
     assert "address:" in outputs[-1]
+
+
+def test_the_sample_of_a_look_is_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "access.log").write_bytes(gzip.decompress(LOG.read_bytes()))
+    (block,) = [block for block in blocks("") if "gatelock look" in block]
+    (shown,) = blocks("text")
+    ((_, *arguments),) = commands(block)
+    printed = gatelock(tmp_path, "look", *arguments)
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
 
 
 @pytest.mark.slow

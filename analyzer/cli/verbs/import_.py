@@ -104,7 +104,8 @@ class ImportProgress:
 def import_(
     context: typer.Context,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files; .gz is unpacked, - is standard input.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Files; .gz and .zst are unpacked, - is standard input."),
     ],
     source: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the entry of [[sources]] with the format and fields.")

@@ -1,0 +1,37 @@
+"""Tables of a configuration that no file has: of sources and policies that a command makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from analyzer.config.diagnostics.pydantic_errors import translate_errors
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
+from analyzer.core.judging.policies import Policy
+from analyzer.core.records.mapping import SourceMapping
+
+
+class TableInvalid(Exception):
+    """A table has a fault: `key` of the table, and the sentence that says what is wrong and what to write."""
+
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.key = key
+
+
+def mapping_of(source: Mapping[str, Any]) -> SourceMapping:
+    """Returns the mapping of [[sources]] of a file; a field `bytes` is a number."""
+    table = SourceTable.model_validate({"file": "access.log", **source})
+    return table.mapping(frozenset({"bytes"}), None)
+
+
+def policy_of(table: Mapping[str, Any]) -> Policy:
+    """Returns the policy of [[policies]]. Raises TableInvalid."""
+    try:
+        return PolicyTable.model_validate(table).policy()
+    except ValidationError as error:
+        fault = translate_errors(error).faults[0]
+        raise TableInvalid(str(fault.at[0]), f"{fault.what}; {fault.cure}") from error
