@@ -103,10 +103,12 @@ def policy_of(engine: sa.Engine, name: str | None) -> Policy:
     Exits with 2 if there is none.
     """
     from analyzer.core.judging.kinds import kind_of
+    from analyzer.core.judging.policies import base_name
     from analyzer.store.transaction.analyzers import plan_in_force
 
     plan = plan_in_force(engine)
-    policies = {} if plan is None else {policy.name: policy for policy in plan.policies}
+    stated = () if plan is None else plan.policies
+    policies = {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
     require_name("--policy", name, policies)
     if name is None and len(policies) != 1:
         raise usage_error(f"--policy is missing: write one of {', '.join(policies)}" if policies

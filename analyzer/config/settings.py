@@ -17,12 +17,13 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from analyzer.config import environment
-from analyzer.config.checks import ParsedTables, cross_table_faults
+from analyzer.config.checks import cross_table_faults
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, locate
 from analyzer.config.diagnostics.partial_tables import valid_part
 from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, translate_errors, unknown_key
 from analyzer.config.diagnostics.toml_positions import lines_of
 from analyzer.config.kafka_options.translation import translate
+from analyzer.config.parsed_tables import ParsedTables
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.kafka import KafkaTable
@@ -122,7 +123,11 @@ class Settings(BaseSettings):
         return plan_of(
             [grouping for source in self.sources for grouping in source.groupings],
             [meter.meter() for meter in self.meters],
-            [policy.policy(units.get(policy.meter)) for policy in self.policies],
+            [
+                policy.policy(units.get(policy.meter))
+                for table in self.policies
+                for policy in table.with_candidate
+            ],
             self.mappings(),
             self._overrides(units),
         )

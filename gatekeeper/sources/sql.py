@@ -40,7 +40,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 # The columns that a gate reads; a test compares them with the analyzer's schema.
 OPS = ("set", "clear")
-NOT_ENFORCED = "notify"  # action of locks that no gate gets
+NOT_ENFORCED = ("notify", "shadow")  # actions of locks that no gate gets
 LOCK_COLUMNS = ("scope", "key", "resource", "policy", "kind", "action", "status", "reason", "detail",
                 "began_ms", "until_ms", "on_stale", "slow_limit", "slow_ms")  # fmt: skip
 
@@ -410,7 +410,7 @@ def _rows_of_locks(db: sa.Connection) -> RowBatches:
     # Including those that have ended by the database's clock, which may be wrong: no later change would set
     # them.
     all_locks = sa.select(sa.literal("set"), *(locks.c[name] for name in LOCK_COLUMNS))
-    return _fetch_all(db.execute(all_locks.where(locks.c.action != NOT_ENFORCED)))
+    return _fetch_all(db.execute(all_locks.where(locks.c.action.not_in(NOT_ENFORCED))))
 
 
 def _fetch_all(found: sa.CursorResult[Any]) -> RowBatches:

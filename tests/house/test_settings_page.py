@@ -29,7 +29,7 @@ from analyzer.config.tables.fields import (
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExceptionTable, ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import PolicyTable, WindowTable
+from analyzer.config.tables.policies import CandidateTable, PolicyTable, WindowTable
 from analyzer.config.tables.sources import SourceTable
 from tests.house.reading import ROOT
 
@@ -49,6 +49,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[[meters]]`": MeterTable,
     "`[[policies]]`": PolicyTable,
     "`window`": WindowTable,
+    "Modes": CandidateTable,
     "`[[overrides]]`": OverrideTable,
     "`[[exempt]]`": ExemptTable,
 }
@@ -56,6 +57,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
 COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
     (AnalyzerTable, "log"): "by the stream: see below",
+    **{(CandidateTable, key): "that of the policy" for key in CandidateTable.model_fields},
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",
     (SourceTable, "facts"): "those that are mapped",

@@ -109,6 +109,18 @@ FURTHER = {
         "set-plan flush-one",
         "set-plan override",
     ),
+    "locked": (
+        "clear-lock flush-one",
+        "clear-lock activate-strict",
+        "clear-lock override",
+        "clear-lock end-locks",
+        "clear-lock clear-lock",
+        "clear-lock set-lock",
+        "clear-lock poll",
+        "set-lock end-locks",
+        "set-lock suspend",
+        "set-lock poll",
+    ),
     "shared": (
         "flush-shared flush-shared-other",
         "flush-shared flush-shared-other end-locks",

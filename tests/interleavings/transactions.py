@@ -11,7 +11,7 @@ from analyzer.core.model import CountRow, Partition
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.database.clock import EPOCH
 from analyzer.store.database.engine import writing
-from analyzer.store.operations import suspension
+from analyzer.store.operations import locks_by_hand, suspension
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
@@ -61,6 +61,8 @@ from tests.interleavings.worlds import (
 )
 from tests.store.simulated_analyzers import MAPPING
 from tests.support.counters import reference_counter
+
+BY_HAND = locks_by_hand.ByHand("operator", "a mistake")
 
 RARE_MAX = 2
 LATE_S = (FOLDED_DAY_S, MINUTES_DAY_S)
@@ -189,6 +191,18 @@ def set_zone(actor: Actor) -> object:
     return set_callers(actor.engine, {ACME: ABIDJAN}, "operator", "", actor.mark, ["zone"])
 
 
+def clear_lock(actor: Actor) -> object:
+    """An operator clears acme's lock, for an hour."""
+    of_acme = [locks_by_hand.LockTarget("caller", ACME)]
+    return locks_by_hand.clear_locks(actor.engine, of_acme, None, 3_600_000, BY_HAND, actor.mark)
+
+
+def set_lock(actor: Actor) -> object:
+    """An operator locks acme for an hour."""
+    of_acme, effect = [locks_by_hand.LockTarget("caller", ACME)], locks_by_hand.Effect()
+    return locks_by_hand.set_locks(actor.engine, of_acme, 3_600_000, effect, BY_HAND, actor.mark)
+
+
 def accept_gap(actor: Actor) -> None:
     """An operator's decision on the gap of the third partition; the operator has listed it before."""
     accept(actor.engine, RECORDED, 10, "operator", "lost")
@@ -276,6 +290,8 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "refill": lambda actor: upkeep_of(actor).refill_totals(),
     "flush-zoned": counting(PARTS[0], requests(ACME, 60), by=(3, ZONED_PLAN)),
     "flush-zoned-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, ZONED_PLAN)),
+    "clear-lock": clear_lock,
+    "set-lock": set_lock,
     "suspend": suspend,
     "resume": resume,
     "accept-gap": accept_gap,

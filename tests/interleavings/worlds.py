@@ -276,6 +276,12 @@ def one_sum(history: History) -> None:
     history.store.activate(DAILY_PLAN)
 
 
+def locked(history: History) -> None:
+    """Puts a plan with one sum in force, by which acme is locked."""
+    history.store.activate(DAILY_PLAN)
+    history.count(PARTS[1], requests(ACME, 150))
+
+
 def shared(history: History) -> None:
     """Puts a plan in force with a total that all partitions share; its hour begins with 150 requests."""
     history.store.activate(SHARED_PLAN)
@@ -348,6 +354,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "filling": filling,
     "filling_begun": filling_begun,
     "one_sum": one_sum,
+    "locked": locked,
     "shared": shared,
     "flooded": flooded,
     "waiting": waiting,

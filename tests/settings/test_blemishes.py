@@ -53,8 +53,8 @@ def test_a_fault_in_a_variable_is_not_blamed_on_the_file(read: Read, monkeypatch
             'window = { per = "second" }',
             "let a limiter in the application, such as SlidingLog, bound seconds",
         ),
-        ('window = { per = "day" }\n    shadow = true', 'write action = "tag", which denies nothing'),
-        ('window = { per = "day" }\n    enabled = false', "every policy is enforced as soon as it is loaded"),
+        ('window = { per = "day" }\n    shadow = true', 'write mode = "shadow", which judges the policy'),
+        ('window = { per = "day" }\n    enabled = false', 'write mode = "shadow"'),
     ],
 )
 def test_the_cure_says_what_there_is_instead(read: Read, line: str, cure: str) -> None:

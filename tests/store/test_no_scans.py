@@ -40,9 +40,11 @@ from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history
 from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
+from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.gate_reports import known_among
+from analyzer.store.reports.lock_outcomes import lock_outcomes
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
@@ -58,9 +60,10 @@ LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
 # Overrides, of at most 100,000 rows, are read whole where ranges are looked up, and where one is added.
 OF_JUDGEMENTS = (
     *("slots_0", "slots_1", "slots_2", "postponed", "holds", "notices", "callers", "refills"),
-    *("overrides", "directory_versions", "record_facts"),
+    *("overrides", "directory_versions", "record_facts", "hold_offs"),
 )
 DROPPED = 30_000  # number of a sum that no plan has
+BY_HAND = ByHand("operator", "a mistake")
 ROWS = 20_000  # of each of these tables
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
@@ -344,6 +347,8 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
             f"detail, at_ms) select 'daily', {daily}, k, '', 0, 500, 'caller', 1, 1, 1, '', {now}000 - i",
             "lock_history": "(scope, key, until_ms, began_ms, resource, policy, ended_ms, cause) "
             f"select 'caller', k, {now}000 - i, 0, '', 'flood', {now}000 - i, 'lapsed'",
+            "hold_offs": "(scope, key, resource, policy, until_ms, who, reason, at_ms) "
+            f"select 'caller', k, '/a', 'neighbour', {later_ms} + i, '', '', 0",
             "refills": f"(sum, key, window_s, version) select {DROPPED}, k, 0, 0",
             "callers": "(caller, plan, tenant, version) select k, 'free', '', 0",
             "overrides": "(id, kind, subject_kind, subject, policy, amount, from_ms, state, origin, "
@@ -394,6 +399,10 @@ def judge_everything(engine: sa.Engine) -> None:
     add_override(engine, asked, "operator", "", str)
     upkeep.end_locks()
     upkeep.change_overrides()
+    of_user = [LockTarget("caller", "user:2")]
+    set_locks(engine, of_user, 60_000, Effect(), BY_HAND, str)
+    clear_locks(engine, of_user, None, None, BY_HAND, str)
+    assert list(lock_outcomes(engine, (at_s - 60) * 1000, ["daily"]))
     profile_of(engine, "user:1")
     installation_status(engine, head())
     while upkeep.prune():

@@ -9,6 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
+from analyzer.cli.lock_options import (
+    ActionOption,
+    DryRunOption,
+    FileOption,
+    OfAddressOption,
+    OfCallerOption,
+    OfEveryoneOption,
+    OfPolicyOption,
+    OfResourceOption,
+    OfTenantOption,
+    RateOption,
+    StatusOption,
+    effect_of,
+    series_of,
+)
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
@@ -29,6 +44,10 @@ if TYPE_CHECKING:
     from gatekeeper.model import Lock
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
+BY_HAND_MAX_DAYS = 366  # for longer, a policy
+ForOption = Annotated[
+    str, typer.Option("--for", metavar="LENGTH", help="Time from now until it ends: 30m, 2h, 7d.")
+]
 
 app = typer.Typer(help="Locks in force, and the switch that opens every gate.", no_args_is_help=True)
 
@@ -43,6 +62,9 @@ def list_(
         typer.Option(metavar="NAME", help="Only this caller, with its kind in front: api_key:acme."),
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Only this policy.")] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Locks of policies in shadow, which no gate gets.")
+    ] = False,
 ) -> None:
     """Show the locks in force.
 
@@ -61,7 +83,7 @@ def list_(
 
         if (until := suspended_until(engine)) is not None:
             say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
-        locks = locks_in_force(engine, key, policy)
+        locks = locks_in_force(engine, key, policy, in_shadow=shadow)
         first = next(locks, None)
         if first is None:
             _require_known(engine, load_settings(context, config), key, policy)
@@ -69,7 +91,8 @@ def list_(
         if json:
             objects = (change_fields(Set(lock)) for lock in found)
             json_lines({name: value for name, value in fields.items() if name != "op"} for fields in objects)
-            _warn_of_unmet(engine, key, policy)
+            if not shadow:
+                _warn_of_unmet(engine, key, policy)
             return
         rows = (
             (
@@ -84,9 +107,10 @@ def list_(
             )
             for lock in found
         )
-        empty = "no lock matches" if key or policy else "no lock is in force"
+        empty = "no lock matches" if key or policy or shadow else "no lock is in force"
         table(["since", "until", "scope", "key", "resource", "policy", "does", "detail"], rows, empty)
-        _warn_of_unmet(engine, key, policy)
+        if not shadow:
+            _warn_of_unmet(engine, key, policy)
 
 
 def _warn_of_unmet(engine: sa.Engine, key: str | None, policy: str | None) -> None:
@@ -157,6 +181,155 @@ def resume(
             say("the locks are not suspended: the gates enforce them", err=True)
             raise typer.Exit(FOUND)
         outcome("the gates enforce their locks again", {"suspended_until": None}, as_json=json)
+
+
+@app.command("set")
+def set_(
+    context: typer.Context,
+    for_: ForOption,
+    reason: ReasonOption,
+    caller: OfCallerOption = None,
+    tenant: OfTenantOption = None,
+    address: OfAddressOption = None,
+    resource: OfResourceOption = None,
+    everyone: OfEveryoneOption = False,
+    file: FileOption = None,
+    action: ActionOption = "deny",
+    status: StatusOption = 429,
+    rate: RateOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Lock a client by hand, for a time.
+
+    The lock stands beside those of policies, which are judged as before; the reason is what a refused client
+    reads. Gates follow within one poll. Running it again replaces the end.
+
+    Example: gatelock locks set --address 203.0.113.0/24 --for 2h --reason "scanning, INC-311"
+    """
+    wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
+    effect, why = effect_of(action, status, rate), require_reason(reason)
+    length_ms = parse_length_ms("--for", for_, BY_HAND_MAX_DAYS)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.store.operations.locks_by_hand import ByHand, set_locks
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        act = ByHand(operator_name(), why, dry_run)
+        locks = set_locks(engine, wanted, length_ms, effect, act, new_mark)
+        _show_changed([(lock, "set") for lock in locks], is_shown_only=dry_run, as_json=json)
+
+
+@app.command()
+def extend(
+    context: typer.Context,
+    for_: ForOption,
+    reason: ReasonOption,
+    caller: OfCallerOption = None,
+    tenant: OfTenantOption = None,
+    address: OfAddressOption = None,
+    resource: OfResourceOption = None,
+    everyone: OfEveryoneOption = False,
+    file: FileOption = None,
+    policy: OfPolicyOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let locks last longer: until a time from now.
+
+    A lock of a policy ends as the policy says; one that is set by hand, with the same effect, lasts on. Exit
+    code 1 if there is no lock that ends before.
+
+    Example: gatelock locks extend --caller api_key:acme --for 1d --reason "still scanning"
+    """
+    wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
+    length_ms, why = parse_length_ms("--for", for_, BY_HAND_MAX_DAYS), require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.store.operations.locks_by_hand import ByHand, extend_locks
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        act = ByHand(operator_name(), why, dry_run)
+        locks = extend_locks(engine, wanted, policy, length_ms, act, new_mark)
+        if not locks:
+            say("no lock ends before that", err=True)
+            raise typer.Exit(FOUND)
+        _show_changed([(lock, "extended") for lock in locks], is_shown_only=dry_run, as_json=json)
+
+
+@app.command()
+def clear(
+    context: typer.Context,
+    reason: ReasonOption,
+    caller: OfCallerOption = None,
+    tenant: OfTenantOption = None,
+    address: OfAddressOption = None,
+    resource: OfResourceOption = None,
+    everyone: OfEveryoneOption = False,
+    file: FileOption = None,
+    policy: OfPolicyOption = None,
+    hold_off: Annotated[
+        str | None,
+        typer.Option(
+            "--hold-off",
+            metavar="LENGTH",
+            help="Not set again before: 2h, 1d; none: at once. Default: the end of the lock.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Clear locks now, and do not set them again for a time.
+
+    Requests are counted as before. The lock is not set again until it would have ended, or for as long as
+    --hold-off says, through later requests and restarts; then the caller is judged again. Exit code 1 without
+    such a lock.
+
+    Example: gatelock locks clear --caller api_key:acme --hold-off 1d --reason "a good customer, TICKET-7"
+    """
+    wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
+    why, held_ms = require_reason(reason), None
+    if hold_off is not None:
+        held_ms = 0 if hold_off == "none" else parse_length_ms("--hold-off", hold_off, BY_HAND_MAX_DAYS)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.store.database.clock import instant
+        from analyzer.store.operations.locks_by_hand import ByHand, clear_locks
+        from analyzer.store.transaction.lock_feed import new_mark
+        from gatekeeper.feed.feed_json import time_text
+
+        act = ByHand(operator_name(), why, dry_run)
+        cleared = clear_locks(engine, wanted, policy, held_ms, act, new_mark)
+        if not cleared:
+            say("no such lock is in force", err=True)
+            raise typer.Exit(FOUND)
+        ends = {one.lock.at: time_text(instant(one.held_off_ms)) for one in cleared if one.held_off_ms}
+        shown = [
+            (one.lock, f"cleared until {ends[one.lock.at]}" if one.lock.at in ends else "cleared")
+            for one in cleared
+        ]
+        _show_changed(shown, is_shown_only=dry_run, as_json=json)
+
+
+def _show_changed(changed: list[tuple[Lock, str]], *, is_shown_only: bool, as_json: bool) -> None:
+    """Prints the locks that a command has changed, or would change."""
+    from analyzer.cli.output import json_lines
+    from gatekeeper.feed.feed_json import change_fields, time_text
+    from gatekeeper.model import Set
+
+    if as_json:
+        for lock, done in changed:
+            fields = {name: value for name, value in change_fields(Set(lock)).items() if name != "op"}
+            json_lines([fields | {"done": done, "changed": not is_shown_only}])
+        return
+    for lock, done in changed:
+        series = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
+        say(f"{done}: {series}, {describe_action(lock)} by {lock.policy} until {time_text(lock.until)}")
+    if is_shown_only:
+        say("nothing was changed; without --dry-run, this is done")
 
 
 def _require_known(engine: sa.Engine, settings: Settings, caller: str | None, policy: str | None) -> None:

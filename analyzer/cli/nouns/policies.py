@@ -1,4 +1,4 @@
-"""`gatelock policies`: the policies in force, and putting a configuration in force."""
+"""`gatelock policies`: the policies in force, what they have done, and putting others in force."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.judged_changes import JudgedChanges
-from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    load_settings,
+    open_database,
+    parse_time,
+    require_name,
+)
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.core.judging.policies import Policy
+    from analyzer.store.reports.lock_outcomes import PolicyOutcome
 
 app = typer.Typer(help="Policies in force, and the configuration they come from.", no_args_is_help=True)
 
@@ -40,8 +49,8 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             if json:
                 json_lines(_fields(policy, what) for policy, what in described)
             else:
-                rows = [[policy.name, policy.kind, what] for policy, what in described]
-                table(["policy", "kind", "what"], rows, "no policy is in force: no caller is locked")
+                rows = [[policy.name, policy.kind, _mode(policy), what] for policy, what in described]
+                table(["policy", "kind", "mode", "what"], rows, "no policy is in force: no caller is locked")
             if plan is None or not settings.sources:
                 return
             if lines := differences(plan, applied(plan, settings.plan(), prune=False)):
@@ -49,6 +58,172 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                 for line in lines:
                     say(f"  {line}", err=True)
                 raise typer.Exit(FOUND)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The policy, as `policies list` names it.")],
+    since: SinceOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a policy does, and what it and its candidate have done.
+
+    Lists the locks of the last seven days, or since a time: how many, of how many series, how many are in
+    force, and what came while they lasted. In shadow that would have been refused; of enforced locks it came
+    before the gates knew. Exit code 2 if no such policy is in force.
+
+    Example: gatelock policies show daily --since 30d
+    """
+    since_s = parse_time(since or "7d") or 0
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import format_second, json_lines, table
+        from analyzer.core.counting.meter_units import amount_text
+        from analyzer.core.judging.kinds import kind_of
+        from analyzer.core.judging.plan import Plan
+        from analyzer.core.judging.policies import CANDIDATE, SHADOW
+        from analyzer.store.reports.lock_outcomes import lock_outcomes, policy_outcomes
+        from analyzer.store.transaction.analyzers import plan_in_force
+
+        plan = plan_in_force(engine) or Plan()
+        require_name("NAME", name, {policy.name for policy in plan.policies})
+        shown = [policy for at in (name, name + CANDIDATE) if (policy := plan.policy(at)) is not None]
+        names = [policy.name for policy in shown]
+        outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, names))
+        if json:
+            json_lines(
+                _fields(policy, kind_of(policy).describe(policy))
+                | {"outcomes": [_outcome_fields(one) for one in outcomes if one.policy == policy.name]}
+                for policy in shown
+            )
+            return
+        for policy in shown:
+            say(kind_of(policy).describe(policy))
+        units = {policy.name: policy.meter_unit for policy in shown}
+        rows = [
+            [
+                one.policy,
+                "would have locked" if one.action == SHADOW else f"locked ({one.action})",
+                one.locks,
+                one.series,
+                one.in_force,
+                amount_text(one.used, units[one.policy]),
+            ]
+            for one in outcomes
+        ]
+        columns = ["policy", "does", "locks", "series", "in force", "came meanwhile"]
+        table(columns, rows, f"it has set no lock since {format_second(since_s)}", numbers=1)
+
+
+@app.command()
+def diff(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show in what this configuration differs from the plan in force.
+
+    Changes nothing. Exit code 1 if it differs.
+
+    Example: gatelock policies diff --config new.toml
+    """
+    with reporting_errors():
+        settings = load_settings(context, config)
+        with open_database(context, config) as engine:
+            from analyzer.cli.output import json_lines
+            from analyzer.core.judging.plan import Plan
+            from analyzer.core.judging.plan_differences import differences
+            from analyzer.core.judging.proposals import applied
+            from analyzer.store.transaction.analyzers import plan_in_force
+
+            plan = plan_in_force(engine) or Plan()
+            lines = differences(plan, applied(plan, settings.plan(), prune=False))
+        if json:
+            json_lines([{"differences": lines}])
+        else:
+            for line in lines or ["this configuration is in force"]:
+                say(line)
+        if lines:
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def promote(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The policy, as `policies list` names it.")],
+    config: ConfigOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the difference and change nothing.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
+    ] = "",
+    json: JsonOption = False,
+) -> None:
+    """Enforce a policy that is in shadow, or give it the settings of its candidate.
+
+    The change holds for all analyzers, at once. It does not change the configuration file: the command prints
+    what to write there. Exit code 1 if the policy has no candidate and is enforced already, 2 if no such
+    policy is in force.
+
+    Example: gatelock policies promote flood --reason "only crawlers in a week"
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import json_lines, plural
+        from analyzer.core.judging.plan import Plan
+        from analyzer.core.judging.policies import CANDIDATE
+        from analyzer.core.judging.proposals import promoted
+        from analyzer.store.reports.status import shadow_locks
+        from analyzer.store.transaction.analyzers import change_plan, plan_in_force
+
+        plan = plan_in_force(engine) or Plan()
+        require_name("NAME", name, {policy.name for policy in plan.policies if "/" not in policy.name})
+        if promoted(plan, name) is None:
+            say(f"{name} is enforced, and has no candidate", err=True)
+            raise typer.Exit(FOUND)
+        has_candidate = plan.policy(name + CANDIDATE) is not None
+        waiting = shadow_locks(engine, name + CANDIDATE if has_candidate else name)
+        done = change_plan(
+            engine,
+            lambda in_force: promoted(in_force, name) or in_force,
+            operator_name(),
+            reason,
+            is_shown_only=dry_run,
+        )
+        if json:
+            fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
+            json_lines([fields | {"changed": not dry_run}])
+            return
+        for line in done.differences:
+            say(line)
+        say(f"in shadow it has {plural(waiting, 'lock')} at this time")
+        if dry_run:
+            say("nothing was changed; without --dry-run, these differences come in force")
+            return
+        what = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
+        say(f"in force as plan {done.version}")
+        say(f"write it into the configuration, too: [[policies]] {name} with {what}")
+
+
+@app.command()
+def history(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show the plans that came in force, the latest first.
+
+    Lists for each its time, its number, who put it in force, and in what it differed from the plan before.
+    `gatelock locks list --json` and the history of locks name the plan that has earned a lock.
+
+    Example: gatelock policies history
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.store.database.audit_log import PLAN_IN_FORCE, entries
+        from gatekeeper.feed.feed_json import time_text
+
+        found = (entry for entry in entries(engine) if entry.act == PLAN_IN_FORCE)
+        rows = ((time_text(entry.at), entry.about, entry.who, entry.why) for entry in found)
+        names = ["at", "plan", "who", "difference"]
+        if json:
+            json_lines(dict(zip(names, row, strict=True)) for row in rows)
+        else:
+            table(names, rows, "no plan was ever put in force")
 
 
 @app.command("apply")
@@ -101,10 +276,19 @@ def apply(
             say(f"in force as plan {done.version}{JudgedChanges(done.judged).addition}")
 
 
-def _fields(policy: Policy, what: str) -> dict[str, str]:
+def _mode(policy: Policy) -> str:
+    return "shadow" if policy.is_shadow else "enforce"
+
+
+def _outcome_fields(outcome: PolicyOutcome) -> dict[str, object]:
+    return {name: value for name, value in outcome._asdict().items() if name != "policy"}
+
+
+def _fields(policy: Policy, what: str) -> dict[str, object]:
     return {
         "name": policy.name,
         "kind": policy.kind,
+        "mode": _mode(policy),
         "per": policy.per,
         "meter": policy.meter,
         "what": what,

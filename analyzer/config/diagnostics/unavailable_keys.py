@@ -13,10 +13,8 @@ class UnavailableKey(NamedTuple):
 
 
 WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
-ALWAYS_ENFORCED = "remove it; every policy is enforced as soon as it is loaded"
-NO_SHADOW = (
-    'remove it; write action = "tag", which denies nothing, or shadow=True in the applications\' guards'
-)
+IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing'
+NO_BRAKE = 'remove it; write mode = "shadow" first, and `gatelock policies promote` later'
 
 # By table, then key. A table's path leaves out the indexes of lists.
 UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
@@ -28,11 +26,9 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "id": UnavailableKey("remove it; each record is counted once by its offset"),
     },
     ("policies",): {
-        "mode": UnavailableKey(ALWAYS_ENFORCED),
-        "candidate": UnavailableKey(ALWAYS_ENFORCED),
-        "brake": UnavailableKey(ALWAYS_ENFORCED),
-        "shadow": UnavailableKey(NO_SHADOW),
-        "dry_run": UnavailableKey(NO_SHADOW),
-        "enabled": UnavailableKey(ALWAYS_ENFORCED),
+        "brake": UnavailableKey(NO_BRAKE),
+        "shadow": UnavailableKey(IN_SHADOW),
+        "dry_run": UnavailableKey(IN_SHADOW),
+        "enabled": UnavailableKey(IN_SHADOW),
     },
 }

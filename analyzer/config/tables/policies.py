@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -41,8 +41,11 @@ from analyzer.config.values import (
 from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
 from analyzer.core.judging.caller_limits import LIMIT_MAX
 from analyzer.core.judging.policies import (
+    CANDIDATE,
+    IN_FORCE,
     NO_PLAN_LIMITS,
     NO_UNIT,
+    SHADOW,
     CapacityShare,
     Grace,
     LoadShare,
@@ -78,6 +81,7 @@ ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers 
 PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
 PolicyKind = Literal["quota", "surge", "share"]
 OnStale = Literal["keep", "allow"]
+PolicyMode = Literal["enforce", "shadow"]
 
 
 LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of its meter; None: whole numbers
@@ -149,6 +153,11 @@ def _limit_of_kind(value: object, info: ValidationInfo) -> PolicyLimit:
         if (info.data or {}).get("kind") == "share"
         else _policy_limit(value)
     )
+
+
+def _limit_of_any_kind(value: object) -> PolicyLimit:
+    """A fraction is a share of the whole, all else an amount: the kind of the policy is not known here."""
+    return PolicyLimit({PART: part_of_whole(value)}) if isinstance(value, float) else _policy_limit(value)
 
 
 def _period(value: object) -> object:
@@ -262,6 +271,27 @@ class WindowTable(ConfigTable):
         return f"of one {self.per}" if self.rolling is None else f"of {format_duration(self.rolling)}"
 
 
+class CandidateTable(ConfigTable):
+    """The settings in which a candidate differs from the policy beside which it is judged."""
+
+    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_any_kind)] = Field(default_factory=PolicyLimit)
+    capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
+    usual: Annotated[int, PlainValidator(multiple)] | None = None
+    window: WindowTable | None = None
+    grace: Annotated[Grace, PlainValidator(_grace)] | None = None
+    lock_for: Annotated[tuple[int, ...], BeforeValidator(_durations)] = (600,)
+    forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
+    floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
+    hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
+    release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
+
+    @model_validator(mode="after")
+    def _differs(self) -> Self:
+        if not self.model_fields_set:
+            raise_fault("states nothing in which it differs", "write candidate = { limit = 300 }")
+        return self
+
+
 class PolicyTable(ConfigTable):
     """At most `limit` of a meter for each series of `per` in each window."""
 
@@ -276,6 +306,8 @@ class PolicyTable(ConfigTable):
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
     on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
+    mode: Annotated[PolicyMode, one_of(PolicyMode)] = "enforce"
+    candidate: CandidateTable | None = None
     notify: Annotated[tuple[int, ...], BeforeValidator(_thresholds)] | None = None
     soft: bool = False
     grace: Annotated[Grace, PlainValidator(_grace)] | None = None
@@ -287,6 +319,17 @@ class PolicyTable(ConfigTable):
     floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
     hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
     release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
+
+    @property
+    def with_candidate(self) -> Sequence[PolicyTable]:
+        """The policies that this table states: one, or that and its candidate."""
+        if self.candidate is None:
+            return [self]
+        stated = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
+        changed = {"name": self.name + CANDIDATE, "mode": SHADOW, "candidate": None, "notify": None, **stated}
+        values = {name: getattr(self, name) for name in type(self).model_fields} | changed
+        given = (self.model_fields_set - changed.keys()) | stated.keys()
+        return [self, self.model_construct(_fields_set=given, **values)]
 
     def _plan_limits(self, unit: Unit | None) -> Any:
         if not self.limit.by_plan:
@@ -308,6 +351,7 @@ class PolicyTable(ConfigTable):
             "on_stale": self.on_stale,
             "slow": self.action.slow,
             "unit": NO_UNIT if unit is None else unit,
+            "mode": SHADOW if self.mode == "shadow" else IN_FORCE,
         }
         if self.kind == Surge.kind:
             if self.share is not None:

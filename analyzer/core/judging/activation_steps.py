@@ -28,6 +28,7 @@ import msgspec
 from analyzer.core.counting.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import base_name
 from analyzer.core.judging.totals import BucketPosition, Sum
 from analyzer.core.judging.windows import Calendar, window_at
 from gatekeeper.model import LockKey
@@ -189,7 +190,7 @@ def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
     """Returns the policies whose limits differ for some callers, by the overrides of the two plans."""
     old, new = ({one.digest: one.policy for one in of.overrides} for of in (before, plan))
     named = {(old | new)[digest] for digest in old.keys() ^ new.keys()}
-    return {policy.name for policy in plan.policies if policy.name in named or "" in named}
+    return {policy.name for policy in plan.policies if base_name(policy.name) in named or "" in named}
 
 
 def steps_to_judge_again(

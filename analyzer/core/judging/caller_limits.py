@@ -21,7 +21,7 @@ import msgspec
 from analyzer.core.counting.groupings import Grouping, grouping_of
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import OverrideKind, Policy, SubjectKind
+from analyzer.core.judging.policies import OverrideKind, Policy, SubjectKind, base_name
 from analyzer.core.judging.totals import NEVER, Standing, Sum
 from analyzer.core.judging.windows import Calendar, Window, Windows, is_zone, window_at
 
@@ -201,7 +201,7 @@ class Limits:
     def _with_overrides(self, policy: Policy, plan: str, subjects: Iterable[Subject]) -> Policy | None:
         """Returns the policy for callers with a plan and the overrides of `subjects`; None: exempt."""
         of_plan = self._of_plan(policy, plan)
-        found = [one for one in self._overrides(subjects) if one.is_for(policy.name)]
+        found = [one for one in self._overrides(subjects) if one.is_for(base_name(policy.name))]
         if any(one.kind == "exempt" for one in found):
             return None
         if not found or kind_of(policy).whole_of is not None:
@@ -252,7 +252,7 @@ class Limits:
         found = self._has_own.get(sum_)
         if found is None:
             policies = self._plan.policies_of[sum_]
-            names = {"", *(policy.name for policy in policies)}
+            names = {"", *(base_name(policy.name) for policy in policies)}
             has_plans = bool(self._directory.numbers) and any(map(_limits_of_plans, policies))
             found = self._has_own[sum_] = has_plans or bool(self._named & names)
         return found

@@ -44,6 +44,8 @@ class Circumstances(NamedTuple):
     holds: Mapping[LockKey, Hold] = MappingProxyType({})
     # The notices that were raised before, of policies whose judgement depends on them: see `notice_key`.
     notices: Mapping[NoticeKey, LastNotice] = MappingProxyType({})
+    # Until when series get no lock by a policy, because an operator has cleared one.
+    held_off: Mapping[LockKey, float] = MappingProxyType({})
     # The wholes that have too much, by policy and resource; only those that the warden judges.
     overloads: Mapping[tuple[str, str], Blamed] = MappingProxyType({})
 

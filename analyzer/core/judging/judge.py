@@ -30,11 +30,22 @@ class Judgement(NamedTuple):
     holds: Mapping[LockKey, Hold] = {}  # of series that are over a mark, and not locked yet
 
 
+class Evidence(NamedTuple):
+    """The grounds of changes of locks: the plan that judged, and what the series of each had used."""
+
+    plan: int = 0  # its version; 0: no plan, they are made by hand
+    used: Mapping[LockKey, int] = {}
+
+
+BY_HAND = Evidence()
+
+
 class Judged(NamedTuple):
-    """Changes of locks that a transaction has published, and notices that are new."""
+    """Changes of locks that a transaction publishes, their grounds, and notices that are new."""
 
     changes: Sequence[Change] = ()
     notices: Sequence[Notice] = ()
+    evidence: Evidence = BY_HAND
 
     def joined(self, other: Judged) -> Judged:
         """Returns what two transactions have stored."""
@@ -75,7 +86,7 @@ def judge(
         kind, key = kind_of(policy), lock_key(policy, standing.total)
         present = locks.get(key)
         notices += kind.notices(policy, standing, at)
-        answer = kind.judge(policy, standing, present, at)
+        answer = _answer(policy, standing, present, at)
         wanted = _lock_of(answer)
         if wanted is not None and (present is None or present.until < wanted.until):
             changes.append(Set(wanted))
@@ -89,6 +100,16 @@ def judge(
             elif answer.is_behind and key in at.holds:
                 holds[key] = at.holds[key]  # nothing was seen
     return Judgement(changes, waiting, notices, holds)
+
+
+def _answer(
+    policy: Policy, standing: Standing, present: Lock | None, at: Circumstances
+) -> Lock | Wait | None:
+    """Returns the answer of the policy's kind; a lock that is held off waits until the hold-off ends."""
+    answer = kind_of(policy).judge(policy, standing, present, at)
+    until_s = at.held_off.get(lock_key(policy, standing.total), 0.0)
+    wanted = answer.lock if isinstance(answer, Wait) else answer
+    return answer if wanted is None or until_s <= at.now.timestamp() else Wait(until_s)
 
 
 def _notices_of(
@@ -139,8 +160,7 @@ def judge_policies(
     return [
         Set(lock)
         for policy, standing in _pairs(plan, standings, at.limits)
-        if policy.name in policies
-        and (lock := _lock_of(kind_of(policy).judge(policy, standing, None, at))) is not None
+        if policy.name in policies and (lock := _lock_of(_answer(policy, standing, None, at))) is not None
     ]
 
 
@@ -167,7 +187,7 @@ def judge_changed(
         notices += kind_of(policy).notices(policy, standing, at)
         if (policy.name, key.key) not in changed or key in stay:
             continue
-        answer = kind_of(policy).judge(policy, standing, None, at)
+        answer = _answer(policy, standing, None, at)
         if (wanted := _lock_of(answer)) is not None:
             stay.add(key)
             present = locks.get(key)
@@ -195,6 +215,14 @@ def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
 def lock_keys(plan: Plan, standings: Iterable[Standing]) -> list[LockKey]:
     """Returns the keys of all locks that these totals may have earned."""
     return [lock_key(policy, standing.total) for policy, standing in _pairs(plan, standings)]
+
+
+def used_at(plan: Plan, standings: Iterable[Standing], changes: Iterable[Change]) -> dict[LockKey, int]:
+    """Returns what the series of these changes had used, by the key of the lock that begins or ends."""
+    wanted = {change.at for change in changes}
+    pairs = _pairs(plan, standings) if wanted else ()
+    used = ((lock_key(policy, standing.total), standing.used) for policy, standing in pairs)
+    return {at: amount for at, amount in used if at in wanted}
 
 
 def _pairs(

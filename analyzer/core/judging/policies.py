@@ -14,8 +14,11 @@ from gatekeeper.model import Rate
 
 NO_UNIT = msgspec.UNSET  # of a meter of whole numbers
 NO_PLAN_LIMITS = msgspec.UNSET  # of a policy with one limit for all
+IN_FORCE = msgspec.UNSET  # the mode of a policy whose locks gates get
 LockActionName = Literal["deny", "slow", "tag"]
 ActionName = LockActionName | Literal["notify"]  # "notify": notices, and no locks
+SHADOW = "shadow"  # the action of the locks of a policy in this mode
+CANDIDATE = "/candidate"  # behind the name of a policy, in the name of its candidate
 SubjectKind = Literal["caller", "tenant", "address"]
 OverrideKind = Literal["limit", "grant", "exempt"]
 
@@ -59,6 +62,10 @@ class Policy(Protocol):
     def slow(self) -> Rate | None:
         """The rate that each gate admits, where the action is "slow"."""
 
+    @property
+    def is_shadow(self) -> bool:
+        """Whether no gate gets its locks."""
+
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of policies of every kind about their series and their locks."""
@@ -78,6 +85,12 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     plan_limits: tuple[tuple[str, int], ...] | msgspec.UnsetType = msgspec.UNSET
     # That of the meter, absent where it is a sum: versions that can only add up refuse the plan.
     join: Literal["max", "distinct"] | msgspec.UnsetType = msgspec.UNSET
+    mode: Literal["shadow"] | msgspec.UnsetType = msgspec.UNSET  # absent: its locks are enforced
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether no gate gets its locks."""
+        return self.mode == SHADOW
 
     @property
     def meter_join(self) -> str:
@@ -244,3 +257,12 @@ class UsualShare(ComparedLoad, frozen=True):
     """
 
     kind: ClassVar[str] = "usual-share"
+
+
+def base_name(policy: str) -> str:
+    """Returns the name that overrides use for a policy: of a candidate that of its policy.
+
+    >>> base_name("daily/candidate"), base_name("daily")
+    ('daily', 'daily')
+    """
+    return policy.removesuffix(CANDIDATE)

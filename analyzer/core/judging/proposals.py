@@ -24,9 +24,14 @@ Pure: `analyzer.store.transaction.analyzers` reads and stores what is compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-from analyzer.core.judging.plan import RULES, SOURCE, Plan
+import msgspec
+
+from analyzer.core.judging.plan import RULES, SOURCE, Plan, plan_of
+from analyzer.core.judging.policies import CANDIDATE, IN_FORCE, base_name
+
+KEPT_BY_PROMOTION = ("name", "mode", "notify")  # of a policy that gets the settings of its candidate
 
 
 class LastStart(NamedTuple):
@@ -116,6 +121,26 @@ def merged(in_force: Plan, file: Plan, taken: list[str] | tuple[str, ...]) -> Pl
     plan = in_force.with_rules_of(file) if RULES in taken else in_force
     sources = {name: mapping for name, mapping in file.sources.items() if SOURCE + name in taken}
     return plan.with_sources(dict(plan.sources) | sources) if sources else plan
+
+
+def promoted(in_force: Plan, name: str) -> Plan | None:
+    """Returns the plan in which a policy has the settings of its candidate, or else is enforced.
+
+    None if it has no candidate and is enforced. Raises LookupError if there is no such policy.
+    """
+    policy, candidate = in_force.policy(name), in_force.policy(name + CANDIDATE)
+    if policy is None or name != base_name(name):
+        raise LookupError(name)
+    if candidate is not None:
+        names = candidate.__struct_fields__  # type: ignore[attr-defined] # each kind is a Struct
+        stated = {key: getattr(policy, key, msgspec.UNSET) for key in KEPT_BY_PROMOTION if key in names}
+        new = msgspec.structs.replace(cast(Any, candidate), **stated)
+    elif policy.is_shadow:
+        new = msgspec.structs.replace(cast(Any, policy), mode=IN_FORCE)
+    else:
+        return None
+    others = tuple(one for one in in_force.policies if base_name(one.name) != name)
+    return plan_of(in_force.groupings, in_force.meters, [*others, new], in_force.sources, in_force.overrides)
 
 
 def applied(in_force: Plan, file: Plan, *, prune: bool) -> Plan:

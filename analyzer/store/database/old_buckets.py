@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, MetaData, Table
 
-from analyzer.store.database.schema import key
+from analyzer.store.database.table_columns import key
 
 old_buckets = Table(
     "old_buckets",

@@ -6,10 +6,20 @@ the records' own time. Primary keys are text: a flush writes them without lookin
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
+from analyzer.store.database.table_columns import (
+    added,
+    added_text,
+    key,
+    key_of_lock,
+    number,
+    partition_key,
+    small,
+    text,
+)
 
+UNKNOWN = -1  # an amount that is not known
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
 metadata = MetaData(
@@ -18,40 +28,6 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-
-
-# Compared byte by byte, as Python does, in any locale of the database: one order everywhere.
-NAME = Text().with_variant(Text(collation="C"), "postgresql")
-
-
-def key(name: str, kind: Text | type[BigInteger] = NAME) -> Column[Any]:
-    return Column(name, kind, primary_key=True, autoincrement=False)
-
-
-def small(name: str, kind: type[Integer] = SmallInteger) -> Column[int]:
-    """Returns a part of a key that has few values."""
-    return Column(name, kind, primary_key=True, autoincrement=False)
-
-
-def number(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False, default=0)
-
-
-def added(name: str) -> Column[int]:
-    """Returns a number with a server default, for analyzers of an earlier version that do not write it."""
-    return Column(name, BigInteger, nullable=False, default=0, server_default="0")
-
-
-def text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False, default="")
-
-
-def added_text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False, default="", server_default="")
-
-
-def partition_key() -> list[Column[Any]]:
-    return [key("cluster"), key("topic_id"), key("partition", BigInteger)]
 
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
@@ -244,10 +220,7 @@ refills = Table(
 holds = Table(
     "holds",
     metadata,
-    key("scope"),
-    key("key"),
-    key("resource"),
-    key("policy"),
+    *key_of_lock(),
     Column("since_ms", BigInteger, nullable=False),
     Column("seen_ms", BigInteger, nullable=False),  # when the warden last found it over the mark
     Index(None, "seen_ms"),
@@ -395,10 +368,7 @@ directory_versions = Table(
 locks = Table(
     "locks",
     metadata,
-    key("scope"),
-    key("key"),
-    key("resource"),
-    key("policy"),
+    *key_of_lock(),
     text("kind"),
     text("action"),
     number("status"),
@@ -412,8 +382,8 @@ locks = Table(
     Index(None, "until_ms"),
 )
 
-# When locks that refuse requests were in force, for as long as a record may be late. The first row has an
-# empty key, and says since when there is a history.
+# When locks were in force, those that no gate got among them, for as long as a record may be late. The first
+# row has an empty key, and says since when there is a history.
 lock_history = Table(
     "lock_history",
     metadata,
@@ -427,6 +397,11 @@ lock_history = Table(
     # "" while it is in force; "cleared", "replaced" by one with another end, "lapsed": cleared after its end.
     # "tag", "notify": of a lock with this action, which refused no requests, from its begin on
     text("cause"),
+    added_text("action"),  # "": of an earlier version, which kept those that refuse
+    added_text("detail"),
+    added("plan"),  # the version of the plan that has earned it; 0: set by hand
+    added("used_began", UNKNOWN),  # what the series had used when the lock began
+    added("used_ended", UNKNOWN),
     Index(None, "until_ms"),
 )
 Index(
@@ -456,6 +431,18 @@ disbelieved = Table(
     Column("next", BigInteger, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Index(None, "logged_s"),
+)
+
+# Until when a series gets no lock by a policy, because an operator has cleared one.
+hold_offs = Table(
+    "hold_offs",
+    metadata,
+    *key_of_lock(),
+    Column("until_ms", BigInteger, nullable=False),
+    text("who"),
+    text("reason"),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "until_ms"),
 )
 
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
 from analyzer.core.judging.judge import Judged, JudgedRows
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import OverrideKind
+from analyzer.core.judging.policies import OverrideKind, base_name
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms
@@ -238,8 +238,10 @@ def _move(
 
 def _require_policy(db: sa.Connection, name: str) -> None:
     known = plans.active(db)[1] if plans.exists(db) else Plan()
-    if name and known.policy(name) is None:
-        names = ", ".join(policy.name for policy in known.policies) or "there is none"
+    # Overrides of a policy hold for its candidate, which has none by itself.
+    names_known = [policy.name for policy in known.policies if policy.name == base_name(policy.name)]
+    if name and name not in names_known:
+        names = ", ".join(names_known) or "there is none"
         raise UnknownPolicy(f"no policy of the plan in force is named {name}: {names}")
 
 

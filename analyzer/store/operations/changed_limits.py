@@ -25,6 +25,7 @@ from analyzer.core.judging.caller_limits import Limits, Subject
 from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import base_name
 from analyzer.core.judging.totals import Sum, lock_order
 from analyzer.store.database.clock import clock_ms, instant, millis
 from analyzer.store.database.engine import slow_reading, writing
@@ -69,7 +70,7 @@ def change(
     after = directory.limits_of(db, plan, version, keys)
     judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, after)
     if is_wide:
-        named = [one.name for one in plan.policies if one.name in policies or "" in policies]
+        named = [one.name for one in plan.policies if base_name(one.name) in policies or "" in policies]
         activation = Activation(db, stored, numbers, millis(now), ROWS_MAX)
         left = activation.run(steps_with(steps, _steps(plan, numbers, filling, named)))
         store_steps(db, stored.version, left)
@@ -146,7 +147,8 @@ def judge_callers(
     set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
     postponed.store(db, judged.waiting, judge.catalog)
     changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
-    return Judged(changes, stored_notices.store(db, judged.notices, millis(judge.now)))
+    notices = stored_notices.store(db, judged.notices, millis(judge.now))
+    return Judged(changes, notices, judge.evidence(standings, changes))
 
 
 def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:

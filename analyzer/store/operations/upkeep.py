@@ -25,6 +25,7 @@ from analyzer.store.database.schema import (
     stretches,
     totals,
 )
+from analyzer.store.database.schema import hold_offs as hold_offs_table
 from analyzer.store.database.schema import holds as holds_table
 from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
@@ -40,7 +41,14 @@ from analyzer.store.reports.audit import prove_next_day
 from analyzer.store.reports.gate_reports import expired
 from analyzer.store.transaction import catalog, lock_feed, plans
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import directory, holds, slots, stored_notices, stored_values
+from analyzer.store.transaction.judgement import (
+    directory,
+    hold_offs,
+    holds,
+    slots,
+    stored_notices,
+    stored_values,
+)
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
 
 log = logging.getLogger(__name__)
@@ -159,6 +167,7 @@ class SqlUpkeep:
                     (plans_table, _old_plans()),
                     (stretches, _old_stretches()),
                     (holds_table, holds.outdated(now_ms)),
+                    (hold_offs_table, hold_offs.outdated(now_ms)),
                     (notices, stored_notices.outdated(now_ms)),
                     (disbelieved, disbelieved.c.logged_s < (now_ms - HISTORY_KEPT_MS) // 1000),
                     (lock_history_table, lock_history_table.c.until_ms < now_ms - HISTORY_KEPT_MS),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, lapsed
+from analyzer.core.judging.judge import NOTHING, Evidence, Judged, JudgedRows, lapsed, used_at
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import TotalKey
-from analyzer.core.judging.windows import Rolling
 from analyzer.store.database.clock import clock_ms, instant, millis
 from analyzer.store.database.schema import offsets
 from analyzer.store.transaction import catalog, lock_feed, plans
@@ -16,6 +17,7 @@ from analyzer.store.transaction.judgement import postponed
 from analyzer.store.transaction.judgement.directory import limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.judgement.usual_levels import UsualLevels
+from gatekeeper.model import Lock
 
 # A lock that lasts is extended so long before its end: gates end it by their own clocks.
 EXTENDED_MS = 2_000
@@ -37,12 +39,6 @@ class JudgeOfWarden:
         """
         row = self._locked(db)
         return None if row.version is None else self._judge(db, row)
-
-    def of_rolling_windows(self, db: sa.Connection) -> Judge | None:
-        """Returns the judge as `in_force` does; None also for a plan that has calendar windows alone."""
-        row = self._locked(db)
-        has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in self._plan.policies_of)
-        return None if row.version is None or not has_rolling else self._judge(db, row)
 
     def _locked(self, db: sa.Connection) -> plans.LockedPlan:
         row = plans.lock_active(db)
@@ -92,23 +88,25 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
 def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:
     """Clears the locks whose time is over, extends those of rolling windows that last; counts the former."""
     now_ms = clock_ms(db)
-    judged = _of_ending_locks(db, judges, now_ms)
+    # The locks are not held yet: totals come first, as in flushes.
+    ending = lock_feed.ending(db, now_ms + EXTENDED_MS)
+    judge = judges.in_force(db) if ending else None
+    judged = NOTHING if judge is None else _of_ending_locks(db, judge, ending, now_ms)
     kept = {change.at for change in judged.changes}
-    ended = lapsed(lock_feed.due(db, now_ms), instant(now_ms))
-    over = [change for change in ended if change.at not in kept]
-    changed = judged._replace(changes=[*over, *judged.changes])
+    due = [lock for lock in lock_feed.due(db, now_ms) if lock.at not in kept]
+    over, evidence = lapsed(due, instant(now_ms)), judged.evidence
+    if judge is not None:
+        standings = judge.standings_of(db, {lock.at: int(lock.began.timestamp()) for lock in due})
+        evidence = Evidence(judge.version, {**evidence.used, **used_at(judge.plan, standings, over)})
+    changed = Judged([*over, *judged.changes], judged.notices, evidence)
     return JudgedRows(len(over), lock_feed.publish_judged(db, changed, mark))
 
 
-def _of_ending_locks(db: sa.Connection, judges: JudgeOfWarden, now_ms: int) -> Judged:
+def _of_ending_locks(db: sa.Connection, judge: Judge, ending: Sequence[Lock], now_ms: int) -> Judged:
     """Judges the rolling windows whose locks are about to end."""
-    # The locks are not held yet: totals come first, as in flushes.
-    locks = lock_feed.ending(db, now_ms + EXTENDED_MS)
-    judge = judges.of_rolling_windows(db) if locks else None
-    ending = [] if judge is None else judge.rolling_totals(locks)
-    if judge is None or not ending:
+    if not (totals := judge.rolling_totals(ending)):
         return NOTHING
-    return judge._replace(behind_s=behind_s(db, now_ms)).of(db, judge.held(db, ending))
+    return judge._replace(behind_s=behind_s(db, now_ms)).of(db, judge.held(db, totals))
 
 
 def behind_s(db: sa.Connection, now_ms: int) -> float:

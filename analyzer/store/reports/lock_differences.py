@@ -14,7 +14,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy, Quota
 from analyzer.core.judging.totals import TotalKey
 from analyzer.store.database.engine import ROWS_AT_ONCE
-from analyzer.store.database.schema import locks, totals
+from analyzer.store.database.schema import hold_offs, locks, totals
 from analyzer.store.reports.total_differences import OpenSum
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement.directory import (
@@ -23,6 +23,7 @@ from analyzer.store.transaction.judgement.directory import (
     limits_of,
     newest,
 )
+from analyzer.store.transaction.lock_feed import MANUAL
 from gatekeeper.model import SUSPENSION
 
 
@@ -60,10 +61,12 @@ def differing_locks(
                 least = _least(policy) if version == NO_DIRECTORY else None
                 found += _right(db, plan, version, policy, _not_earned(of, policy, now_ms, least), most)
                 if not (isinstance(policy, Quota) and policy.grace_given.time_s):
-                    found += _right(db, plan, version, policy, _missing(of, policy, least), most)
+                    found += _right(db, plan, version, policy, _missing(of, policy, least, now_ms), most)
     in_force = sa.select(locks.c.policy, locks.c.key, locks.c.resource).where(
         locks.c.until_ms > now_ms,
-        locks.c.policy.not_in([policy.name for policy in plan.policies] + [SUSPENSION.policy, *unready]),
+        locks.c.policy.not_in(
+            [*(policy.name for policy in plan.policies), SUSPENSION.policy, MANUAL, *unready]
+        ),
     )
     found += [LockDifference(*row, None, is_locked=True) for row in db.execute(in_force.limit(most))]
     return found
@@ -127,8 +130,8 @@ def _not_earned(of: OpenSum, policy: Policy, now_ms: int, least: int | None) -> 
     )
 
 
-def _missing(of: OpenSum, policy: Policy, least: int | None) -> sa.Select[Any]:
-    """Returns the query for the totals that were judged and have no lock of a policy."""
+def _missing(of: OpenSum, policy: Policy, least: int | None, now_ms: int) -> sa.Select[Any]:
+    """Returns the query for the totals that were judged, without a lock of a policy or a hold-off of it."""
     scope = lock_key(policy, TotalKey(of.sum, "", "", of.window)).scope
     its_lock = sa.and_(
         locks.c.scope == scope,
@@ -137,14 +140,22 @@ def _missing(of: OpenSum, policy: Policy, least: int | None) -> sa.Select[Any]:
         locks.c.policy == policy.name,
         locks.c.until_ms >= of.window.until_s * 1000,
     )
+    its_hold_off = sa.and_(
+        hold_offs.c.scope == scope,
+        hold_offs.c.key == totals.c.key,
+        hold_offs.c.resource == totals.c.resource,
+        hold_offs.c.policy == policy.name,
+        hold_offs.c.until_ms > now_ms,
+    )
     return (
         sa.select(totals.c.key, totals.c.resource, totals.c.used, sa.literal(0).label("is_locked"))
-        .select_from(totals.outerjoin(locks, its_lock))
+        .select_from(totals.outerjoin(locks, its_lock).outerjoin(hold_offs, its_hold_off))
         .where(
             totals.c.sum == of.number,
             totals.c.window_s == of.window.start_s,
             totals.c.used < totals.c.next,
             sa.true() if least is None else totals.c.used >= least,
             locks.c.key.is_(None),
+            hold_offs.c.key.is_(None),
         )
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import steps_of, unready_policies
+from analyzer.core.judging.policies import SHADOW
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
@@ -96,7 +97,14 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
 
 def _in_force() -> list[sa.ColumnElement[bool]]:
     """Returns the conditions for locks that gates enforce at this time."""
-    return [locks.c.until_ms > NowMs(), locks.c.action != NOT_ENFORCED]
+    return [locks.c.until_ms > NowMs(), locks.c.action.not_in(NOT_ENFORCED)]
+
+
+def shadow_locks(engine: sa.Engine, policy: str) -> int:
+    """Returns how many locks in shadow a policy has at this time. Raises StoreAway."""
+    with slow_reading(engine) as db:
+        of_policy = locks.c.policy == policy, locks.c.action == SHADOW, locks.c.until_ms > NowMs()
+        return int(db.execute(sa.select(sa.func.count()).where(*of_policy)).scalar_one())
 
 
 def suspended_until(engine: sa.Engine) -> datetime | None:
@@ -107,12 +115,15 @@ def suspended_until(engine: sa.Engine) -> datetime | None:
         return None if until_ms is None else instant(until_ms)
 
 
-def locks_in_force(engine: sa.Engine, key: str | None = None, policy: str | None = None) -> Iterator[Lock]:
+def locks_in_force(
+    engine: sa.Engine, key: str | None = None, policy: str | None = None, *, in_shadow: bool = False
+) -> Iterator[Lock]:
     """Yields the locks whose time is not over by the database's clock, the latest end first.
 
-    In constant memory. Raises StoreAway.
+    Those that gates enforce, or with `in_shadow` those of policies in this mode. In constant memory. Raises
+    StoreAway.
     """
-    wanted = _in_force()
+    wanted = [locks.c.until_ms > NowMs(), locks.c.action == SHADOW] if in_shadow else _in_force()
     wanted += [locks.c.key == key] if key is not None else []
     wanted += [locks.c.policy == policy] if policy is not None else []
     order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)

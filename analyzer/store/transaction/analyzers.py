@@ -211,7 +211,7 @@ def agree_on_source(engine: sa.Engine, owner: str, file: Plan, source: str) -> A
 
 
 class AppliedFile(NamedTuple):
-    """The outcome of `apply_file`."""
+    """The outcome of a change of the plan by an operator."""
 
     version: int  # of the plan in force
     differences: Sequence[str]  # lines; none: nothing was to be changed
@@ -233,11 +233,32 @@ def apply_file(
 
     With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind.
     """
+
+    def of_file(in_force: Plan) -> Plan:
+        return applied(in_force, file, prune=is_pruned)
+
+    return change_plan(engine, of_file, who, why, is_shown_only=is_shown_only, random_mark=random_mark)
+
+
+def change_plan(
+    engine: sa.Engine,
+    change: Callable[[Plan], Plan],
+    who: str,
+    why: str = "",
+    *,
+    is_shown_only: bool = False,
+    random_mark: Callable[[], str] = new_mark,
+) -> AppliedFile:
+    """Puts what `change` makes of the plan in force in its place at once, for an operator.
+
+    With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind, and what
+    `change` raises.
+    """
     with writing(engine) as db:
         if not is_shown_only:
             plans.block_flushes(db)  # a plan that came in force after this one was read would be undone
         version, in_force = plans.active(db) if plans.exists(db) else (0, Plan())
-        plan = applied(in_force, file, prune=is_pruned)
+        plan = change(in_force)
         lines = differences(in_force, plan)
         if is_shown_only or not lines:
             return AppliedFile(version, lines, _behind(db))

@@ -1,7 +1,7 @@
 """The locks and their feed: versioned changes, each version with a random mark.
 
-`publish` and `publish_longer` are the only writers of both. Locks with the action "notify" are rows like any
-other, which begin, last and end, but the feed has no changes of them: no gate learns of them.
+`publish` and `publish_longer` are the only writers of both. Locks with the action "notify" or "shadow" are
+rows like any other, which begin, last and end, but the feed has no changes of them: no gate learns of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.judge import Judged
+from analyzer.core.judging.judge import BY_HAND, Evidence, Judged
+from analyzer.core.judging.policies import SHADOW
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.row_parameters import in_parts, insert_given, is_one_of, rows_given
@@ -23,7 +24,8 @@ from analyzer.store.transaction.verdicts import lock_history
 from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
 
 LAPSED_MAX = 10_000  # locks that end in one transaction
-NOT_ENFORCED = "notify"
+MANUAL = ":manual"  # the policy of locks that are set by hand; configuration allows no such name
+NOT_ENFORCED = ("notify", SHADOW)  # actions
 
 KEY = (locks.c.scope, locks.c.key, locks.c.resource, locks.c.policy)
 LOCK = tuple(locks.c)
@@ -82,25 +84,29 @@ def ending(db: sa.Connection, until_ms: int) -> list[Lock]:
 
 def is_enforced(lock: Lock) -> bool:
     """Whether gates get the lock."""
-    return lock.action != NOT_ENFORCED
+    return lock.action not in NOT_ENFORCED
 
 
-def publish(db: sa.Connection, changes: Sequence[Change], mark: str) -> list[Change]:
+def publish(
+    db: sa.Connection, changes: Sequence[Change], mark: str, evidence: Evidence = BY_HAND
+) -> list[Change]:
     """Applies `changes` (each key once) to the locks; returns those that the feed has, in a new version.
 
-    Must be the last statement of its transaction.
+    `evidence` goes into the history. Must be the last statement of its transaction.
     """
-    return _publish(db, _upsert(db.dialect.name), changes, mark)
+    return _publish(db, _upsert(db.dialect.name), changes, mark, evidence)
 
 
-def publish_longer(db: sa.Connection, changes: Sequence[Change], mark: str) -> list[Change]:
+def publish_longer(
+    db: sa.Connection, changes: Sequence[Change], mark: str, evidence: Evidence = BY_HAND
+) -> list[Change]:
     """Publishes changes as `publish` does, except locks where one that lasts as long is there.
 
     When a window ends, a flush that was judged by the old window may come behind one that was judged by the
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    return _publish(db, _upsert_longer(db.dialect.name), changes, mark)
+    return _publish(db, _upsert_longer(db.dialect.name), changes, mark, evidence)
 
 
 def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
@@ -111,26 +117,30 @@ def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer:
     if not judged.changes:
         return judged
     write = publish_longer if only_longer else publish
-    return judged._replace(changes=write(db, judged.changes, mark))
+    return judged._replace(changes=write(db, judged.changes, mark, judged.evidence))
 
 
-def _publish(db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str) -> list[Change]:
+def _publish(
+    db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str, evidence: Evidence
+) -> list[Change]:
     set_ = [change.lock for change in changes if isinstance(change, Set)]
     cleared = sorted(change.at for change in changes if isinstance(change, Clear))
-    # A policy whose action has become "notify" takes the place of its lock, which gates must drop.
+    # A policy whose locks are not enforced any more takes the place of its lock, which gates must drop.
     ended = _enforced(db, [lock.at for lock in set_ if not is_enforced(lock)])
     given = _in_order(LOCK, map(_lock_columns, set_))
     written = {LockKey(*row) for row in _execute(db, upsert, LOCK, given)}
     deleted = _execute(db, _delete(db.dialect.name), KEY, cleared)
-    unknown = {LockKey(*at) for *at, action in deleted if action == NOT_ENFORCED}
+    unknown = {LockKey(*at) for *at, action in deleted if action in NOT_ENFORCED}
     published: list[Change] = []
-    for change in changes:
+    stored = [change for change in changes if isinstance(change, Clear) or change.at in written]
+    lock_history.note(db, stored, evidence)
+    for change in stored:
         if isinstance(change, Clear):
             published += [change] if change.at not in unknown else []
-        elif change.at in written:
-            published += [change] if is_enforced(change.lock) else [Clear(change.at)] * (change.at in ended)
-    # What no gate learns of is an offence, too. Behind the locks, and before the feed's row.
-    lock_history.note(db, [change for change in changes if isinstance(change, Clear) or change.at in written])
+        elif is_enforced(change.lock):
+            published.append(change)
+        elif change.at in ended:
+            published.append(Clear(change.at))
     if published:
         _add_version(db, published, mark)
     return published

@@ -13,7 +13,7 @@ from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.errors import SchemaBehind
-from analyzer.store.database.audit_log import record
+from analyzer.store.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
@@ -161,7 +161,7 @@ def activate(
         return Activated(int(old.version))
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
-    record(db, who, "plan put in force", f"plan {version}", f"{why}: {difference}" if why else difference)
+    record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{why}: {difference}" if why else difference)
     directory.store_stated(db, plan, now_ms, who, random_mark)
     known = catalog.load(db)
     numbers = catalog.register(db, plan, before, version)

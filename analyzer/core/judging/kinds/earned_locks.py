@@ -9,7 +9,7 @@ import msgspec
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text
 from analyzer.core.counting.meters import DAY_S, DISTINCT
-from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.policies import SHADOW, Policy
 from analyzer.core.judging.totals import TotalKey
 from gatekeeper.model import Lock, LockKey
 
@@ -26,14 +26,14 @@ def lock_of(
 ) -> Lock:
     """Returns a lock on the series of a total, with the effect that the policy gives to its locks.
 
-    No gate gets one with the action "notify".
+    No gate gets one with the action "notify" or "shadow".
     """
     return Lock(
         **lock_key(policy, total)._asdict(),
         began=began,
         until=until,
         kind=kind,
-        action=policy.action,
+        action=SHADOW if policy.is_shadow else policy.action,
         status=policy.status,
         reason=reason,
         detail=detail,
@@ -71,6 +71,11 @@ def by_plan(policy: Policy) -> str:
 
 def effect(policy: Policy, ends: str) -> str:
     """Returns what locks of a policy do, for `gatelock check`; `ends` says how long: "until it ends"."""
+    does = _enforced_effect(policy, ends)
+    return f"in shadow: {does}, if it were enforced" if policy.is_shadow else does
+
+
+def _enforced_effect(policy: Policy, ends: str) -> str:
     if policy.action == "notify":
         return "a notice, and no lock"
     if policy.action == "tag":

@@ -18,7 +18,7 @@ from analyzer.core.judging.activation_steps import (
     stored_text,
 )
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.judge import Judged, judge, judge_policies, lock_keys
+from analyzer.core.judging.judge import Evidence, Judged, judge, judge_policies, lock_keys, used_at
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import (
@@ -30,7 +30,7 @@ from analyzer.core.judging.totals import (
     is_by_caller,
     is_judged,
 )
-from analyzer.core.judging.windows import ALWAYS, Rolling, Window, window_at
+from analyzer.core.judging.windows import ALWAYS, Rolling, window_at
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.engine import insert, without_scans
 from analyzer.store.database.row_parameters import upsert_columns
@@ -41,7 +41,7 @@ from analyzer.store.transaction.judgement import postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, limits_of, newest
 from analyzer.store.transaction.judgement.slots import with_addresses, with_bases, with_slots
 from analyzer.store.transaction.judgement.sql_judge import Judge
-from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series, used_by
+from analyzer.store.transaction.judgement.totals import JOINED_USED, judged_series
 from analyzer.store.transaction.sql_joins import bounded_join
 from gatekeeper.model import Change, Clear, Lock, LockKey, Set
 
@@ -80,6 +80,12 @@ class Activation:
         self.changes: list[Change] = []
         self.notices: list[Notice] = []  # raised for the first time
         self.rows = 0
+        self._used: dict[LockKey, int] = {}
+
+    @property
+    def evidence(self) -> Evidence:
+        """The grounds of the changes."""
+        return Evidence(self._version, self._used)
 
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Does what is allowed by the number of rows; returns what is left."""
@@ -253,7 +259,9 @@ class Activation:
         judged = judge(self._plan, standings, self._present(standings), at)
         postponed.store(self._db, judged.waiting, self._catalog)
         self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
-        return judge_policies(self._plan, policies, standings, at)
+        wanted = judge_policies(self._plan, policies, standings, at)
+        self._used |= used_at(self._plan, standings, wanted)
+        return wanted
 
     def _present(self, standings: Sequence[Standing]) -> Mapping[LockKey, Lock]:
         return lock_feed.locked(self._db, lock_keys(self._plan, standings))
@@ -286,11 +294,15 @@ class Activation:
         ]
 
     def _clear_unearned(self, found: Mapping[LockKey, Lock], step: ClearStep) -> None:
-        wanted = self._wanted(step.policies, self._standings_of(found))
+        judge = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
+        standings = judge.standings_of(self._db, dict.fromkeys(found, self._now_s))
+        wanted = self._wanted(step.policies, standings)
         earned = {change.at for change in wanted}
         written = {change.at for change in self.changes}
         # A lock that this plan has set is earned. No time is compared: the clock may have been set back.
-        self.changes += [Clear(at) for at in found if at not in earned and at not in written]
+        cleared: list[Change] = [Clear(at) for at in found if at not in earned and at not in written]
+        self._used |= used_at(self._plan, standings, cleared)
+        self.changes += cleared
         # A total may have reached its limit after the judge step: the flush found a lock of the old plan and
         # left it, with the old action.
         self.changes += [
@@ -303,31 +315,6 @@ class Activation:
         """Whether the warden alone knows which locks a policy earns: it ends them, or writes them again."""
         policy = self._plan.policy(name)
         return policy is not None and kind_of(policy).whole_of is not None
-
-    def _standings_of(self, found: Collection[LockKey]) -> list[Standing]:
-        """Returns the totals by which the policies of these locks judge, each once."""
-        standings: list[Standing] = []
-        by_policy: dict[str, list[tuple[str, str]]] = {}
-        for at in found:
-            by_policy.setdefault(at.policy, []).append((at.key, at.resource))
-        series_of: dict[Sum, set[tuple[str, str]]] = {}
-        for name, series in by_policy.items():
-            policy = self._plan.policy(name)
-            if policy is not None:
-                series_of.setdefault(kind_of(policy).sum_of(policy), set()).update(series)
-        limits = limits_of(self._db, self._plan, self._directory, {at.key for at in found})
-        for sum_, wanted in series_of.items():
-            by_window: dict[Window, list[tuple[str, str]]] = {}
-            for key, resource in sorted(wanted):
-                window = limits.window_of(sum_, key, self._now_s)
-                by_window.setdefault(window, []).append((key, resource))
-            for window, series in by_window.items():
-                used = used_by(self._db, self._catalog.sum_number(sum_), window.start_s, series)
-                standings += [
-                    Standing(TotalKey(sum_, key, resource, window), number)
-                    for (key, resource), number in used.items()
-                ]
-        return standings
 
 
 def _totals_of(step: JudgeStep, sum_: Sum, now_s: int) -> sa.Select[Any]:

@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.circumstances import Circumstances, Hold
 from analyzer.core.judging.earned_notices import LastNotice, NoticeKey, notice_key
-from analyzer.core.judging.judge import NOTHING, Judged, judge, lock_keys
+from analyzer.core.judging.judge import NOTHING, Evidence, Judged, judge, lock_keys, used_at
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import millis
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
@@ -32,11 +32,11 @@ from analyzer.store.transaction.judgement.slots import (
     with_slots,
     with_wholes,
 )
-from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next
+from analyzer.store.transaction.judgement.totals import StoredTotal, held, set_next, used_by
 from analyzer.store.transaction.judgement.usual_levels import UsualLevels
 from analyzer.store.transaction.judgement.victim_slots import with_victims
 from analyzer.store.transaction.verdicts import lock_history
-from gatekeeper.model import Lock, LockKey
+from gatekeeper.model import Change, Lock, LockKey
 
 
 class Judge(NamedTuple):
@@ -82,7 +82,12 @@ class Judge(NamedTuple):
         postponed.store(db, judged.waiting, self.catalog)
         if self.is_warden:
             holds.replace(db, at.holds, judged.holds)
-        return Judged(judged.changes, stored_notices.store(db, judged.notices, millis(self.now)))
+        notices = stored_notices.store(db, judged.notices, millis(self.now))
+        return Judged(judged.changes, notices, self.evidence(standings, judged.changes))
+
+    def evidence(self, standings: Iterable[Standing], changes: Iterable[Change]) -> Evidence:
+        """Returns the grounds of changes that these totals have caused."""
+        return Evidence(self.version, used_at(self.plan, standings, changes))
 
     def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
         """Returns those of these totals that exist, and blocks flushes of their series until commit."""
@@ -90,6 +95,27 @@ class Judge(NamedTuple):
         if self.usual is not None:
             self.usual.read(db, self.plan, wanted, self.catalog, int(self.now.timestamp()))
         return held(db, wanted, self.catalog)
+
+    def standings_of(self, db: sa.Connection, locks: Mapping[LockKey, int]) -> list[Standing]:
+        """Returns the totals by which the policies of these locks judge, each once, without their slots.
+
+        Of calendar windows the total of the window that holds the lock's second.
+        """
+        limits = limits_of(db, self.plan, self.directory, {at.key for at in locks})
+        wanted: dict[tuple[Sum, Window], set[tuple[str, str]]] = {}
+        for at, at_s in locks.items():
+            policy = self.plan.policy(at.policy)
+            if policy is not None:
+                sum_ = kind_of(policy).sum_of(policy)
+                window = limits.window_of(sum_, at.key, at_s)
+                wanted.setdefault((sum_, window), set()).add((at.key, at.resource))
+        return [
+            Standing(TotalKey(sum_, key, resource, window), used)
+            for (sum_, window), series in wanted.items()
+            for (key, resource), used in used_by(
+                db, self.catalog.sum_number(sum_), window.start_s, sorted(series)
+            ).items()
+        ]
 
     def rolling_totals(self, locks: Iterable[Lock]) -> list[TotalKey]:
         """Returns the totals of rolling sums that earned these locks, which may last.
@@ -145,5 +171,5 @@ class Judge(NamedTuple):
             if ended_s := kind_of(policy).needs(policy).ended_locks_s:
                 sum_ = kind_of(policy).sum_of(policy)
                 keys = [lock_key(policy, one.total) for one in standings if one.total.sum == sum_]
-                found |= lock_history.ended_locks(db, keys, ended_s)
+                found |= lock_history.ended_locks(db, keys, ended_s, in_shadow=policy.is_shadow)
         return found

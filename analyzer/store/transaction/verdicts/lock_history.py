@@ -1,9 +1,8 @@
-"""The history of locks: written where locks are published, read for verdicts in the log and for offences.
+"""The history of locks: written where locks are published, read for verdicts, offences and reports.
 
-A lock that refuses no requests has its action, "tag" or "notify", in place of the cause of its end: it is an
-offence like any other, and no verdict is believed by it. A lock is in force from `began_ms` to the earlier
-one of `until_ms` and `ended_ms`, by the database's clock. The row whose key is empty says since when there is
-a history. It has no end.
+A verdict in the log is believed for a lock that refuses requests: no gate denies one because of a tag, or of
+a lock in shadow. A lock is in force from `began_ms` to the earlier one of `until_ms` and `ended_ms`, by the
+database's clock. The row whose key is empty says since when there is a history. It has no end.
 """
 
 from __future__ import annotations
@@ -15,19 +14,21 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.judging.judge import BY_HAND, Evidence
+from analyzer.core.judging.policies import SHADOW
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
-from analyzer.store.database.schema import lock_history
+from analyzer.store.database.schema import UNKNOWN, lock_history
 from gatekeeper.model import Change, Lock, LockKey, Set
 
 HISTORY_KEPT_MS = 40 * DAY_S * 1000  # longer than a record may be late
 
 KEY = [lock_history.c[name] for name in ("scope", "key", "resource", "policy")]
 NAMES = KEY[:2]
-REFUSING = ("deny", "slow")  # actions
-HARMLESS = ("tag", "notify")
-NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms", "cause")
+ENDED = [*KEY, lock_history.c.used_ended]
+REFUSING = ("", "deny", "slow")  # actions; an earlier version kept only these, without their names
+NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms", "action", "detail", "plan", "used_began")
 
 
 class Span(NamedTuple):
@@ -38,7 +39,7 @@ class Span(NamedTuple):
     ended_ms: int
 
 
-def note(db: sa.Connection, changes: Sequence[Change]) -> None:
+def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_HAND) -> None:
     """Adds changes of locks, whose rows in `locks` the transaction holds.
 
     A lock that is set again ends and begins: it may have another end.
@@ -47,10 +48,11 @@ def note(db: sa.Connection, changes: Sequence[Change]) -> None:
     replaced = sorted(change.at for change in changes if isinstance(change, Set))
     cleared = sorted(change.at for change in changes if not isinstance(change, Set))
     for keys, cause in ((replaced, "replaced"), (cleared, "cleared")):
-        for given in in_parts(dialect, KEY, keys):
+        ended = [[*at, evidence.used.get(at, UNKNOWN)] for at in keys]
+        for given in in_parts(dialect, ENDED, ended):
             db.execute(_end(dialect), given | {"cause_of_end": cause})
     begun = [change.lock for change in changes if isinstance(change, Set)]
-    rows = sorted(_row(lock) for lock in begun)
+    rows = sorted(_row(lock, evidence) for lock in begun)
     columns = [lock_history.c[name] for name in NEW]
     for given in in_parts(dialect, columns, rows):
         db.execute(_begin(dialect), given)
@@ -77,47 +79,51 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     return found
 
 
-def ended_locks(db: sa.Connection, keys: Collection[LockKey], since_s: int) -> dict[LockKey, int]:
+def ended_locks(
+    db: sa.Connection, keys: Collection[LockKey], since_s: int, *, in_shadow: bool = False
+) -> dict[LockKey, int]:
     """Returns how many locks of each key have run to their end in the last `since_s` seconds.
 
-    Those that were cleared before, or replaced by another lock in force, do not count.
+    Those that were cleared before, or replaced by another lock in force, do not count. `in_shadow`: those of
+    a policy in this mode alone; False: only others.
     """
     dialect = db.dialect.name
     found = {}
+    since = {"since_ms": since_s * 1000}
     for given in in_parts(dialect, KEY, sorted(keys)):
-        for *at, number in db.execute(_ended_locks(dialect), given | {"since_ms": since_s * 1000}):
+        for *at, number in db.execute(_ended_locks(dialect, in_shadow=in_shadow), given | since):
             found[LockKey(*at)] = number
     return found
 
 
-def _row(lock: Lock) -> list[str | int]:
-    cause = "" if lock.action in REFUSING else lock.action
-    return [*lock.at, millis(lock.until), millis(lock.began), cause]
+def _row(lock: Lock, evidence: Evidence) -> list[str | int]:
+    judged = (lock.action, lock.detail, evidence.plan, evidence.used.get(lock.at, UNKNOWN))
+    return [*lock.at, millis(lock.until), millis(lock.began), *judged]
 
 
 @lru_cache
 def _end(dialect: str) -> sa.Update:
-    keys = rows_given(dialect, KEY)
-    is_given = sa.tuple_(*KEY).in_(sa.select(*keys.c))
+    given = rows_given(dialect, ENDED)
+    is_given = sa.and_(*(column == given.c[column.name] for column in KEY))
     has_lapsed = lock_history.c.until_ms <= NowMs()
-    given = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
-    cause = sa.case((lock_history.c.cause == "", given), else_=lock_history.c.cause)
+    cause = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
     ended = sa.update(lock_history).where(is_given, lock_history.c.ended_ms.is_(None))
-    return ended.values(ended_ms=NowMs(), cause=cause)
+    return ended.values(ended_ms=NowMs(), cause=cause, used_ended=given.c.used_ended)
 
 
 @lru_cache
 def _begin(dialect: str) -> sa.Executable:
     added = insert_given(dialect, lock_history, NEW)
     # The same lock again: it was cleared and set within a millisecond, or restored.
+    judged = {name: added.excluded[name] for name in NEW if not lock_history.c[name].primary_key}
     again: sa.Executable = added.on_conflict_do_update(
-        index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": added.excluded.cause}
+        index_elements=lock_history.primary_key, set_={"ended_ms": None, "cause": "", **judged}
     )
     return again
 
 
 @lru_cache
-def _ended_locks(dialect: str) -> sa.Select[Any]:
+def _ended_locks(dialect: str, *, in_shadow: bool) -> sa.Select[Any]:
     given = rows_given(dialect, KEY)
     columns, now = lock_history.c, sa.select(NowMs()).scalar_subquery()
     has_ended = sa.or_(columns.ended_ms >= columns.until_ms, columns.ended_ms.is_(None))
@@ -128,6 +134,7 @@ def _ended_locks(dialect: str) -> sa.Select[Any]:
             columns.until_ms > now - sa.bindparam("since_ms", type_=sa.BigInteger),
             columns.until_ms <= now,
             has_ended,
+            columns.action == SHADOW if in_shadow else columns.action != SHADOW,
         )
         .group_by(*KEY)
     )
@@ -147,6 +154,6 @@ def _spans(dialect: str) -> sa.Select[Any]:
         .where(
             columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
             columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
-            columns.cause.not_in(HARMLESS),
+            columns.action.in_(REFUSING),
         )
     )

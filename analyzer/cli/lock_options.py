@@ -1,0 +1,160 @@
+"""Options and parsers of the commands about locks that are set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.exit_codes import usage_error
+from analyzer.cli.override_options import require_caller
+
+if TYPE_CHECKING:
+    from analyzer.store.operations.locks_by_hand import Effect, LockTarget
+
+COLUMNS = ("scope", "key", "resource")
+SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
+FILE_ROWS_MAX = 100_000
+
+OfCallerOption = Annotated[
+    str | None, typer.Option("--caller", metavar="NAME", help="One caller: api_key:acme.", show_default=False)
+]
+OfTenantOption = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="All requests of a tenant.", show_default=False)
+]
+OfAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="CIDR",
+        help="An address or a range: 192.0.2.7, 203.0.113.0/24.",
+        show_default=False,
+    ),
+]
+OfResourceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resource",
+        metavar="ROUTE",
+        help="All requests of a resource; with another option, only those of it.",
+        show_default=False,
+    ),
+]
+OfEveryoneOption = Annotated[bool, typer.Option("--everyone", help="All requests.")]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE.csv",
+        help="Several at once: columns scope, key and, if wanted, resource.",
+        show_default=False,
+    ),
+]
+ActionOption = Annotated[
+    str,
+    typer.Option("--action", metavar="ACTION", help="deny, slow or tag; see --status and --rate."),
+]
+StatusOption = Annotated[int, typer.Option("--status", min=400, max=599, help="HTTP status of denials.")]
+RateOption = Annotated[
+    str | None,
+    typer.Option("--rate", metavar="RATE", help="Admitted by each process with --action slow: 10/s."),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the locks and change nothing.")]
+OfPolicyOption = Annotated[
+    str | None, typer.Option("--policy", metavar="NAME", help="Only the lock of this policy.")
+]
+
+
+def series_of(
+    caller: str | None,
+    tenant: str | None,
+    address: str | None,
+    resource: str | None,
+    file: Path | None,
+    *,
+    everyone: bool,
+) -> list[LockTarget]:
+    """Returns the series that a command names. Exits with 2 unless it names some, in one way."""
+    from analyzer.store.operations.locks_by_hand import LockTarget
+
+    narrowed = resource or ""
+    named = [
+        *([("caller", require_caller(caller))] if caller else []),
+        *([("tenant", tenant)] if tenant else []),
+        *([network(address, "--address")] if address else []),
+        *([("everyone", "")] if everyone else []),
+    ]
+    if file is not None and not named and not resource:
+        return list(_in_file(file))
+    if file is None and not named and resource:
+        return [LockTarget("resource", resource)]
+    if file is None and len(named) == 1:
+        return [LockTarget(*named[0], narrowed)]
+    raise usage_error(
+        "write one of --caller, --tenant, --address, --resource, --everyone and --file; --resource may stand "
+        "beside another one, and narrows it"
+    )
+
+
+def network(text: str, where: str) -> tuple[str, str]:
+    """Returns the scope and the key of an address or a range. Exits with 2 if the text is neither."""
+    from ipaddress import ip_network
+
+    try:
+        found = ip_network(text)
+    except ValueError as error:
+        raise usage_error(f"{where} {text}: write 192.0.2.7, 203.0.113.0/24 or 2001:db8::/32") from error
+    if found.prefixlen == found.max_prefixlen:
+        return "address", str(found.network_address)
+    return "range", str(found)
+
+
+def effect_of(action: str, status: int, rate: str | None) -> Effect:
+    """Returns the effect of a lock. Exits with 2 if the options do not fit."""
+    from pydantic_core import PydanticCustomError
+
+    from analyzer.config.tables.actions import parse_rate
+    from analyzer.store.operations.locks_by_hand import Effect
+
+    if action not in ("deny", "slow", "tag"):
+        raise usage_error(f"--action {action}: write deny, slow or tag")
+    if (action == "slow") is not (rate is not None):
+        raise usage_error("--action slow and --rate go together: --action slow --rate 10/s")
+    try:
+        return Effect(action, status, None if rate is None else parse_rate(rate))
+    except PydanticCustomError as fault:
+        raise usage_error(f"--rate {rate}: {fault.message()}") from fault
+
+
+def _in_file(file: Path) -> Iterator[LockTarget]:
+    """Yields the series of a file. Exits with 2 at the first row that names none."""
+    import csv
+
+    from analyzer.store.operations.locks_by_hand import LockTarget
+
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            reader = csv.DictReader(opened)
+            columns = set(reader.fieldnames or ())
+            if not {"scope", "key"} <= columns <= set(COLUMNS):
+                raise usage_error(f"{file}: its first line must be scope,key or scope,key,resource")
+            for row in reader:
+                if reader.line_num > FILE_ROWS_MAX:
+                    raise usage_error(f"{file}: at most {FILE_ROWS_MAX:,} rows")
+                yield LockTarget(*_checked(row, f"{file}:{reader.line_num}:"), row.get("resource") or "")
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise usage_error(f"{file}: {error}") from error
+
+
+def _checked(row: dict[str, str | None], where: str) -> tuple[str, str]:
+    scope, key = row["scope"] or "", row["key"] or ""
+    if scope not in SCOPES:
+        raise usage_error(f"{where} {scope or 'nothing'} is not a scope; write one of {', '.join(SCOPES)}")
+    if bool(key) is (scope == "everyone"):
+        of = scope if key else f"a {scope}"
+        raise usage_error(f"{where} the key of {of} is {'not empty' if key else 'empty'}")
+    if scope in ("address", "range"):
+        return network(key, where)
+    return scope, require_caller(key) if scope == "caller" else key

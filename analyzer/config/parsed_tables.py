@@ -1,0 +1,44 @@
+"""The tables of a configuration that are valid by themselves, and what checks between them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.kafka import KafkaTable
+from analyzer.config.tables.limit_overrides import OverrideTable
+from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.sources import SourceTable
+from analyzer.config.values import closest, quote
+
+
+class ParsedTables(NamedTuple):
+    """The valid tables of a configuration; lists keep the indexes that their tables have in the file."""
+
+    kafka: KafkaTable
+    analyzer: AnalyzerTable
+    sources: Mapping[int, SourceTable]
+    meters: Mapping[int, MeterTable]
+    policies: Mapping[int, PolicyTable]
+    overrides: Mapping[int, OverrideTable]
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """Fields whose sum or maximum some meter takes: numbers, even where they are not declared so."""
+        return frozenset(
+            meter.number_field for meter in self.meters.values() if meter.number_field is not None
+        )
+
+
+def listed(sources: Iterable[SourceTable]) -> str:
+    return "[[sources]] " + ", ".join(quote(source.name) for source in sources)
+
+
+def map_it(name: str, known: Iterable[str] = ()) -> str:
+    match = closest(name, known)
+    if match is not None and match != name:
+        return f"did you mean {quote(match)}?"
+    missing = "a record without this field counts under the empty name, or as 0"
+    return f'add it to [sources.fields]: {name} = "PATH"; {missing}'

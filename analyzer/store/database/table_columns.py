@@ -1,0 +1,45 @@
+"""The kinds of columns that tables have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Integer, SmallInteger, Text
+
+# Compared byte by byte, as Python does, in any locale of the database: one order everywhere.
+NAME = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def key(name: str, kind: Text | type[BigInteger] = NAME) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def small(name: str, kind: type[Integer] = SmallInteger) -> Column[int]:
+    """Returns a part of a key that has few values."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, default=0)
+
+
+def added(name: str, default: int = 0) -> Column[int]:
+    """Returns a number with a server default, for analyzers of an earlier version that do not write it."""
+    return Column(name, BigInteger, nullable=False, default=default, server_default=str(default))
+
+
+def added_text(name: str) -> Column[str]:
+    """Returns a text with a server default, for analyzers of an earlier version that do not write it."""
+    return Column(name, Text, nullable=False, default="", server_default="")
+
+
+def text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, default="")
+
+
+def partition_key() -> list[Column[Any]]:
+    return [key("cluster"), key("topic_id"), key("partition", BigInteger)]
+
+
+def key_of_lock() -> list[Column[Any]]:
+    return [key("scope"), key("key"), key("resource"), key("policy")]

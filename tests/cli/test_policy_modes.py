@@ -1,0 +1,137 @@
+"""`gatelock policies show | diff | promote | history`: policies in shadow and candidates."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Gatelock = Callable[..., Any]
+
+LOG = """
+[[sources]]
+name = "web"
+file = "access.jsonl"
+fields = { time = { path = "ts", unit = "s" }, api_key = "key" }
+"""
+DAILY = """
+[[policies]]
+name = "daily"
+limit = 5
+window = { per = "day" }
+"""
+
+
+@pytest.fixture
+def counted(gatelock: Gatelock, process: Gatelock, tmp_path: Path) -> Callable[[str], None]:
+    """Counts 8 requests of ann and 2 of bob by these policies, of this day."""
+
+    def count(policies: str) -> None:
+        (tmp_path / "gatelock.toml").write_text(LOG + policies)
+        now_s = int(time.time())
+        names = ["ann"] * 8 + ["bob"] * 2
+        records = [json.dumps({"ts": now_s - 1, "key": name}) for name in names]
+        (tmp_path / "access.jsonl").write_text("".join(f"{line}\n" for line in records))
+        assert gatelock("db", "upgrade").exit_code == 0
+        assert gatelock("policies", "apply").exit_code == 0
+        done = process("import", "access.jsonl", "--source", "web")
+        assert done.returncode == 0, done.stderr
+
+    return count
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_policy_in_shadow_is_shown_with_what_it_would_have_locked(
+    gatelock: Gatelock, counted: Callable[[str], None]
+) -> None:
+    counted(DAILY + 'mode = "shadow"\n')
+    shown = gatelock("policies", "show", "daily")
+    assert shown.exit_code == 0
+    assert "in shadow: 429 until it ends, if it were enforced" in shown.output
+    assert "would have locked" in shown.output
+    [fields] = lines(gatelock("policies", "show", "daily", "--json").output)
+    assert fields["mode"] == "shadow"
+    [outcome] = fields["outcomes"]
+    assert (outcome["action"], outcome["locks"], outcome["in_force"]) == ("shadow", 1, 1)
+    assert gatelock("locks", "list").output == "no lock is in force\n"
+    [lock] = lines(gatelock("locks", "list", "--shadow", "--json").output)
+    assert (lock["key"], lock["action"]) == ("api_key:ann", "shadow")
+    assert [row["mode"] for row in lines(gatelock("policies", "list", "--json").output)] == ["shadow"]
+
+
+def test_a_policy_in_shadow_is_promoted(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
+    counted(DAILY + 'mode = "shadow"\n')
+    tried = gatelock("policies", "promote", "daily", "--dry-run")
+    assert "policy daily: mode shadow to (default)" in tried.output
+    assert "in shadow it has 1 lock at this time" in tried.output
+    assert gatelock("locks", "list", "--json").output == ""
+    done = gatelock("policies", "promote", "daily", "--reason", "a week in shadow")
+    assert done.exit_code == 0
+    assert "in force as plan 2" in done.output
+    assert "[[policies]] daily with no mode" in done.output
+    [lock] = lines(gatelock("locks", "list", "--json").output)
+    assert (lock["key"], lock["policy"], lock["action"]) == ("api_key:ann", "daily", "deny")
+    again = gatelock("policies", "promote", "daily")
+    assert (again.exit_code, again.output) == (1, "daily is enforced, and has no candidate\n")
+    assert gatelock("policies", "promote", "dayly").exit_code == 2
+
+
+def test_a_candidate_is_shown_and_promoted(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
+    counted(DAILY.replace("5", "100") + "candidate = { limit = 2 }\n")
+    of_policy, of_candidate = lines(gatelock("policies", "show", "daily", "--json").output)
+    assert of_policy["outcomes"] == []
+    assert of_candidate["name"] == "daily/candidate"
+    assert [one["series"] for one in of_candidate["outcomes"]] == [2]
+    done = gatelock("policies", "promote", "daily", "--json")
+    assert lines(done.output) == [
+        {
+            "plan": 2,
+            "differences": ["policy daily: limit 100 to 2", "policy daily/candidate removed"],
+            "shadow_locks": 2,
+            "changed": True,
+        }
+    ]
+    assert len(lines(gatelock("locks", "list", "--json").output)) == 2
+
+
+def test_no_override_is_for_a_candidate(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
+    counted(DAILY + "candidate = { limit = 2 }\n")
+    added = ("overrides", "add", "--caller", "api_key:ann", "--limit", "50", "--reason", "sold")
+    refused = gatelock(*added, "--policy", "daily/candidate")
+    assert refused.exit_code == 2
+    assert "--policy daily/candidate: no such name; use one of daily" in refused.output
+    assert gatelock(*added, "--policy", "daily").exit_code == 0
+    found = lines(gatelock("policies", "show", "daily", "--json").output)
+    assert [one["in_force"] for of in found for one in of["outcomes"]] == [0, 1], "bob is above the candidate"
+
+
+def test_the_difference_to_the_plan_in_force_is_shown(
+    gatelock: Gatelock, counted: Callable[[str], None], tmp_path: Path
+) -> None:
+    counted(DAILY)
+    same = gatelock("policies", "diff")
+    assert (same.exit_code, same.output) == (0, "this configuration is in force\n")
+    (tmp_path / "gatelock.toml").write_text(LOG + DAILY.replace("5", "7"))
+    other = gatelock("policies", "diff")
+    assert (other.exit_code, other.output) == (1, "policy daily: limit 5 to 7\n")
+    assert lines(gatelock("policies", "diff", "--json").output) == [
+        {"differences": ["policy daily: limit 5 to 7"]}
+    ]
+
+
+def test_the_plans_that_came_in_force_are_listed(
+    gatelock: Gatelock, counted: Callable[[str], None], tmp_path: Path
+) -> None:
+    counted(DAILY)
+    (tmp_path / "gatelock.toml").write_text(LOG + DAILY.replace("5", "7"))
+    gatelock("policies", "apply", "--reason", "more is sold")
+    latest, first = lines(gatelock("policies", "history", "--json").output)
+    assert (latest["plan"], latest["difference"]) == ("plan 2", "more is sold: policy daily: limit 5 to 7")
+    assert first["plan"] == "plan 1"
