@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-limits bench-gate audit constraints
+.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-simulate bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -49,6 +49,9 @@ bench: $(READY) $(SERVERS)  ## three numbers worth keeping
 
 bench-judge: $(READY) $(SERVERS)  ## what policies cost a flush, and analyzers each other
 	@$(PY) -m tests.benchmarks.judge $(ARGS)
+
+bench-simulate: $(READY) $(SERVERS)  ## a month of ten million stored counts, simulated on both databases
+	@$(PY) -m tests.benchmarks.simulate $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)

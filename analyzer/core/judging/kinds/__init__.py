@@ -43,6 +43,8 @@ class Kind(NamedTuple):
         locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
+        widest_bucket_s: Returns the seconds of the widest stored buckets from which it can be simulated; 0 if
+            it cannot from any.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
             locks; None for kinds that judge each series by itself.
     """
@@ -57,6 +59,7 @@ class Kind(NamedTuple):
     needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
     locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
+    widest_bucket_s: Callable[[Any], int] = lambda _policy: 0
     overloads: (
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Overload]]
         | None
@@ -78,6 +81,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.calendar_amounts,
         quota.describe,
         quota.needs,
+        widest_bucket_s=quota.widest_bucket_s,
     ),
     RollingQuota.kind: Kind(
         RollingQuota,
@@ -87,6 +91,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         no_notices,
         quota.rolling_amounts,
         quota.describe,
+        widest_bucket_s=quota.widest_bucket_s,
     ),
     Surge.kind: Kind(
         Surge,
@@ -98,6 +103,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.describe,
         surge.needs,
         locks_last=True,
+        widest_bucket_s=quota.widest_bucket_s,
     ),
     LoadShare.kind: Kind(
         LoadShare,

@@ -75,6 +75,18 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     return found
 
 
+def policy_spans(db: sa.Connection, policy: str, from_ms: int) -> list[Span]:
+    """Returns when locks of a policy were in force since `from_ms`, those that end later among them; sorted.
+
+    A lock that was extended has a span for each of its ends.
+    """
+    columns = lock_history.c
+    wanted = sa.select(*KEY, columns.began_ms, _end_ms())
+    wanted = wanted.where(columns.until_ms >= from_ms, columns.policy == policy)
+    found = [Span(LockKey(*at), began_ms, ended_ms) for *at, began_ms, ended_ms in db.execute(wanted)]
+    return sorted(one for one in found if one.ended_ms >= from_ms)
+
+
 def ended_locks(db: sa.Connection, keys: Collection[LockKey], since_s: int) -> dict[LockKey, int]:
     """Returns how many locks of each key have run to their end in the last `since_s` seconds.
 
@@ -133,15 +145,20 @@ def _ended_locks(dialect: str) -> sa.Select[Any]:
 def _spans(dialect: str) -> sa.Select[Any]:
     given = rows_given(dialect, NAMES)
     columns = lock_history.c
-    was_cut = columns.ended_ms < columns.until_ms
-    end_ms = sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")
     # A join, so that each name is looked up in the primary key with the time behind it.
     is_named = sa.and_(*(column == given.c[column.name] for column in NAMES))
     return (
-        sa.select(*KEY, columns.began_ms, end_ms)
+        sa.select(*KEY, columns.began_ms, _end_ms())
         .join_from(given, lock_history, is_named)
         .where(
             columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
             columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),
         )
     )
+
+
+def _end_ms() -> sa.ColumnElement[int]:
+    """Returns when a lock was in force no more."""
+    columns = lock_history.c
+    was_cut = columns.ended_ms < columns.until_ms
+    return sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")
