@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-look bench-limits bench-gate audit constraints
+.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -52,6 +52,9 @@ bench-judge: $(READY) $(SERVERS)  ## what policies cost a flush, and analyzers e
 
 bench-look: $(READY)  ## a look at two million lines, beside GoAccess; ARGS='500000 1' for fewer lines and rounds
 	@$(PY) -m tests.benchmarks.look $(ARGS)
+
+bench-simulate: $(READY) $(SERVERS)  ## a month of ten million stored counts, simulated on both databases
+	@$(PY) -m tests.benchmarks.simulate $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)

@@ -32,7 +32,19 @@ from analyzer.cli.nouns import (
 )
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
-from analyzer.cli.verbs import audit, check, demo, doctor, import_, init, log_preview, run, serve, usage
+from analyzer.cli.verbs import (
+    audit,
+    check,
+    demo,
+    doctor,
+    import_,
+    init,
+    log_preview,
+    run,
+    serve,
+    simulate,
+    usage,
+)
 
 
 class Commands(TyperGroup):
@@ -85,6 +97,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("doctor")(doctor.doctor)
 app.command("usage")(usage.usage)
+app.command("simulate")(simulate.simulate)
 app.command("audit")(audit.audit)
 app.command("import")(import_.import_)
 app.command("demo")(demo.demo)

@@ -40,6 +40,7 @@ from analyzer.errors import AnalyzerError
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))
 FILE_BYTES_MAX = 1 << 20
+JUDGING = ("policies", "overrides", "exempt")  # tables that a file of policies replaces, present or not
 AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -158,11 +159,17 @@ def find(given: Path | None) -> Path | None:
     return named
 
 
-def load(file: Path | None) -> Settings:
-    """The settings of `file`, secret files and the environment. Raises ConfigInvalid with all faults."""
+def load(file: Path | None, completed_by: Path | None = None) -> Settings:
+    """The settings of `file`, secret files and the environment. Raises ConfigInvalid with all faults.
+
+    What `file` lacks is taken from `completed_by`, an entire configuration, except its policies: so a file
+    may have nothing but policies and meters.
+    """
     shown = "no file" if file is None else str(file)
     text = "" if file is None else _read_text(file)
     document = _parse(text, shown)
+    if completed_by is not None:
+        document = _completed(document, _parse(_read_text(completed_by), str(completed_by)))
     try:
         origins = ValueOrigins(shown, lines_of(text), environment.overrides())
         # pydantic-settings takes names with a leading underscore as its own arguments.
@@ -188,6 +195,16 @@ def load(file: Path | None) -> Settings:
             return settings
     located = {locate(fault, origins, document): None for fault in found}  # without duplicates, in order
     raise ConfigInvalid(sorted(located, key=lambda fault: (fault.line is None, fault.line or 0)))
+
+
+def _completed(document: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a document with what it lacks of another one; lists keep their indexes."""
+    found = {key: value for key, value in other.items() if key not in JUDGING} | dict(document)
+    meters, others = document.get("meters", []), other.get("meters", [])
+    if isinstance(meters, list) and isinstance(others, list):
+        names = [meter.get("name") for meter in meters if isinstance(meter, dict)]
+        found["meters"] = [*meters, *(meter for meter in others if meter.get("name") not in names)]
+    return found
 
 
 def _read_text(file: Path) -> str:

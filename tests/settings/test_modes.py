@@ -84,7 +84,7 @@ def test_a_candidate_may_have_another_window(plan: ReadPlan) -> None:
     assert found.policies[1] == RollingQuota("daily/candidate", 500, Rolling(21_600), mode="shadow")
     new = promoted(found, "daily")
     assert new is not None
-    assert new.policies == (RollingQuota("daily", 500, Rolling(21_600)),)
+    assert new.policies == (RollingQuota("daily", 500, Rolling(21_600), notify=(500,)),)
 
 
 def test_candidates_of_surges_and_shares(plan: ReadPlan) -> None:

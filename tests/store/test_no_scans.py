@@ -45,6 +45,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.gate_reports import known_among
 from analyzer.store.reports.lock_outcomes import lock_outcomes
+from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
@@ -255,6 +256,16 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     counted_range(engine, "caller")
     was_counted(engine, "caller", "user:001")
     recent_keys(engine, "caller")
+    simulate_policies(engine, today_s)
+
+
+def simulate_policies(engine: sa.Engine, today_s: int) -> None:
+    """Simulates policies that few callers reach, and one that all reach: looked up, and read in one scan."""
+    week = RollingQuota("rolling", 200, Rolling(7 * DAY_S))
+    for policy in (Quota("daily", 100, Calendar("day")), week, Quota("hourly", 5, Calendar("hour"))):
+        found = simulate(engine, [policy], today_s - 2 * DAY_S)
+        assert found.of[policy].series
+        locks_in_force(engine, policy, today_s - 2 * DAY_S)
 
 
 def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:

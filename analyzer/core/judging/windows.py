@@ -18,8 +18,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from analyzer.core.counting.meters import MINUTE_S, QUARTER_S, WIDTHS_S
+
 HOUR_S = 3600
 DAY_S = 86_400
+BUCKETS_MIN = 5  # of stored counts in a rolling window, when they stand for its slots
 ONE_DAY = timedelta(days=1)
 
 CalendarPeriod = Literal["minute", "hour", "day", "week", "month", "year"]
@@ -74,6 +77,14 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         days = {"day": 1, "week": 7, "month": 28, "year": 365}
         return {"minute": 60, "hour": HOUR_S}.get(self.per) or days[self.per] * DAY_S
 
+    @property
+    def widest_bucket_s(self) -> int:
+        """Seconds of the widest stored buckets of which each lies in one window: days are days in UTC."""
+        if self.per == "minute":
+            return MINUTE_S
+        has_utc_days = self.zone == "UTC" and "zone" not in self.facts and self.per != "hour"
+        return DAY_S if has_utc_days else QUARTER_S
+
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Windows of `period_s` seconds that end at any moment, accurate to one slot.
@@ -110,6 +121,18 @@ class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         most = min(self.period_s // unit_s // 12, 900 // unit_s)
         units = self.period_s // unit_s
         return unit_s * next((n for n in range(most, 0, -1) if units % n == 0), 1)
+
+    @property
+    def widest_bucket_s(self) -> int:
+        """Seconds of the widest stored buckets that can stand for its slots; 0: all are too wide.
+
+        A window must have five at least, as the shortest windows have slots.
+
+        >>> [Rolling(period_s).widest_bucket_s for period_s in (60, 300, 7200, 5 * DAY_S)]
+        [0, 60, 900, 86400]
+        """
+        fitting = (width_s for width_s in WIDTHS_S if self.period_s >= BUCKETS_MIN * width_s)
+        return max(fitting, default=0)
 
 
 Windows = Calendar | Rolling

@@ -141,7 +141,14 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     ((kind, stored),) = body["policies"]
     assert kind == "quota"
     # Absent where they are not used, so that plans of earlier versions keep their text.
-    assert set(stored) == set(Quota.__struct_fields__) - {"unit", "plan_limits", "join", "notify", "grace"}
+    assert set(stored) == set(Quota.__struct_fields__) - {
+        "unit",
+        "plan_limits",
+        "join",
+        "mode",
+        "notify",
+        "grace",
+    }
 
 
 def test_a_policy_on_a_maximum_is_refused_by_a_version_that_can_only_add_up() -> None:

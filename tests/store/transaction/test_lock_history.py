@@ -113,7 +113,7 @@ def test_a_lock_that_refuses_nothing_is_an_offence_and_supports_no_verdict(
     lock_feed.publish(db, [Set(lock)], "m1")
     lock_feed.publish(db, [Clear(lock.at)], "m2")
     assert around(db, now_ms) == []
-    assert rows(db) == [("daily", True, action)]
+    assert rows(db) == [("daily", True, "lapsed")]
     assert ended_locks(db, [lock.at], 3600) == {lock.at: 1}
 
 

@@ -46,6 +46,8 @@ class Kind(NamedTuple):
         base_of: Returns the sum of the base that the series is compared with by itself, None without one.
         growth: Returns how much a total with a base must grow before it must be judged again, by the time and
             the least threshold of the series; None if that depends on no growth.
+        widest_bucket_s: Returns the seconds of the widest stored buckets from which it can be simulated; 0 if
+            it cannot from any.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
             locks; None for kinds that judge each series by itself.
     """
@@ -62,6 +64,7 @@ class Kind(NamedTuple):
     whole_of: Callable[[Any], Sum] | None = None
     base_of: Callable[[Any], Sum | None] = lambda _policy: None
     growth: Callable[[Any, Standing, int, int], int | None] = lambda *_: None
+    widest_bucket_s: Callable[[Any], int] = lambda _policy: 0
     overloads: (
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Blamed]]
         | None
@@ -83,6 +86,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.calendar_amounts,
         quota.describe,
         quota.calendar_needs,
+        widest_bucket_s=quota.widest_bucket_s,
     ),
     RollingQuota.kind: Kind(
         RollingQuota,
@@ -93,6 +97,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.rolling_amounts,
         quota.describe,
         quota.rolling_needs,
+        widest_bucket_s=quota.widest_bucket_s,
     ),
     Surge.kind: Kind(
         Surge,
@@ -106,6 +111,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         locks_last=True,
         base_of=surge_share.base_of,
         growth=surge_share.growth_to,
+        widest_bucket_s=surge.widest_bucket_s,
     ),
     LoadShare.kind: Kind(
         LoadShare,

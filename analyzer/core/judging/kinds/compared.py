@@ -19,7 +19,7 @@ from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
 from analyzer.core.judging.circumstances import Circumstances, Wait
 from analyzer.core.judging.kinds import victims
 from analyzer.core.judging.kinds.earned_locks import lock_key, lock_of
-from analyzer.core.judging.policies import ComparedLoad, LoadShare
+from analyzer.core.judging.policies import ComparedLoad, LoadShare, Policy
 from analyzer.core.judging.rolling import largest_sum, sum_at
 from analyzer.core.judging.totals import Standing, Sum
 from gatekeeper.model import Lock
@@ -162,13 +162,13 @@ def _lock(policy: ComparedLoad, standing: Standing, detail: str, began: datetime
     )
 
 
-def noun_of(policy: ComparedLoad) -> str:
+def noun_of(policy: Policy) -> str:
     """Returns the word for one series of the policy: "caller", "network"."""
     scope = grouping_of(policy.per).scope
     return "network" if scope == "range" else scope
 
 
-def plural_of(policy: ComparedLoad) -> str:
+def plural_of(policy: Policy) -> str:
     """Returns the word for several of its series: "callers", "addresses"."""
     noun = noun_of(policy)
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"

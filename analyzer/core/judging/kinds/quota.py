@@ -46,6 +46,11 @@ def thresholds(policy: AnyQuota) -> tuple[int, ...]:
     return tuple(sorted({*noticed, policy.locks_at} - {NEVER})) or (NEVER,)
 
 
+def widest_bucket_s(policy: AnyQuota | Surge) -> int:
+    """Returns the seconds of the widest stored buckets that its windows can be made of; 0: none."""
+    return policy.window.widest_bucket_s
+
+
 def calendar_needs(policy: Quota) -> Needs:
     """A grace of time begins with the notice that the limit is reached."""
     return Needs(notices=(WHOLE,) if policy.grace_given.time_s else ())

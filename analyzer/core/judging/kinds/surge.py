@@ -35,6 +35,14 @@ def sum_of(policy: Surge) -> Sum:
     return Sum(policy.per, policy.meter, policy.window, policy.meter_join, surge_share.part_role(policy))
 
 
+def widest_bucket_s(policy: Surge) -> int:
+    """Returns the seconds of the widest stored buckets that its windows can be made of; 0: none.
+
+    A share of a base is judged by both, and the base of a slot may be counted later than the slot.
+    """
+    return 0 if surge_share.share_of(policy) else policy.window.widest_bucket_s
+
+
 def thresholds(policy: Surge) -> tuple[int, ...]:
     """Values of the sum at which the policy must be judged."""
     return (policy.limit,)

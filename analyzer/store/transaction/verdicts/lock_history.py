@@ -79,6 +79,19 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     return found
 
 
+def policy_spans(db: sa.Connection, policy: str, from_ms: int) -> list[Span]:
+    """Returns when locks of a policy were in force since `from_ms`, those that end later among them; sorted.
+
+    Those that gates got: none of a policy in shadow. A lock that was extended has a span for each of its
+    ends.
+    """
+    columns = lock_history.c
+    wanted = sa.select(*KEY, columns.began_ms, _end_ms())
+    wanted = wanted.where(columns.until_ms >= from_ms, columns.policy == policy, columns.action != SHADOW)
+    found = [Span(LockKey(*at), began_ms, ended_ms) for *at, began_ms, ended_ms in db.execute(wanted)]
+    return sorted(one for one in found if one.ended_ms >= from_ms)
+
+
 def ended_locks(
     db: sa.Connection, keys: Collection[LockKey], since_s: int, *, in_shadow: bool = False
 ) -> dict[LockKey, int]:
@@ -144,12 +157,10 @@ def _ended_locks(dialect: str, *, in_shadow: bool) -> sa.Select[Any]:
 def _spans(dialect: str) -> sa.Select[Any]:
     given = rows_given(dialect, NAMES)
     columns = lock_history.c
-    was_cut = columns.ended_ms < columns.until_ms
-    end_ms = sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")
     # A join, so that each name is looked up in the primary key with the time behind it.
     is_named = sa.and_(*(column == given.c[column.name] for column in NAMES))
     return (
-        sa.select(*KEY, columns.began_ms, end_ms)
+        sa.select(*KEY, columns.began_ms, _end_ms())
         .join_from(given, lock_history, is_named)
         .where(
             columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
@@ -157,3 +168,10 @@ def _spans(dialect: str) -> sa.Select[Any]:
             columns.action.in_(REFUSING),
         )
     )
+
+
+def _end_ms() -> sa.ColumnElement[int]:
+    """Returns when a lock was in force no more."""
+    columns = lock_history.c
+    was_cut = columns.ended_ms < columns.until_ms
+    return sa.case((was_cut, columns.ended_ms), else_=columns.until_ms).label("end_ms")

@@ -1,0 +1,119 @@
+"""From log lines to the sentence of a simulation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from analyzer.cli import app
+from analyzer.store.database.schema import lock_history
+from tests.scenarios.conftest import OpenWorld
+from tests.support.whole_loop import World
+
+CONFIGURATION = """
+[database]
+url = "sqlite:///gatelock.db"
+[[sources]]
+topic = "access-log"
+[sources.fields]
+time = { path = "ts", unit = "ms" }
+api_key = "key"
+[[policies]]
+name = "daily"
+limit = 100
+window = { per = "day" }
+"""
+PROPOSED = """
+[[policies]]
+name = "daily"
+limit = 40
+window = { per = "day" }
+notify = [0.5]
+[[policies]]
+name = "any-hour"
+limit = 30
+window = { rolling = "1h" }
+[[policies]]
+name = "flood"
+kind = "surge"
+limit = 30
+window = { rolling = "60s" }
+"""
+
+
+@pytest.fixture
+def world(open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world in which one caller was locked, and another one had half of the limit in two hours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    Path("proposed.toml").write_text(PROPOSED)
+    world = open_world(CONFIGURATION)
+    with world.engine.begin() as db:  # made before the clock of this world began
+        db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=0))
+    for _ in range(2):
+        for caller, requests in (("acme", 60), ("beta", 25), ("calm", 2)):
+            for _ in range(requests):
+                world.log.write(key=caller)
+        world.pass_s(1)
+        world.clock.jump(3_600)
+        world.pass_s(1)
+    return world
+
+
+def simulated(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["simulate", "--since", "2026-11-01", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@pytest.mark.usefixtures("world")
+def test_another_limit_is_compared_with_the_present_one() -> None:
+    first, second, third, *table = simulated("--policy", "daily", "--limit", "40").splitlines()
+    assert first == (
+        "daily at 40 requests per day (UTC) would have locked 2 of 3 callers, 2 times, 51.7 % of the "
+        "traffic; at the present 100: 1 caller, once, 11.5 %"
+    )
+    assert second.startswith("  2026-11-21T00:00:00Z to 2026-11-21T06:30:0")
+    assert second.endswith(", by stored counts of 1m: a lock began up to 1m later than shown")
+    assert third == "  it has locked 1 caller, once, since 2026-11-21T00:00:00Z"
+    rows = [line.split() for line in table]
+    assert rows[2] == [
+        *("newly", "locked", "api_key:beta", "2026-11-21T05:30:00Z", "18h30m"),
+        *("1", "10"),
+    ]
+    assert rows[3][:4] == ["longer", "api_key:acme", "2026-11-21T04:29:00Z", "19h31m"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_file_of_policies_is_simulated_and_what_is_too_fine_is_refused() -> None:
+    result = CliRunner().invoke(app, ["simulate", "proposed.toml", "--since", "2026-11-01"])
+    assert result.exit_code == 1
+    text = result.output
+    assert "any-hour at 30 requests in any 1h would have locked 1 of 3 callers, 2 times" in text
+    assert "thresholds reached: 50% 2 times" in text
+    assert "flood cannot be simulated: its windows of 60 s are too short: stored counts are minutes" in text
+
+
+@pytest.mark.usefixtures("world")
+def test_a_simulation_as_json_has_every_lock() -> None:
+    [found] = [
+        json.loads(line) for line in simulated("--policy", "daily", "--limit", "40", "--json").splitlines()
+    ]
+    assert (found["callers"], found["requests"], found["resolution_s"]) == (3, 174, 60)
+    assert (found["present"]["limit"], found["simulated"]["callers"]) == (100, 2)
+    by_key = {series["key"]: series for series in found["series"]}
+    assert by_key["api_key:beta"]["change"] == "newly locked"
+    assert by_key["api_key:beta"]["simulated"] == [
+        {"began": "2026-11-21T05:30:00Z", "until": "2026-11-22T00:00:00Z", "requests": 10}
+    ]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_limit_needs_a_policy_that_exists() -> None:
+    assert "--limit needs --policy" in simulated("--limit", "40")
+    assert "no such name" in simulated("--policy", "weekly", "--limit", "40")
+    assert "is in whole numbers" in simulated("--policy", "daily", "--limit", "1h")
