@@ -37,6 +37,7 @@ from analyzer.cli.verbs import (
     check,
     demo,
     doctor,
+    explain,
     import_,
     init,
     log_preview,
@@ -96,6 +97,7 @@ app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
 app.command("usage")(usage.usage)
 app.command("simulate")(simulate.simulate)
 app.command("audit")(audit.audit)

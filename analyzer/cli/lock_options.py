@@ -113,9 +113,7 @@ def network(text: str, where: str) -> tuple[str, str]:
 
 def effect_of(action: str, status: int, rate: str | None) -> Effect:
     """Returns the effect of a lock. Exits with 2 if the options do not fit."""
-    from pydantic_core import PydanticCustomError
-
-    from analyzer.config.tables.actions import parse_rate
+    from analyzer.config.tables.actions import rate_of
     from analyzer.store.operations.locks_by_hand import Effect
 
     if action not in ("deny", "slow", "tag"):
@@ -123,9 +121,9 @@ def effect_of(action: str, status: int, rate: str | None) -> Effect:
     if (action == "slow") is not (rate is not None):
         raise usage_error("--action slow and --rate go together: --action slow --rate 10/s")
     try:
-        return Effect(action, status, None if rate is None else parse_rate(rate))
-    except PydanticCustomError as fault:
-        raise usage_error(f"--rate {rate}: {fault.message()}") from fault
+        return Effect(action, status, None if rate is None else rate_of(rate))
+    except ValueError as fault:
+        raise usage_error(f"--rate {rate}: {fault}") from fault
 
 
 def _in_file(file: Path) -> Iterator[LockTarget]:

@@ -11,8 +11,8 @@ from analyzer.preview.log_detection import Table
 
 POLICY = "surge"
 # A policy that was never watched must lock no caller. The one place that says how it only watches.
-WATCHING: Mapping[str, str] = {"action": "notify"}
-WATCHING_COMMENT = "raises notices and locks no caller; remove this line to enforce the limit"
+WATCHING: Mapping[str, str] = {"mode": "shadow"}
+WATCHING_COMMENT = "judged, and no gate gets its locks; remove this line to enforce the limit"
 
 
 def policy_table(per: str, limit: int, window: str) -> Table:

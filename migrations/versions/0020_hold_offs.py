@@ -23,7 +23,6 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(*KEY, name=op.f("pk_hold_offs")),
-        sqlite_with_rowid=False,
     )
     op.create_index(op.f("ix_hold_offs_until_ms"), "hold_offs", ["until_ms"])
 

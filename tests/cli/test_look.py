@@ -293,7 +293,7 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     assert document["sources"][0]["file"] == str(access_log)
     checked = gatelock("check")
     assert checked.exit_code == 0, checked.output
-    assert "then a notice, and no lock" in checked.stdout
+    assert "in shadow: 429 for 10m, if it were enforced" in checked.stdout
     running = subprocess.Popen(
         [sys.executable, "-m", "analyzer.cli", "run"],
         env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"},

@@ -74,7 +74,7 @@ def test_a_policy_in_shadow_is_promoted(gatelock: Gatelock, counted: Callable[[s
     assert gatelock("locks", "list", "--json").output == ""
     done = gatelock("policies", "promote", "daily", "--reason", "a week in shadow")
     assert done.exit_code == 0
-    assert "in force as plan 2" in done.output
+    assert "in force as plan 2; 1 locked, 0 freed" in done.output
     assert "[[policies]] daily with no mode" in done.output
     [lock] = lines(gatelock("locks", "list", "--json").output)
     assert (lock["key"], lock["policy"], lock["action"]) == ("api_key:ann", "daily", "deny")
@@ -90,14 +90,10 @@ def test_a_candidate_is_shown_and_promoted(gatelock: Gatelock, counted: Callable
     assert of_candidate["name"] == "daily/candidate"
     assert [one["series"] for one in of_candidate["outcomes"]] == [2]
     done = gatelock("policies", "promote", "daily", "--json")
-    assert lines(done.output) == [
-        {
-            "plan": 2,
-            "differences": ["policy daily: limit 100 to 2", "policy daily/candidate removed"],
-            "shadow_locks": 2,
-            "changed": True,
-        }
-    ]
+    [fields] = lines(done.stdout)
+    assert fields["differences"] == ["policy daily: limit 100 to 2", "policy daily/candidate removed"]
+    assert (fields["plan"], fields["shadow_locks"], fields["changed"]) == (2, 2, True)
+    assert (fields["locked"], fields["freed"]) == (2, 0)
     assert len(lines(gatelock("locks", "list", "--json").output)) == 2
 
 

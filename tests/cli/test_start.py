@@ -49,6 +49,7 @@ REQUIRED = {  # arguments that a command requires
     "callers import": "callers.csv",
     "callers set": "api_key:acme --plan pro",
     "callers show": "api_key:acme",
+    "explain": "api_key:acme",
     "exempt add": "--caller api_key:acme --reason WHY",
     "exempt end": "abc",
     "import": "access.log --source access.log",

@@ -69,6 +69,7 @@ def gatelock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     Path("gatelock.toml").write_text(CONFIGURATION)
     request = {"ts": int(time.time()), "key": "acme", "path": "/hello"}
     Path("requests.jsonl").write_text(f"{json.dumps(request)}\n" * 3)
+    Path("access.log.gz").write_bytes((ROOT / "tests/data/apache_combined_10k.log.gz").read_bytes())
 
     def gatelock(*arguments: str) -> Any:
         return CliRunner().invoke(app, arguments)

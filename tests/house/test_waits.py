@@ -17,6 +17,7 @@ SLEEPS = {
     "tests/cli/test_doctor.py": "the pace of requests in a process that runs until it is killed",
     "tests/cli/test_serve.py": "nothing shows from outside when a gate's next long poll has begun",
     "tests/examples/": "yields the event loop while a server is asked",
+    "tests/cli/test_look.py": "a process that reads a pipe: nothing says that it waits for more",
     "tests/faults/fault_run.py": "the clock of the faults: the sequence runs in real time",
     "tests/faults/mutations.py": "a mutation that widens the moment in which a kill loses records",
     "tests/faults/test_outages.py": "the length of an outage, and a second of counting without a flush",

@@ -123,7 +123,8 @@ FURTHER = {
     ),
     "shared": (
         "flush-shared flush-shared-other",
-        "flush-shared flush-shared-other end-locks",
+        "flush-shared end-locks",
+        "flush-shared-other end-locks",
         "flush-shared activate",
         "flush-shared repair-totals",
         "flush-shared prune",

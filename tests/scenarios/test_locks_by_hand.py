@@ -153,7 +153,7 @@ def test_an_extended_lock_lasts_beyond_its_window(open_world: OpenWorld) -> None
     assert world.gate.check("api_key:ann").allowed
 
 
-def test_what_is_only_shown_changes_nothing(open_world: OpenWorld) -> None:
+def test_an_act_that_is_only_shown_changes_nothing(open_world: OpenWorld) -> None:
     world = open_world(SOURCE + HOURLY)
     send(world, 10, 10)
     shown = BY_ANN._replace(is_shown_only=True)

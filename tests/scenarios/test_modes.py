@@ -12,7 +12,7 @@ from analyzer.core.judging.proposals import promoted
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import lock_history
-from analyzer.store.reports.lock_outcomes import LockOutcome, lock_outcomes, policy_outcomes
+from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes, policy_outcomes
 from analyzer.store.transaction.analyzers import change_plan
 from gatekeeper.model import LockKey
 from tests.scenarios.conftest import OpenWorld

@@ -159,6 +159,7 @@ class Backlog(Act):
             caller = CALLERS[number % len(CALLERS)]
             record = world.applications[0].record(caller, RESOURCES[0], number, at_ms, is_denied=False)
             log.append([record], at_ms)
+        world.truth.old_records_came(world.scheduler.now_s)
         world.announce()
         return True
 

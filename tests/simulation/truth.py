@@ -31,7 +31,7 @@ from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
-from tests.simulation.policies.commits import Commit, read_commit
+from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, read_commit
 from tests.simulation.policies.rolling_truth import (
     Entry,
     RollingState,
@@ -41,6 +41,7 @@ from tests.simulation.policies.rolling_truth import (
 )
 from tests.simulation.policies.series import Series, amount_of, has_all_parts, series_of
 
+UNREPORTED_S = 0.3  # until a heartbeat says that an analyzer is behind
 LEASE_S = 6.0  # a lease ends later than this only by a clock that was ahead
 DELAY_MS = 120_000  # around the time of a lock, in which its verdicts are believed
 LOCK_TIMES = (
@@ -136,6 +137,10 @@ class Truth:
         self._note_version(self.stored.version)
 
     # -- dumps -----------------------------------------------------------------------------------
+
+    def old_records_came(self, now_s: float) -> None:
+        """Notes that a backlog can be read: no analyzer can have said so in the next moment."""
+        self.slept_at_s = max(self.slept_at_s, now_s - FLUSH_S_MAX + UNREPORTED_S)
 
     def copy(self) -> Stored:
         self.stored.rolling = self.rolling.state

@@ -43,8 +43,8 @@ from analyzer.store.operations.caller_changes import OverrideRequest, add_overri
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
+from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
-from analyzer.store.reports.lock_outcomes import lock_outcomes
 from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
@@ -413,7 +413,8 @@ def judge_everything(engine: sa.Engine) -> None:
     of_user = [LockTarget("caller", "user:2")]
     set_locks(engine, of_user, 60_000, Effect(), BY_HAND, str)
     clear_locks(engine, of_user, None, None, BY_HAND, str)
-    assert list(lock_outcomes(engine, (at_s - 60) * 1000, ["daily"]))
+    set_locks(engine, of_user, 60_000, Effect(), BY_HAND, str)
+    assert list(lock_outcomes(engine, (at_s + 30) * 1000))
     profile_of(engine, "user:1")
     installation_status(engine, head())
     while upkeep.prune():

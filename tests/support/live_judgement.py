@@ -69,7 +69,7 @@ class LiveJudgement:
         while (due_s := self._due_s()) is not None and due_s <= at_s:
             self._jump(max(due_s, self.now_s))
             before = self._upkeep.end_locks(), self._upkeep.judge_waiting()
-            if not before[0] and not before[1].waited:
+            if not before[0] and not before[1].rows:
                 break
         self._jump(at_s)
 

@@ -22,6 +22,8 @@ import sqlalchemy as sa
 from analyzer.cli.nouns.callers import read_file
 from analyzer.config.settings import load
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import SHADOW
+from analyzer.core.judging.proposals import promoted
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.database.schema import (
@@ -34,6 +36,8 @@ from analyzer.store.database.schema import (
     rejects,
 )
 from analyzer.store.operations.caller_changes import set_callers
+from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.store.transaction.analyzers import change_plan
 from gatekeeper.model import Decision
 from tests.support.whole_loop import STEP_S, World
 
@@ -44,7 +48,8 @@ NEW_CHANGES = (
     .where(lock_changes.c.version > sa.bindparam("seen"))
     .order_by(lock_changes.c.version, lock_changes.c.number)
 )
-ACT_KEYS = {"at", "restart", "stop", "policies", "callers"}
+ACT_KEYS = {"at", "restart", "stop", "policies", "callers", "promote", "clear", "hold_off_s", "lock", "for_s"}
+BY_HAND = ByHand("operator", "the operator's reason")
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,6 +120,7 @@ class Expected(msgspec.Struct, forbid_unknown_fields=True):
     contrast: tuple[Contrast, ...]
     never: tuple[Never, ...] = ()
     notices: tuple[RaisedNotice, ...] | None = None  # all of them; None: any
+    shadow: tuple[Raised, ...] = ()  # all locks that no gate gets, because of the mode of their policy
     rejected: Mapping[str, int] = {}  # records by the reason
     give_or_take_s: float = 0.5  # of the begin and end of a lock
 
@@ -184,6 +190,18 @@ class Folder:
             if "stop" in fields:
                 yield Moment(instant_of(fields["at"]), Stage.stop)
                 return
+            if "promote" in fields:
+                yield Moment(instant_of(fields["at"]), partial(Stage.promote, policy=fields["promote"]))
+                return
+            if "clear" in fields:
+                hold_off_s = fields.get("hold_off_s")
+                act = partial(Stage.clear, caller=fields["clear"], hold_off_s=hold_off_s)
+                yield Moment(instant_of(fields["at"]), act)
+                return
+            if "lock" in fields:
+                act = partial(Stage.lock, caller=fields["lock"], for_s=fields["for_s"])
+                yield Moment(instant_of(fields["at"]), act)
+                return
             if "callers" in fields:
                 text = self.files[fields["callers"]]
                 yield Moment(instant_of(fields["at"]), partial(Stage.import_callers, text=text))
@@ -242,6 +260,7 @@ class Stage:
         self.differences: list[str] = []
         self._version = 0
         self._is_running = True
+        self._marks = count()
         with self.world.engine.begin() as db:  # verdicts are believed from here on
             db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=0))
         self.world.gate.ready(1)
@@ -267,6 +286,26 @@ class Stage:
             fields, profiles = read_file(file)
         marks = partial(next, map(str, count()))
         set_callers(self.world.engine, profiles, "operator", "", marks, fields)
+
+    def promote(self, policy: str) -> None:
+        """Enforces a policy or its candidate, as `gatelock policies promote` does."""
+        if (
+            self.world.store.active_plan()[1].policy(policy) is not None
+        ):  # a folder is played without its policies
+            change_plan(self.world.engine, lambda plan: promoted(plan, policy) or plan, "operator")
+
+    def clear(self, caller: str, hold_off_s: int | None) -> None:
+        """Clears a caller's locks, as `gatelock locks clear` does."""
+        hold_off_ms = None if hold_off_s is None else hold_off_s * 1000
+        clear_locks(self.world.engine, [LockTarget("caller", caller)], None, hold_off_ms, BY_HAND, self._mark)
+
+    def lock(self, caller: str, for_s: int) -> None:
+        """Locks a caller, as `gatelock locks set` does."""
+        wanted = [LockTarget("caller", caller)]
+        set_locks(self.world.engine, wanted, for_s * 1000, Effect(), BY_HAND, self._mark)
+
+    def _mark(self) -> str:
+        return f"hand{next(self._marks)}"
 
     def ask(self, asked: Asked) -> None:
         """Asks the gate, and notes what differs."""
@@ -339,6 +378,20 @@ class Stage:
             rows = db.execute(sa.select(*columns).order_by(notices.c.at_ms, *notices.primary_key)).all()
         return [RaisedNotice(row.key, row.policy, row.threshold / 1_000, instant(row.at_ms)) for row in rows]
 
+    def in_shadow(self) -> list[Raised]:
+        """Returns the locks that no gate has got, because of the mode of their policy."""
+        columns = lock_history.c
+        was_cut = columns.ended_ms < columns.until_ms
+        end_ms = sa.case((was_cut, columns.ended_ms), else_=columns.until_ms)
+        series = (columns.scope, columns.key, columns.policy, columns.began_ms, columns.resource)
+        of_shadow = sa.select(*series, sa.func.max(end_ms).label("until_ms")).group_by(*series)
+        with self.world.engine.connect() as db:
+            rows = db.execute(of_shadow.where(columns.action == SHADOW).order_by(*series)).all()
+        return [
+            Raised(row.scope, row.key, row.policy, instant(row.began_ms), instant(row.until_ms), row.resource)
+            for row in rows
+        ]
+
     def has_requests(self, never: Never) -> bool:
         """Whether requests of a series are counted."""
         of_series = sa.select(buckets.c.key).where(
@@ -363,7 +416,8 @@ def differences(folder: Folder, url: str, *, without_policies: bool = False) -> 
         stage.play(moments)
         return [
             *stage.differences,
-            *lock_differences(stage.raised, expected),
+            *lock_differences(stage.raised, expected.locks, expected),
+            *(f"in shadow: {one}" for one in lock_differences(stage.in_shadow(), expected.shadow, expected)),
             *notice_differences(stage.notices(), expected),
             *(
                 f"there are no requests of {one.key} {one.resource}"
@@ -380,10 +434,12 @@ def differences(folder: Folder, url: str, *, without_policies: bool = False) -> 
         stage.world.close()
 
 
-def lock_differences(raised: Sequence[Raised], expected: Expected) -> Iterator[str]:
-    """Yields which of the expected locks are missing, and which locks are not expected."""
+def lock_differences(
+    raised: Sequence[Raised], wanted_locks: Sequence[Raised], expected: Expected
+) -> Iterator[str]:
+    """Yields which of the wanted locks are missing, and which locks are not expected."""
     left = list(raised)
-    for wanted in expected.locks:
+    for wanted in wanted_locks:
         match = next((one for one in left if is_alike(one, wanted, expected.give_or_take_s)), None)
         if match is None:
             yield f"there is no {wanted}"

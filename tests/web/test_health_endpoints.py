@@ -300,6 +300,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     world.health.metrics.record_refusal("no-token")
     half = NoticeKey("daily", "caller requests day UTC", "user:ann", "", 0, 500)
     world.health.metrics.record_judged(Judged((), [Notice(half, "caller", 50, 100, 86_400, "half of it")]))
+    world.health.metrics._unusable_facts.labels("calls", "zone").inc()
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
 BY_HAND_MAX_DAYS = 366  # for longer, a policy
-ForOption = Annotated[
+LockForOption = Annotated[
     str, typer.Option("--for", metavar="LENGTH", help="Time from now until it ends: 30m, 2h, 7d.")
 ]
 
@@ -186,7 +186,7 @@ def resume(
 @app.command("set")
 def set_(
     context: typer.Context,
-    for_: ForOption,
+    for_: LockForOption,
     reason: ReasonOption,
     caller: OfCallerOption = None,
     tenant: OfTenantOption = None,
@@ -206,7 +206,7 @@ def set_(
     The lock stands beside those of policies, which are judged as before; the reason is what a refused client
     reads. Gates follow within one poll. Running it again replaces the end.
 
-    Example: gatelock locks set --address 203.0.113.0/24 --for 2h --reason "scanning, INC-311"
+    Example: gatelock locks set --address 203.0.113.0/24 --for 2h --reason WHY
     """
     wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
     effect, why = effect_of(action, status, rate), require_reason(reason)
@@ -224,7 +224,7 @@ def set_(
 @app.command()
 def extend(
     context: typer.Context,
-    for_: ForOption,
+    for_: LockForOption,
     reason: ReasonOption,
     caller: OfCallerOption = None,
     tenant: OfTenantOption = None,
@@ -242,7 +242,7 @@ def extend(
     A lock of a policy ends as the policy says; one that is set by hand, with the same effect, lasts on. Exit
     code 1 if there is no lock that ends before.
 
-    Example: gatelock locks extend --caller api_key:acme --for 1d --reason "still scanning"
+    Example: gatelock locks extend --caller user:ann --for 1d --reason INC-311
     """
     wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
     length_ms, why = parse_length_ms("--for", for_, BY_HAND_MAX_DAYS), require_reason(reason)
@@ -288,7 +288,7 @@ def clear(
     --hold-off says, through later requests and restarts; then the caller is judged again. Exit code 1 without
     such a lock.
 
-    Example: gatelock locks clear --caller api_key:acme --hold-off 1d --reason "a good customer, TICKET-7"
+    Example: gatelock locks clear --caller user:ann --hold-off 1d --reason WHY
     """
     wanted = series_of(caller, tenant, address, resource, file, everyone=everyone)
     why, held_ms = require_reason(reason), None

@@ -21,7 +21,7 @@ from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.core.judging.policies import Policy
-    from analyzer.store.reports.lock_outcomes import PolicyOutcome
+    from analyzer.store.reports.explained.lock_outcomes import PolicyOutcome
 
 app = typer.Typer(help="Policies in force, and the configuration they come from.", no_args_is_help=True)
 
@@ -83,7 +83,7 @@ def show(
         from analyzer.core.judging.kinds import kind_of
         from analyzer.core.judging.plan import Plan
         from analyzer.core.judging.policies import CANDIDATE, SHADOW
-        from analyzer.store.reports.lock_outcomes import lock_outcomes, policy_outcomes
+        from analyzer.store.reports.explained.lock_outcomes import lock_outcomes, policy_outcomes
         from analyzer.store.transaction.analyzers import plan_in_force
 
         plan = plan_in_force(engine) or Plan()
@@ -157,7 +157,7 @@ def promote(
     ] = "",
     json: JsonOption = False,
 ) -> None:
-    """Enforce a policy that is in shadow, or give it the settings of its candidate.
+    """Enforce a policy that is in shadow, or its candidate.
 
     The change holds for all analyzers, at once. It does not change the configuration file: the command prints
     what to write there. Exit code 1 if the policy has no candidate and is enforced already, 2 if no such
@@ -190,7 +190,7 @@ def promote(
         )
         if json:
             fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
-            json_lines([fields | {"changed": not dry_run}])
+            json_lines([fields | {"changed": not dry_run} | JudgedChanges(done.judged).fields])
             return
         for line in done.differences:
             say(line)
@@ -199,7 +199,7 @@ def promote(
             say("nothing was changed; without --dry-run, these differences come in force")
             return
         what = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
-        say(f"in force as plan {done.version}")
+        say(f"in force as plan {done.version}{JudgedChanges(done.judged).addition}")
         say(f"write it into the configuration, too: [[policies]] {name} with {what}")
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Annotated, NamedTuple
 
 from pydantic import PlainValidator
+from pydantic_core import PydanticCustomError
 
 from analyzer.config.values import UNITS_S, quote, raise_fault, suggestion
 from analyzer.core.judging.policies import ActionName
@@ -57,6 +58,14 @@ def parse_rate(value: object) -> Rate:
             f"{quote(value)} is not a rate", 'write a number of requests and a time: "10/s", "100/m", "5/30s"'
         )
     return Rate(limit, float(int(found[2] or 1) * UNITS_S[found[3]]))
+
+
+def rate_of(text: str) -> Rate:
+    """Returns a rate, outside of a configuration. Raises ValueError with the fault."""
+    try:
+        return parse_rate(text)
+    except PydanticCustomError as fault:
+        raise ValueError(fault.message()) from fault
 
 
 Action = Annotated[LockAction, PlainValidator(_action)]

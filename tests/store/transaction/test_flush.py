@@ -190,7 +190,7 @@ def test_a_total_is_returned_at_its_next_threshold_and_not_again(store: SqlStore
 
 
 def test_an_address_in_an_exempt_range_is_judged_once_and_then_let_alone(store: SqlStore) -> None:
-    """It would cost each flush of a flood a judgement otherwise."""
+    """Otherwise each flush of a flood would cost a judgement."""
     probe, crawler, directory = "address:10.0.0.7", "address:11.0.0.7", Directory()
     directory.set_override("probes", Subject("address", "10.0.0.0/8"), Override("exempt"))
     for due in ({}, {probe: 14, crawler: 14}, {}, {}):

@@ -270,7 +270,7 @@ def look_of_warden(engine: sa.Engine) -> Sequence[Notice]:
     """Judges what waits, as if its time had come; returns the notices that were raised."""
     with writing(engine) as db:
         db.exec_driver_sql("update postponed set due_ms = 0")
-    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting().notices
+    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting().judged.notices
 
 
 def row_of(engine: sa.Engine, threshold: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import millis
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.judgement import holds, postponed, stored_notices
+from analyzer.store.transaction.judgement import hold_offs, holds, postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.slots import (
     with_addresses,
@@ -148,6 +148,7 @@ class Judge(NamedTuple):
             self.is_warden,
             self._holds(db, standings),
             self._last_notices(db, standings),
+            hold_offs.in_force(db, lock_keys(self.plan, standings), millis(self.now)),
         )
 
     def _holds(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, Hold]:

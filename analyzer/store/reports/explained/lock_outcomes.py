@@ -32,6 +32,9 @@ HISTORY = tuple(
 )  # fmt: skip
 
 
+LockedName = tuple[str, str]  # scope and key of locks
+
+
 class LockOutcome(NamedTuple):
     """One lock, from its begin to its end; extensions are parts of it.
 
@@ -66,17 +69,23 @@ class PolicyOutcome(NamedTuple):
 
 
 def lock_outcomes(
-    engine: sa.Engine, since_ms: int, policies: Collection[str] | None = None
+    engine: sa.Engine,
+    since_ms: int,
+    policies: Collection[str] | None = None,
+    names: Collection[LockedName] | None = None,
 ) -> Iterator[LockOutcome]:
     """Yields the locks that were in force at any time since then, by their key and begin.
 
-    In bounded memory. Of all policies unless some are named. Raises StoreAway, SchemaBehind.
+    In bounded memory. Of all policies unless some are named, and of all series unless some are. Raises
+    StoreAway, SchemaBehind.
     """
     columns = lock_history.c
     statement = sa.select(*HISTORY).where(columns.until_ms >= since_ms, columns.policy != "")
     statement = statement.where(sa.func.coalesce(columns.ended_ms, columns.until_ms) >= since_ms)
     if policies is not None:
         statement = statement.where(columns.policy.in_(sorted(policies)))
+    if names is not None:
+        statement = statement.where(sa.tuple_(columns.scope, columns.key).in_(sorted(names)))
     with (
         slow_reading(engine) as db,
         db.execute(statement.order_by(*HISTORY), execution_options={"yield_per": ROWS_AT_ONCE}) as rows,

@@ -1,0 +1,228 @@
+"""`gatelock explain`: why a caller is locked, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, open_database, parse_time
+from analyzer.cli.output import say
+from analyzer.cli.override_options import require_caller
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.store.reports.explained.caller_standing import CallerStanding, PolicyUse
+    from analyzer.store.reports.explained.lock_outcomes import LockedName, LockOutcome
+    from gatekeeper.model import Lock
+
+HISTORY_MAX = 20  # locks that are shown; --json has all
+ROUTES_MAX = 5
+DAY_S = 86_400
+
+
+def explain(
+    context: typer.Context,
+    caller: Annotated[str, typer.Argument(metavar="CALLER", help="With its kind in front: api_key:acme.")],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Only the locks in force then: 2026-12-01T14:03Z, 2h."),
+    ] = None,
+    since: SinceOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say why a caller is locked, or why not.
+
+    Shows the locks on it, on its tenant, its address and its networks, and on everyone; each policy with what
+    it has used, its limit, and when it reaches that at the pace of the window so far; its resources of the
+    last day; and its locks of the last 40 days, those in shadow among them.
+
+    Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
+    """
+    name, at_s, since_s = require_caller(caller), parse_time(at), parse_time(since or "40d") or 0
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.store.reports.explained.caller_standing import caller_standing
+        from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
+
+        standing = caller_standing(engine, name)
+        first_ms = (since_s if at_s is None else at_s) * 1000
+        past = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
+        if at_s is not None:
+            past = [
+                one for one in past if one.began_ms <= at_s * 1000 < (one.ended_ms or standing.now_ms + 1)
+            ]
+        resources = _resources(engine, name, standing.now_ms // 1000)
+        if json:
+            from analyzer.cli.output import json_lines
+
+            json_lines([_fields(name, standing, past, resources)])
+            return
+        if at_s is None:
+            _show_present(name, standing, resources)
+            _show_met(engine, standing)
+        _show_past(past, at_s)
+
+
+def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
+    from analyzer.cli.output import table
+    from analyzer.store.database.clock import instant
+    from gatekeeper.feed.feed_json import time_text
+
+    facts = [f"plan {standing.plan}"] * bool(standing.plan) + [f"tenant {standing.tenant}"] * bool(
+        standing.tenant
+    )
+    enforced = [lock for lock in standing.locks if lock.action not in ("shadow", "notify", "suspend")]
+    of = f" ({', '.join(facts)})" if facts else ""
+    say(f"{name}{of} is {'locked' if enforced else 'not locked'}")
+    if any(lock.action == "suspend" for lock in standing.locks):
+        say("  all locks are suspended: `gatelock locks resume`")
+    for lock in standing.locks:
+        if lock.action != "suspend":
+            say(f"  {_lock_text(lock)}")
+    for held in standing.held_off:
+        until = time_text(instant(held.until_ms))
+        say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
+    if enforced:
+        say("  to admit it now: `gatelock locks clear`; to allow it more: `gatelock overrides add`")
+    columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
+    table(columns, map(_use_row, standing.uses), "no policy is in force: no caller is locked")
+    if resources:
+        table(
+            ["resource, last day", "requests", "denied"],
+            [list(row) for row in resources],
+            "nothing was counted in the last day",
+        )
+
+
+def _lock_text(lock: Lock) -> str:
+    from analyzer.cli.nouns.locks import describe_action
+    from analyzer.cli.output import format_second
+
+    on = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
+    times = " to ".join(format_second(int(time.timestamp())) for time in (lock.began, lock.until))
+    return f"{lock.policy}, {describe_action(lock)}, {times}, on {on}: {lock.detail}"
+
+
+def _use_row(use: PolicyUse) -> list[str]:
+    from analyzer.cli.output import format_second
+    from analyzer.core.counting.meter_units import amount_text
+
+    limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
+    return [
+        use.policy.name,
+        "shadow" if use.policy.is_shadow else "enforce",
+        f"{use.key} {use.resource}".strip(),
+        amount_text(use.used, use.unit),
+        "exempt" if use.is_exempt else limit,
+        "" if use.is_exempt else left,
+        "rolling" if use.until_s is None else format_second(use.until_s),
+        "" if use.reached_s is None or use.is_exempt else f"reached at {format_second(use.reached_s)}",
+    ]
+
+
+def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
+    """Says whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
+    from analyzer.core.fleet.gate_health import living_gates, met_locks
+    from analyzer.store.reports.gate_reports import reporting_gates
+
+    gates = living_gates(reporting_gates(engine))
+    met = met_locks(gates)
+    for lock in standing.locks:
+        if lock.action in ("deny", "slow", "tag") and met is not None:
+            found = "a gate has been asked for it" if lock.at in met else "no gate has been asked for it yet"
+            say(f"the lock by {lock.policy}: {found}")
+
+
+def _show_past(past: Sequence[LockOutcome], at_s: int | None) -> None:
+    from analyzer.cli.output import format_second, table
+
+    rows = (
+        [
+            format_second(one.began_ms // 1000),
+            "" if one.ended_ms is None else format_second(one.ended_ms // 1000),
+            one.at.policy,
+            one.action,
+            " ".join(part for part in one.at[:3] if part),
+            f"plan {one.plan}" if one.plan else "by hand",
+            one.detail,
+        ]
+        for one in islice(past, HISTORY_MAX)
+    )
+    then = "in the time of the history" if at_s is None else f"at {format_second(at_s)}"
+    table(["locked from", "to", "policy", "does", "on", "judged by", "detail"], rows, f"no lock {then}")
+    if len(past) > HISTORY_MAX:
+        say(f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all", err=True)
+
+
+def _begin(outcome: LockOutcome) -> tuple[int, LockedName]:
+    return outcome.began_ms, outcome.at[:2]
+
+
+def _resources(engine: sa.Engine, caller: str, now_s: int) -> list[tuple[str, int, int]]:
+    """Returns the resources with the most requests of the last day; none if they are not counted."""
+    from analyzer.store.reports.usage import UsageQuery, usage_rows
+
+    query = UsageQuery("caller+resource", DAY_S, now_s - DAY_S, now_s + 1, key=caller, top=2 * ROUTES_MAX)
+    found: dict[str, tuple[int, int]] = {}
+    for row in usage_rows(engine, query):
+        value, denied = found.get(row.resource, (0, 0))
+        found[row.resource] = value + row.value, denied + row.denied
+    largest = sorted(found.items(), key=lambda item: -sum(item[1]))[:ROUTES_MAX]
+    return [(resource or "(none)", *amounts) for resource, amounts in largest]
+
+
+def _fields(
+    name: str,
+    standing: CallerStanding,
+    past: Sequence[LockOutcome],
+    resources: Sequence[tuple[str, int, int]],
+) -> Mapping[str, object]:
+    from analyzer.cli.output import format_second
+    from gatekeeper.feed.feed_json import change_fields
+    from gatekeeper.model import Set
+
+    present = [change_fields(Set(lock)) for lock in standing.locks]
+    return {
+        "caller": name,
+        "plan": standing.plan,
+        "tenant": standing.tenant,
+        "locks": [{key: value for key, value in lock.items() if key != "op"} for lock in present],
+        "held_off": [
+            {"policy": one.at.policy, "until": format_second(one.until_ms // 1000), "who": one.who,
+             "reason": one.reason}
+            for one in standing.held_off
+        ],
+        "policies": list(_policy_fields(standing.uses)),
+        "resources": [dict(zip(("resource", "requests", "denied"), row, strict=True)) for row in resources],
+        "history": [
+            {
+                "scope": one.at.scope, "key": one.at.key, "resource": one.at.resource,
+                "policy": one.at.policy, "action": one.action, "began": format_second(one.began_ms // 1000),
+                "ended": None if one.ended_ms is None else format_second(one.ended_ms // 1000),
+                "plan": one.plan, "detail": one.detail, "used": one.used,
+            }
+            for one in past
+        ],
+    }  # fmt: skip
+
+
+def _policy_fields(uses: Sequence[PolicyUse]) -> Iterator[dict[str, object]]:
+    from analyzer.cli.output import format_second
+
+    for use in uses:
+        yield {
+            "policy": use.policy.name,
+            "mode": "shadow" if use.policy.is_shadow else "enforce",
+            "key": use.key,
+            "resource": use.resource,
+            "exempt": use.is_exempt,
+            "used": use.used,
+            "limit": use.limit,
+            "until": None if use.until_s is None else format_second(use.until_s),
+            "reached": None if use.reached_s is None else format_second(use.reached_s),
+        }

@@ -1,0 +1,1 @@
+"""What is known about one caller, and the locks that policies have set."""

@@ -1,0 +1,182 @@
+"""Why a caller is locked, or not: what each policy allows it, what it has used, and its locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meter_units import Unit
+from analyzer.core.judging.caller_limits import ADDRESS
+from analyzer.core.judging.circumstances import Circumstances
+from analyzer.core.judging.earned_notices import sum_text
+from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.totals import Standing, TotalKey
+from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.store.database.clock import clock_ms, instant
+from analyzer.store.database.engine import reading
+from analyzer.store.database.row_parameters import is_one_of
+from analyzer.store.database.schema import locks, totals
+from analyzer.store.reports.explained.lock_outcomes import LockedName
+from analyzer.store.transaction import catalog, plans
+from analyzer.store.transaction.judgement import hold_offs
+from analyzer.store.transaction.judgement.directory import directory_of, limits_of, newest
+from analyzer.store.transaction.judgement.hold_offs import HoldOff
+from analyzer.store.transaction.judgement.slots import with_slots, with_wholes
+from analyzer.store.transaction.lock_feed import lock_of
+from gatekeeper.model import Lock
+
+RESOURCES_MAX = 5  # of one policy that judges by resource: those with the most
+PACE_MIN_S = 60  # from the begin of a window on, before a pace is known
+
+
+class PolicyUse(NamedTuple):
+    """One policy, and what a caller has used of it.
+
+    Attributes:
+        policy: The policy, with the limit and the windows of this caller; None in it would be an exemption.
+        key: Key of the series: the caller, its tenant, or its address.
+        resource: Of a policy that judges by resource.
+        is_exempt: Whether the policy does not hold for the series.
+        used: In the present window, in the unit of the meter.
+        limit: The amount that earns a lock.
+        until_s: When the window ends; None for a rolling one.
+        reached_s: When the limit is reached at the pace of the window so far; None if not in this window.
+    """
+
+    policy: Policy
+    key: str
+    resource: str
+    is_exempt: bool
+    used: int
+    limit: int
+    until_s: int | None
+    reached_s: int | None
+
+    @property
+    def unit(self) -> Unit | None:
+        return self.policy.meter_unit
+
+
+class CallerStanding(NamedTuple):
+    """The state of one caller.
+
+    Attributes:
+        now_ms: The time of the database.
+        tenant: Its tenant; "" for none.
+        plan: Its plan; "" for none.
+        names: Scopes and keys under which requests of the caller may be locked.
+        locks: The locks in force on any of them, those in shadow among them, the last end first.
+        held_off: Locks that are not set before a time.
+        uses: What it has used of each policy.
+    """
+
+    now_ms: int
+    tenant: str
+    plan: str
+    names: Sequence[LockedName]
+    locks: Sequence[Lock]
+    held_off: Sequence[HoldOff]
+    uses: Sequence[PolicyUse]
+
+
+def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
+    """Returns the state of a caller at this time. Raises StoreAway, SchemaBehind."""
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+        group = directory_of(db, [caller]).group_of(caller)
+        names = list(_names(caller, group.tenant))
+        plan = plans.active(db)[1] if plans.exists(db) else Plan()
+        held_off = [one for scope, key in names for one in hold_offs.of_series(db, scope, key)]
+        uses = [
+            use
+            for policy in plan.policies
+            if (key := _key_of(policy, caller, group.tenant))
+            for use in _uses(db, plan, policy, key, now_ms // 1000)
+        ]
+        found = _locks_on(db, names, now_ms)
+    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses)
+
+
+def _names(caller: str, tenant: str) -> Iterator[LockedName]:
+    yield "caller", caller
+    yield "everyone", ""
+    if tenant:
+        yield "tenant", tenant
+    if (address := _address_of(caller)) is not None:
+        yield "address", address
+        length = ip_address(address).max_prefixlen
+        yield from (("range", str(ip_network((address, bits), strict=False))) for bits in range(length + 1))
+
+
+def _address_of(caller: str) -> str | None:
+    """Returns the address of a caller that is known by it."""
+    text = caller.removeprefix(ADDRESS).partition("/")[0]
+    try:
+        return str(ip_address(text)) if caller.startswith(ADDRESS) else None
+    except ValueError:
+        return None
+
+
+def _key_of(policy: Policy, caller: str, tenant: str) -> str:
+    """Returns the key of the policy's series that holds the caller's requests; "" if that is not known."""
+    grouping = grouping_of(policy.per)
+    if grouping.is_of_callers:
+        return caller
+    if grouping.scope == "tenant":
+        return tenant
+    address = _address_of(caller)
+    return address if grouping.scope == "address" and address is not None else ""
+
+
+def _uses(db: sa.Connection, plan: Plan, policy: Policy, key: str, now_s: int) -> Iterator[PolicyUse]:
+    """Yields what a series has used of a policy; by resource, those with the most."""
+    numbers, kind = catalog.load(db), kind_of(policy)
+    sum_ = kind.sum_of(policy)
+    limits = limits_of(db, plan, newest(db), {key})
+    own = limits.policy_for(policy, key)
+    window = limits.window_of(sum_, key, now_s)
+    number = numbers.sums.get(sum_text(sum_))
+    columns = totals.c
+    wanted = sa.select(columns.resource, columns.used).where(
+        columns.sum == number, columns.window_s == window.start_s, columns.key == key
+    )
+    rows = db.execute(wanted.order_by(columns.used.desc()).limit(RESOURCES_MAX)).all() if number else []
+    read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
+    standings = with_wholes(db, plan, with_slots(db, read, numbers, now_s), numbers, now_s)
+    at = Circumstances(instant(now_s * 1000), limits=limits, is_warden=True)
+    judged = own or policy
+    for standing in standings or [Standing(TotalKey(sum_, key, "", window), 0)]:
+        used, limit = kind.amounts(judged, standing, at)
+        is_rolling = window == ALWAYS or isinstance(sum_.window, Rolling)
+        reached_s = None
+        if not is_rolling and now_s - window.start_s >= PACE_MIN_S and 0 < used < limit:
+            reached_s = now_s + (limit - used) * (now_s - window.start_s) // used
+            reached_s = reached_s if reached_s < window.until_s else None
+        yield PolicyUse(
+            judged,
+            key,
+            standing.total.resource,
+            own is None,
+            used,
+            limit,
+            None if is_rolling else window.until_s,
+            reached_s,
+        )
+
+
+def _locks_on(db: sa.Connection, names: Collection[LockedName], now_ms: int) -> list[Lock]:
+    by_scope: dict[str, list[str]] = {}
+    for scope, key in names:
+        by_scope.setdefault(scope, []).append(key)
+    found: list[Lock] = []
+    for scope, keys in by_scope.items():
+        named = is_one_of(db.dialect.name, locks.c.key, keys)
+        wanted = sa.select(locks).where(locks.c.scope == scope, named, locks.c.until_ms > now_ms)
+        found += map(lock_of, db.execute(wanted))
+    return sorted(found, key=lambda lock: (lock.until, lock.at), reverse=True)

@@ -1,0 +1,146 @@
+"""`gatelock explain`: why a caller is locked, or not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Gatelock = Callable[..., Any]
+
+CONFIGURATION = """
+[[sources]]
+name = "web"
+file = "access.jsonl"
+groupings = ["caller+resource"]
+[sources.fields]
+time = { path = "ts", unit = "s" }
+api_key = "key"
+address = "ip"
+tenant = "org"
+resource = { path = "path", routes = ["/a", "/b"], else = "other" }
+[[policies]]
+name = "daily"
+limit = 50
+window = { per = "day" }
+candidate = { limit = 20 }
+[[policies]]
+name = "of-tenant"
+per = "tenant"
+limit = 80
+window = { per = "day" }
+[[policies]]
+name = "flood"
+kind = "surge"
+limit = 30
+window = { rolling = "60s" }
+mode = "shadow"
+"""
+REASON = ("--reason", "TICKET-7")
+
+
+@pytest.fixture(autouse=True)
+def counted(gatelock: Gatelock, process: Gatelock, tmp_path: Path) -> None:
+    """Counts 60 requests of acme, 25 of bob, 85 of zed and carol, of one tenant, and one of an address."""
+    now_s = int(time.time())
+    rows: list[dict[str, Any]] = [{"key": "acme", "path": "/a" if n % 3 else "/b"} for n in range(60)]
+    rows += [{"key": "bob"}] * 25
+    rows += [{"key": "zed", "org": "corp"}] * 25 + [{"key": "carol", "org": "corp"}] * 60
+    rows += [{"ip": "203.0.113.9"}]
+    rows = [{"ts": now_s - 1, "path": "/a"} | row for row in rows]
+    (tmp_path / "gatelock.toml").write_text(CONFIGURATION)
+    (tmp_path / "access.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert gatelock("db", "upgrade").exit_code == 0
+    assert gatelock("policies", "apply").exit_code == 0
+    assert process("import", "access.jsonl", "--source", "web").returncode == 0
+
+
+def explained(gatelock: Gatelock, caller: str, *options: str) -> dict[str, Any]:
+    result = gatelock("explain", caller, "--json", *options)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_locked_caller_is_explained_by_its_lock_and_its_use(gatelock: Gatelock) -> None:
+    shown = gatelock("explain", "api_key:acme").stdout
+    assert shown.splitlines()[0] == "api_key:acme is locked"
+    assert "daily, deny 429, " in shown
+    assert "50 requests per day (UTC), 60 counted" in shown
+    assert "to admit it now: `gatelock locks clear`" in shown
+    found = explained(gatelock, "api_key:acme")
+    uses = {use["policy"]: (use["used"], use["limit"], use["mode"]) for use in found["policies"]}
+    assert uses == {
+        "daily": (60, 50, "enforce"),
+        "daily/candidate": (60, 20, "shadow"),
+        "flood": (60, 30, "shadow"),
+    }
+    assert found["resources"] == [
+        {"resource": "/a", "requests": 40, "denied": 0}, {"resource": "/b", "requests": 20, "denied": 0}
+    ]  # fmt: skip
+    assert {(one["policy"], one["action"], one["plan"]) for one in found["history"]} == {
+        ("daily", "deny", 1), ("daily/candidate", "shadow", 1), ("flood", "shadow", 1)
+    }  # fmt: skip
+
+
+def test_a_caller_that_is_not_locked_learns_how_far_it_is(gatelock: Gatelock) -> None:
+    assert gatelock("explain", "api_key:bob").stdout.startswith("api_key:bob is not locked\n")
+    found = explained(gatelock, "api_key:bob")
+    assert [lock["policy"] for lock in found["locks"]] == ["daily/candidate"]
+    daily = next(use for use in found["policies"] if use["policy"] == "daily")
+    assert (daily["used"], daily["limit"], daily["exempt"]) == (25, 50, False)
+    assert daily["reached"] is None or daily["reached"] > "2026"
+
+
+def test_a_lock_of_the_tenant_is_found(gatelock: Gatelock) -> None:
+    shown = gatelock("explain", "api_key:zed").stdout
+    assert shown.startswith("api_key:zed (tenant corp) is locked\n")
+    assert "of-tenant, deny 429" in shown
+    assert "on tenant corp: 80 requests per day (UTC), 85 counted" in shown
+
+
+def test_locks_of_an_address_its_network_and_everyone_are_found(gatelock: Gatelock) -> None:
+    client = "address:203.0.113.9"
+    assert gatelock("explain", client).stdout.startswith(f"{client} is not locked\n")
+    for options in (("--address", "203.0.113.0/24"), ("--address", "203.0.113.9"), ("--everyone",)):
+        assert gatelock("locks", "set", *options, "--for", "1h", *REASON).exit_code == 0
+    found = explained(gatelock, client)
+    assert sorted(lock["scope"] for lock in found["locks"]) == ["address", "everyone", "range"]
+    assert gatelock("explain", client).stdout.startswith(f"{client} is locked\n")
+
+
+def test_a_cleared_lock_says_who_holds_it_off(gatelock: Gatelock) -> None:
+    assert gatelock("locks", "clear", "--caller", "api_key:acme", *REASON).exit_code == 0
+    shown = gatelock("explain", "api_key:acme").stdout
+    assert shown.startswith("api_key:acme is not locked\n")
+    assert "daily sets no lock before " in shown
+    [held] = explained(gatelock, "api_key:acme")["held_off"]
+    assert (held["policy"], held["reason"]) == ("daily", "TICKET-7")
+
+
+def test_the_locks_of_a_time_are_found(gatelock: Gatelock) -> None:
+    began = explained(gatelock, "api_key:acme")["locks"][0]["began"]
+    gatelock("locks", "clear", "--caller", "api_key:acme", "--policy", "daily", *REASON)
+    then = explained(gatelock, "api_key:acme", "--at", f"{began[:19]}Z")["history"]
+    assert all(one["began"] <= f"{began[:19]}Z" for one in then)
+    assert explained(gatelock, "api_key:acme", "--at", "2020-01-01")["history"] == []
+    assert (
+        "no lock at 2020-01-01T00:00:00Z" in gatelock("explain", "api_key:acme", "--at", "2020-01-01").stdout
+    )
+
+
+def test_an_exempt_caller_is_shown_as_such(gatelock: Gatelock) -> None:
+    assert gatelock("exempt", "add", "--caller", "api_key:acme", *REASON).exit_code == 0
+    assert "exempt" in gatelock("explain", "api_key:acme").stdout
+    assert all(use["exempt"] for use in explained(gatelock, "api_key:acme")["policies"])
+
+
+def test_a_name_without_its_kind_is_refused(gatelock: Gatelock) -> None:
+    refused = gatelock("explain", "acme")
+    assert (refused.exit_code, refused.output) == (
+        2, "acme: write the kind of name in front, as in api_key:acme\n"
+    )  # fmt: skip
