@@ -1,1 +1,1 @@
-"""What is known about one caller, and the locks that policies have set."""
+"""The state of one caller, and the outcomes of locks."""

@@ -1,4 +1,4 @@
-"""Why a caller is locked, or not: what each policy allows it, what it has used, and its locks."""
+"""The state of one caller: what each policy allows it, what it has used, and its locks."""
 
 from __future__ import annotations
 
