@@ -61,7 +61,6 @@ RateOption = Annotated[
     str | None,
     typer.Option("--rate", metavar="RATE", help="Admitted by each process with --action slow: 10/s."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the locks and change nothing.")]
 OfPolicyOption = Annotated[
     str | None, typer.Option("--policy", metavar="NAME", help="Only the lock of this policy.")
 ]

@@ -25,6 +25,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
 SinceOption = Annotated[
     str | None,
     typer.Option(

@@ -118,8 +118,6 @@ class SeriesRehearsal:
         return AddressSums(len(sums), max(sums, default=0))
 
     def _offences(self, now_s: int) -> Mapping[LockKey, int]:
-        if self._policy.action == "notify":
-            return {}  # the history of locks has those alone that gates got
         remembered_s = kind_of(self._policy).needs(self._policy).ended_locks_s
         ended = sum(now_s - end_s < remembered_s for end_s in self._ends_s)
         return {lock_key(self._policy, self._total): ended}

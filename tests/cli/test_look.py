@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -230,12 +231,16 @@ def test_wrong_usage_is_one_sentence(
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_file_without_permission_is_named(gatelock: Gatelock, access_log: Path) -> None:
-    access_log.chmod(0)
+def test_a_file_without_permission_is_named(
+    gatelock: Gatelock, access_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:  # the mode of the file does not stop root
+        raise PermissionError(EACCES, os.strerror(EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
     result = gatelock("look", str(access_log))
     assert result.exit_code == 2
-    assert "Permission denied" in result.stderr
+    assert f"{access_log}: Permission denied" in result.stderr
 
 
 def test_a_reader_that_closes_the_pipe_ends_it_silently(access_log: Path) -> None:

@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_policies import LOG
+
 Gatelock = Callable[..., Any]
 
-LOG = """
-[[sources]]
-name = "web"
-file = "access.jsonl"
-fields = { time = { path = "ts", unit = "s" }, api_key = "key" }
-"""
 DAILY = """
 [[policies]]
 name = "daily"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from datetime import date, datetime, timedelta
+from functools import cache
 from typing import cast
 from zoneinfo import ZoneInfo
 
@@ -21,7 +22,7 @@ SEARCH_S = {
     "day": (60, 27 * HOUR_S),  # a skipped day does not lengthen the one before it
     "week": (900, 9 * DAY_S),
     "month": (900, 33 * DAY_S),
-    "year": (3600, 368 * DAY_S),
+    "year": (900, 368 * DAY_S),
 }
 
 
@@ -61,6 +62,7 @@ def windows_shown(calendar: Calendar, moments: range) -> Iterator[tuple[int, Has
                 yield moment_s, period_of(calendar, latest)
 
 
+@cache
 def period_of(calendar: Calendar, day: date) -> date:
     """Returns the first day of a period, found by walking back day by day."""
     while not begins_on(calendar, day):

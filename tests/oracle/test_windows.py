@@ -105,6 +105,7 @@ def test_years_follow_each_other_over_leap_years(first_day: int | UnsetType, zon
 @given(moments(), st.sampled_from([UNSET, 229, 301, 1130]))
 @example(("Europe/Berlin", 951_782_400), 229)  # 29 February 2000
 @example(("Europe/Berlin", 983_318_400), 229)  # 28 February 2001
+@example(("Asia/Pyongyang", 1_523_987_698), 229)  # begins at half past an hour in UTC
 def test_years_agree_with_local_time(moment: tuple[str, int], first_day: int | UnsetType) -> None:
     zone, at_s = moment
     calendar = Calendar("year", zone, first_day=first_day)

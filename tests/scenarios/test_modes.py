@@ -86,10 +86,10 @@ def test_a_promoted_quota_locks_whom_it_had_locked_in_shadow(open_world: OpenWor
     world.pass_s(2)
     assert not world.gate.check("api_key:ann").allowed
     assert world.gate.check("api_key:bob").allowed
-    assert [(one.action, one.ended_ms is None) for one in outcomes(world)] == [
-        ("shadow", False),
-        ("deny", True),
-    ]
+    found = outcomes(world)
+    assert [(one.action, one.ended_ms is None) for one in found] == [("shadow", False), ("deny", True)]
+    assert [one.plan for one in found] == [1, 2], "the plan that has earned each"
+    assert found[1].used == 0, "known from the promotion on"
 
 
 def test_a_policy_that_goes_into_shadow_opens_the_gates(open_world: OpenWorld, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import typer
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.lock_options import (
     ActionOption,
-    DryRunOption,
     FileOption,
     OfAddressOption,
     OfCallerOption,
@@ -26,6 +25,7 @@ from analyzer.cli.lock_options import (
 )
 from analyzer.cli.options import (
     ConfigOption,
+    DryRunOption,
     JsonOption,
     ReasonOption,
     load_settings,

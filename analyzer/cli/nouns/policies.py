@@ -10,7 +10,9 @@ from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import (
     ConfigOption,
+    DryRunOption,
     JsonOption,
+    ReasonOption,
     SinceOption,
     load_settings,
     open_database,
@@ -149,12 +151,8 @@ def promote(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The policy, as `policies list` names it.")],
     config: ConfigOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the difference and change nothing.")
-    ] = False,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
-    ] = "",
+    dry_run: DryRunOption = False,
+    reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
     """Enforce a policy that is in shadow, or its candidate.
@@ -233,12 +231,8 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove what is in force and not in this configuration.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the difference and change nothing.")
-    ] = False,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
-    ] = "",
+    dry_run: DryRunOption = False,
+    reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
     """Put the configuration in force now, for all analyzers.

@@ -10,7 +10,7 @@ The directory depends on no clock: an override begins and ends when the warden s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from ipaddress import ip_network
@@ -234,11 +234,11 @@ class Limits:
             found = self._thresholds[sum_, group] = _thresholds(policies)
         return found
 
-    def _with_override(self, grouping: Grouping) -> Collection[str]:
+    def _with_override(self, grouping: Grouping) -> set[str] | frozenset[str]:
         """Returns the keys of a grouping that an override names."""
         if grouping.is_of_callers:
             return self._subjects["caller"]
-        return self._subjects["tenant"] if grouping.scope == "tenant" else ()
+        return self._subjects["tenant"] if grouping.scope == "tenant" else frozenset()
 
     def largest_of(self, sum_: Sum, key: str) -> int:
         """Returns the largest value at which one of the sum's policies must be judged for `key`.
@@ -276,7 +276,7 @@ class Limits:
         else:
             first = _first(self._thresholds_of_group(sum_, NO_GROUP))
         named = self._with_override(grouping)
-        if own := named and set(named).intersection(keys):
+        if own := named.intersection(keys):
             first = [first] * len(keys) if isinstance(first, int) else first
             for index, key in enumerate(keys):
                 if key in own:

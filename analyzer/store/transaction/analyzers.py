@@ -210,7 +210,7 @@ def agree_on_source(engine: sa.Engine, owner: str, file: Plan, source: str) -> A
     return Agreement.of(version, in_force)
 
 
-class AppliedFile(NamedTuple):
+class AppliedPlan(NamedTuple):
     """The outcome of a change of the plan by an operator."""
 
     version: int  # of the plan in force
@@ -228,7 +228,7 @@ def apply_file(
     is_pruned: bool = False,
     is_shown_only: bool = False,
     random_mark: Callable[[], str] = new_mark,
-) -> AppliedFile:
+) -> AppliedPlan:
     """Puts every part of `file` in force at once, for an operator; with `is_pruned`, nothing else.
 
     With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind.
@@ -248,7 +248,7 @@ def change_plan(
     *,
     is_shown_only: bool = False,
     random_mark: Callable[[], str] = new_mark,
-) -> AppliedFile:
+) -> AppliedPlan:
     """Puts what `change` makes of the plan in force in its place at once, for an operator.
 
     With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind, and what
@@ -261,10 +261,10 @@ def change_plan(
         plan = change(in_force)
         lines = differences(in_force, plan)
         if is_shown_only or not lines:
-            return AppliedFile(version, lines, _behind(db))
+            return AppliedPlan(version, lines, _behind(db))
         activated = plans.activate(db, plan, random_mark, who, why=why)
         behind = _behind(db)
-    return AppliedFile(activated.version, lines, behind, activated.judged)
+    return AppliedPlan(activated.version, lines, behind, activated.judged)
 
 
 def _behind(db: sa.Connection, but: str = "") -> list[str]:

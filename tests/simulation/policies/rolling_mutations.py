@@ -87,7 +87,7 @@ def windows_cut_short(patch: Patch) -> None:
 
 def escalation_forgotten(patch: Patch) -> None:
     """Each lock of a surge is the first one."""
-    patch.setattr(lock_history, "ended_locks", lambda *_: {})
+    patch.setattr(lock_history, "ended_locks", lambda *_, **__: {})
 
 
 def addresses_not_compared(patch: Patch) -> None:

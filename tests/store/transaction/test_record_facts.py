@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import sqlalchemy as sa
@@ -371,7 +371,7 @@ def test_the_oracle_finds_mistakes(engine: sa.Engine, mutate: Callable[[pytest.M
             (0, 0, [Stated("a", "free", ms=5)], "", True),
         ],
     ]
-    check: Any = test_facts_and_locks_are_a_function_of_the_log.hypothesis.inner_test  # type: ignore[attr-defined]
+    check = cast(Any, test_facts_and_locks_are_a_function_of_the_log).hypothesis.inner_test
     for story in stories:
         check(engine, story)
     with pytest.MonkeyPatch.context() as patch:

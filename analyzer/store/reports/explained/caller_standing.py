@@ -10,14 +10,14 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import Unit
-from analyzer.core.judging.caller_limits import ADDRESS
+from analyzer.core.judging.caller_limits import ADDRESS, Limits
 from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.core.judging.totals import Standing, Sum, TotalKey
+from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import reading
 from analyzer.store.database.row_parameters import is_one_of
@@ -93,11 +93,11 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
         names = list(_names(caller, group.tenant))
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
         held_off = [one for scope, key in names for one in hold_offs.of_series(db, scope, key)]
+        keys = {policy.name: _key_of(policy, caller, group.tenant) for policy in plan.policies}
+        limits = limits_of(db, plan, newest(db), {*keys.values()} - {""})
+        read = _UseReader(db, plan, limits, now_ms // 1000)
         uses = [
-            use
-            for policy in plan.policies
-            if (key := _key_of(policy, caller, group.tenant))
-            for use in _uses(db, plan, policy, key, now_ms // 1000)
+            use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
         ]
         found = _locks_on(db, names, now_ms)
     return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses)
@@ -134,40 +134,55 @@ def _key_of(policy: Policy, caller: str, tenant: str) -> str:
     return address if grouping.scope == "address" and address is not None else ""
 
 
-def _uses(db: sa.Connection, plan: Plan, policy: Policy, key: str, now_s: int) -> Iterator[PolicyUse]:
-    """Yields what a series has used of a policy; by resource, those with the most."""
-    numbers, kind = catalog.load(db), kind_of(policy)
-    sum_ = kind.sum_of(policy)
-    limits = limits_of(db, plan, newest(db), {key})
-    own = limits.policy_for(policy, key)
-    window = limits.window_of(sum_, key, now_s)
-    number = numbers.sums.get(sum_text(sum_))
-    columns = totals.c
-    wanted = sa.select(columns.resource, columns.used).where(
-        columns.sum == number, columns.window_s == window.start_s, columns.key == key
-    )
-    rows = db.execute(wanted.order_by(columns.used.desc()).limit(RESOURCES_MAX)).all() if number else []
-    read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
-    standings = with_wholes(db, plan, with_slots(db, read, numbers, now_s), numbers, now_s)
-    at = Circumstances(instant(now_s * 1000), limits=limits, is_warden=True)
-    judged = own or policy
-    for standing in standings or [Standing(TotalKey(sum_, key, "", window), 0)]:
-        used, limit = kind.amounts(judged, standing, at)
+class _UseReader:
+    """Reads what series have used of policies, in one transaction."""
+
+    def __init__(self, db: sa.Connection, plan: Plan, limits: Limits, now_s: int) -> None:
+        self._db, self._plan, self._limits, self._now_s = db, plan, limits, now_s
+        self._catalog = catalog.load(db)
+
+    def uses(self, policy: Policy, key: str) -> Iterator[PolicyUse]:
+        """Yields what a series has used of a policy; by resource, those with the most."""
+        kind, now_s = kind_of(policy), self._now_s
+        sum_ = kind.sum_of(policy)
+        own = self._limits.policy_for(policy, key)
+        window = self._limits.window_of(sum_, key, now_s)
         is_rolling = window == ALWAYS or isinstance(sum_.window, Rolling)
-        reached_s = None
-        if not is_rolling and now_s - window.start_s >= PACE_MIN_S and 0 < used < limit:
-            reached_s = now_s + (limit - used) * (now_s - window.start_s) // used
-            reached_s = reached_s if reached_s < window.until_s else None
-        yield PolicyUse(
-            judged,
-            key,
-            standing.total.resource,
-            own is None,
-            used,
-            limit,
-            None if is_rolling else window.until_s,
-            reached_s,
-        )
+        at = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
+        judged = own or policy
+        standings = self._standings(sum_, key, window) or [Standing(TotalKey(sum_, key, "", window), 0)]
+        for standing in standings:
+            used, limit = kind.amounts(judged, standing, at)
+            yield PolicyUse(
+                judged,
+                key,
+                standing.total.resource,
+                own is None,
+                used,
+                limit,
+                None if is_rolling else window.until_s,
+                None if is_rolling else _reached_s(used, limit, window, now_s),
+            )
+
+    def _standings(self, sum_: Sum, key: str, window: Window) -> list[Standing]:
+        number = self._catalog.sums.get(sum_text(sum_))
+        if number is None:
+            return []
+        at = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
+        wanted = sa.select(totals.c.resource, totals.c.used).where(*at)
+        rows = self._db.execute(wanted.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
+        read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
+        with_own = with_slots(self._db, read, self._catalog, self._now_s)
+        return with_wholes(self._db, self._plan, with_own, self._catalog, self._now_s)
+
+
+def _reached_s(used: int, limit: int, window: Window, now_s: int) -> int | None:
+    """Returns when the limit is reached at the pace of the window so far; None if not in the window."""
+    passed_s = now_s - window.start_s
+    if passed_s < PACE_MIN_S or not 0 < used < limit:
+        return None
+    reached_s = now_s + (limit - used) * passed_s // used
+    return reached_s if reached_s < window.until_s else None
 
 
 def _locks_on(db: sa.Connection, names: Collection[LockedName], now_ms: int) -> list[Lock]:

@@ -82,11 +82,6 @@ class Activation:
         self.rows = 0
         self._used: dict[LockKey, int] = {}
 
-    @property
-    def evidence(self) -> Evidence:
-        """The grounds of the changes."""
-        return Evidence(self._version, self._used)
-
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Does what is allowed by the number of rows; returns what is left."""
         without_scans(self._db)
@@ -108,7 +103,7 @@ class Activation:
     @property
     def judged(self) -> Judged:
         """Locks and notices of all steps; the changes must be published."""
-        return Judged(self.changes, self.notices)
+        return Judged(self.changes, self.notices, Evidence(self._version, self._used))
 
     def _take(self) -> int:
         """Returns the number of rows that the step may read."""
