@@ -14,15 +14,6 @@ from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.caller_limits import Subject
-from analyzer.store.operations.caller_changes import (
-    OverrideRequest,
-    UnknownPolicy,
-    add_override,
-    end_override,
-    stored_overrides,
-)
-from analyzer.store.operations.suspension import resume, suspend
 from tests.simulation.applications import AnswerFault
 from tests.simulation.database import FaultKind, StepFault
 from tests.simulation.kafka_log import Logged
@@ -502,34 +493,6 @@ class AcceptGaps(Act):
 
 
 @dataclass(frozen=True)
-class Suspend(Act):
-    """An operator suspends all locks."""
-
-    seconds: float
-
-    weight: ClassVar[int] = 1
-
-    @classmethod
-    def drawn(cls, random: Random, _size: Size) -> Suspend:
-        return cls(random.choice((0.5, 4.0, 30.0, 30.0)))
-
-    def do(self, world: World) -> bool:
-        suspend(world.database.engine, int(self.seconds * 1000), "ann", "test", world.new_mark)
-        return True
-
-
-@dataclass(frozen=True)
-class Resume(Act):
-    """An operator ends a suspension."""
-
-    weight: ClassVar[int] = 3
-    cause: ClassVar[type[Act] | None] = Suspend
-
-    def do(self, world: World) -> bool:
-        return resume(world.database.engine, "ann", "test", world.new_mark)
-
-
-@dataclass(frozen=True)
 class Sleep(Act):
     """All machines are suspended."""
 
@@ -544,47 +507,3 @@ class Sleep(Act):
     def do(self, world: World) -> bool:
         world.sleep(self.seconds)
         return True
-
-
-@dataclass(frozen=True)
-class Override(Act):
-    """An operator gives a caller another daily limit."""
-
-    caller: str
-    limit: int
-
-    weight: ClassVar[int] = 4
-
-    @classmethod
-    def drawn(cls, random: Random, _size: Size) -> Override:
-        return cls(random.choice(CALLERS), random.choice((3, 8, 16, 60)))
-
-    def do(self, world: World) -> bool:
-        asked = OverrideRequest("limit", Subject("caller", f"api_key:{self.caller}"), "daily", self.limit)
-        try:
-            add_override(world.database.engine, asked, "ann", "test", world.new_mark)
-        except UnknownPolicy:  # another plan is in force
-            return False
-        return True
-
-
-@dataclass(frozen=True)
-class EndOverrides(Act):
-    """An operator ends all overrides."""
-
-    weight: ClassVar[int] = 2
-    cause: ClassVar[type[Act] | None] = Override
-
-    def do(self, world: World) -> bool:
-        engine = world.database.engine
-        found = list(stored_overrides(engine, ("limit",)))
-        for one in found:
-            end_override(engine, one.id, ("limit",), "ann", "test", world.new_mark)
-        return bool(found)
-
-
-KINDS: tuple[type[Act], ...] = (
-    Requests, Backlog, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage,
-    AnswerFaults, NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend,
-    Resume, Sleep, Override, EndOverrides,
-)  # fmt: skip

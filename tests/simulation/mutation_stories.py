@@ -11,15 +11,14 @@ from tests.simulation.acts import (
     ClockLeap,
     Dump,
     Kill,
-    Override,
     Rebalance,
     Requests,
     Restore,
     Size,
     Sleep,
     Stop,
-    Suspend,
 )
+from tests.simulation.operator_acts import ClearLocks, Override, Suspend
 from tests.simulation.policies.plans import RESOURCES
 from tests.simulation.stories import Story
 
@@ -139,5 +138,19 @@ STORIES: Mapping[str, Story] = {
     "growth_not_judged_after_leaps": story(
         (5,), (1.0, requests("eve", 5)), (7.0, requests("eve", 5)), (8.0, ClockLeap(3.0)),
         (9.0, requests("eve", 7)), (13.0, requests("eve", 5)),
+    ),
+    # Another plan judges all totals while the lock is held off.
+    "hold_offs_ignored": story(
+        (0,), *((1.0 + at, requests("eve", 8)) for at in range(2)), (4.0, ClearLocks("eve", 20.0)),
+        (5.0, Stop(0, 1)), (7.0, requests("ann", 1)),
+    ),
+    "held_off_for_ever": story(
+        (0,), *((1.0 + at, requests("eve", 8)) for at in range(2)), (4.0, ClearLocks("eve", 2.0)),
+        (9.0, requests("ann", 1)),
+    ),
+    # The policy goes and comes back. Its sum has another number then.
+    "notices_outlast_policies": story(
+        (5,), (1.0, requests("eve", 8)), (3.0, Stop(0, 0)), (5.0, requests("ann", 1)), (6.0, Stop(0, 5)),
+        (8.0, requests("ann", 1)), (40.0, Dump()),
     ),
 }  # fmt: skip

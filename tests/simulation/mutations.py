@@ -40,6 +40,7 @@ from gatekeeper.view import lock_view
 from gatekeeper.view.lock_view import LockView, ViewOutOfStep
 from tests.cuts.mutations import locks_lost_with_the_source
 from tests.faults.mutations import Patch, without_compare_and_set
+from tests.simulation.policies.mode_mutations import MODE_MUTATIONS
 from tests.simulation.policies.rolling_mutations import ROLLING_MUTATIONS
 
 
@@ -359,5 +360,6 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         thresholds_fired_twice,
         totals_of_maxima_added_up,
         *ROLLING_MUTATIONS,
+        *MODE_MUTATIONS,
     )
 }

@@ -6,7 +6,31 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
-from tests.simulation.acts import KINDS, Act, Requests, Size
+from tests.simulation.acts import (
+    AcceptGaps,
+    Act,
+    AnswerFaults,
+    Backlog,
+    BadRecords,
+    ClockLeap,
+    DeleteOld,
+    Dump,
+    Fault,
+    Kill,
+    NewApplication,
+    Outage,
+    Pause,
+    Rebalance,
+    Requests,
+    Restore,
+    Retry,
+    Size,
+    Sleep,
+    SlowFlush,
+    Stop,
+    WrongClock,
+)
+from tests.simulation.operator_acts import ClearLocks, EndOverrides, Override, Resume, SetLock, Suspend
 from tests.simulation.policies.plans import PLANS
 
 SECONDS = 12.0  # of a story, without what it sleeps
@@ -17,6 +41,11 @@ BEGINNINGS_S = (
     1_796_079_585,  # 2026-11-30T22:59:45Z: the end of a month
     1_795_176_010,  # 2026-11-20T12:00:10Z: nothing
 )
+KINDS: tuple[type[Act], ...] = (
+    Requests, Backlog, BadRecords, Retry, Fault, Kill, Stop, Pause, SlowFlush, Rebalance, Outage,
+    AnswerFaults, NewApplication, WrongClock, ClockLeap, Dump, Restore, DeleteOld, AcceptGaps, Suspend,
+    Resume, Sleep, Override, EndOverrides, SetLock, ClearLocks,
+)  # fmt: skip
 
 
 class Story(NamedTuple):

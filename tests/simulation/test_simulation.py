@@ -16,14 +16,13 @@ from typing import get_args
 import pytest
 
 from tests.house.reading import ROOT
-from tests.simulation.acts import KINDS
 from tests.simulation.applications import AnswerFault
 from tests.simulation.database import FaultKind
 from tests.simulation.mutation_stories import STORIES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.policies.plans import PLANS
 from tests.simulation.runs import part_of, play, play_mutated, shrunk
-from tests.simulation.stories import draw
+from tests.simulation.stories import KINDS, draw
 
 SEEDS, AT_ONCE = 200, 50
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
@@ -82,18 +81,28 @@ FAILURES = {
     "growth_not_judged_after_leaps": f"{NOT_LOCKED}|Wrong: no notice of .* by 15 of 14",
     "rolling_thresholds_fired_twice": "Wrong: a notice that was raised again",
     "notices_never_end": "Wrong: .* s after all is counted: a notice that lasts",
+    "shadow_enforced": "Wrong: .*: the action must be shadow",
+    "hold_offs_ignored": "Wrong: LockKey.*: locked, and held off until",
+    "hold_offs_not_stored": "Wrong: hold-offs: ",
+    "held_off_for_ever": NO_LOCK,
+    "notices_outlast_policies": "Wrong: .* s after all is counted: a notice that lasts",
     "rolling_grace_ignored": "Wrong: LockKey.*: (not earned by|set before its grace is over)",
 }
 # A seed that shows the mutation, so that the test is fast. The next ones are tried if stories have changed.
 SHOWN_BY = {
-    "activation_without_clearing": 12,
-    "answers_in_any_order": 141,
-    "empty_resources_judged": 4,
-    "ended_locks_stay": 11,
-    "flushes_late": 30,
-    "memory_kept_after_errors": 50,
-    "revocations_ignored": 11,
-    "windows_not_compared_with_the_time": 16,
+    "activation_without_clearing": 6,
+    "empty_resources_judged": 5,
+    "ended_locks_stay": 7,
+    "flushes_late": 22,
+    "memory_kept_after_errors": 8,
+    "next_too_high": 15,
+    "offsets_in_a_separate_transaction": 8,
+    "revocations_ignored": 48,
+    "slots_never_read_again": 16,
+    "values_counted_again": 12,
+    "values_not_kept": 12,
+    "windows_not_compared_with_the_time": 15,
+    "without_compare_and_set": 139,
 }
 
 
@@ -109,7 +118,7 @@ def test_everything_is_counted_judged_and_passed_on_in_every_story(first: int) -
     least = re.search(r"\((\d+) to \d+ each\)", ended.stdout)
     assert least is not None
     assert int(least[1]) >= EVENTS_MIN
-    assert re.search(r"[1-9][\d,]* locks, [1-9][\d,]* requests denied, at most [1-9]", ended.stdout)
+    assert re.search(r"[1-9][\d,]* locks, [1-9][\d,]* requests denied", ended.stdout)
     raised, cleared, seen, acts, faults = map(counted, ended.stdout.splitlines()[-5:])
     for locks, least in ((by_kind(raised), 5), (by_kind(cleared), 1)):
         # Few locks of rolling quotas end within a story.

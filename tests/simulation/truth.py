@@ -23,23 +23,32 @@ from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_o
 from analyzer.core.judging.earned_notices import NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import Policy, Quota
+from analyzer.core.judging.policies import SHADOW, Policy, Quota, base_name
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
+from analyzer.store.transaction.lock_feed import MANUAL
 from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
-from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, read_commit
+from tests.simulation.policies.by_hand import HandState, HandTruth
+from tests.simulation.policies.commits import FLUSH_S_MAX, WAITING, Commit, Wrong, read_commit
 from tests.simulation.policies.rolling_truth import (
     Entry,
     RollingState,
     RollingTruth,
-    Wrong,
     rolling_policies,
 )
-from tests.simulation.policies.series import Series, amount_of, has_all_parts, series_of
+from tests.simulation.policies.series import (
+    Counts,
+    Series,
+    amount_of,
+    has_all_parts,
+    joined,
+    series_of,
+    without_keys,
+)
 
 UNREPORTED_S = 0.3  # until a heartbeat says that an analyzer is behind
 LEASE_S = 6.0  # a lease ends later than this only by a clock that was ahead
@@ -51,8 +60,6 @@ LOCK_ROW = "select scope, key, resource, policy, until_ms, action, began_ms from
 
 NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
 CALENDAR_NOTICE_ROW = f"{NOTICE_ROW} where sum not like '% rolling %'"
-
-Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
 
 
 class StoredLock(NamedTuple):
@@ -110,6 +117,7 @@ class Stored:
     # Of calendar windows, the distinct values by the place of their total.
     values: dict[tuple[Sum, int, str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     rolling: RollingState = field(default_factory=RollingState)
+    by_hand: HandState = field(default_factory=HandState)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -128,6 +136,7 @@ class Truth:
         self.raised: Counter[str] = Counter()  # series that were locked, by policy
         self.ended: Counter[str] = Counter()
         self.rolling = RollingTruth()
+        self.by_hand = HandTruth(database)
         self.slept_at_s = -inf  # when all machines were suspended, by the scheduler
         self._rolling_names: set[str] = set()  # of policies, in this story so far
         self._database = database
@@ -143,12 +152,12 @@ class Truth:
         self.slept_at_s = max(self.slept_at_s, now_s - FLUSH_S_MAX + UNREPORTED_S)
 
     def copy(self) -> Stored:
-        self.stored.rolling = self.rolling.state
+        self.stored.rolling, self.stored.by_hand = self.rolling.state, self.by_hand.state
         return copy.deepcopy(self.stored)
 
     def restore(self, stored: Stored) -> None:
         self.stored = copy.deepcopy(stored)
-        self.rolling.state = self.stored.rolling
+        self.rolling.state, self.by_hand.state = self.stored.rolling, self.stored.by_hand
         if self.stored.version not in self.locks_at:
             raise Wrong("the dump has an unknown version")
         self.order.append(self.stored.version)
@@ -172,6 +181,7 @@ class Truth:
         if version != self.stored.version:
             self._check_version(version)
             self._read_lock_times()  # behind the counts: a flush believes by the locks before it
+        self.by_hand.check(is_clock_believed=self.is_clock_believed())
         self._check_locks(plan, unready)
         self._check_notices(plan, unready)
         if self.stored.rolling.entries or self.stored.rolling.locks or any(rolling_policies(plan)):
@@ -187,9 +197,10 @@ class Truth:
         next_ = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
         self._rolling_names |= {policy.name for policy in rolling_policies(plan)}
         slept_s = self._database.scheduler.now_s - self.slept_at_s
-        return read_commit(
+        found = read_commit(
             self._database, self._topic, plan, frozenset(unready), self._rolling_names, before, next_, slept_s
         )
+        return found._replace(held_off=self.by_hand.held_off(found.now_ms))
 
     def _history(self, plan: Plan) -> dict[Sum, dict[Series, list[Entry]]]:
         """Returns the records of windows of more than an hour, minute by minute."""
@@ -449,13 +460,16 @@ class Truth:
         now_s = self._now_s
         present = {lock.at: lock for lock in self._read_locks()}
         own = self._own_limits()
+        held_off = self.by_hand.held_off(round(now_s * 1000))
+        # A lock whose hold-off has ended is set by the warden's next look at what waits.
+        waiting = set(self._database.read(WAITING)) if self.by_hand.state.has_cleared else set()
         for policy in calendar_policies(plan):
             if policy.name in unready:
                 continue
             sum_ = sum_of(policy)
             window = window_at(policy.window, int(now_s))
             for (window_s, key, resource), used in self.stored.totals[sum_].items():
-                limit = own.get((policy.name, key), policy.limit)
+                limit = own.get((base_name(policy.name), key), policy.limit)
                 if window_s != window.start_s or used < limit:
                     continue
                 at = LockKey(grouping_of(sum_.grouping).scope, key, resource, policy.name)
@@ -465,8 +479,9 @@ class Truth:
                     self.stored.judged_s[policy.name],
                 )
                 lock = present.get(at)
-                is_held = lock is not None and lock.until_ms >= window.until_s * 1000
-                if not is_held and judged_s >= window.start_s:
+                is_set = lock is not None and lock.until_ms >= window.until_s * 1000
+                waits = at in held_off or (sum_text(sum_), key, resource) in waiting
+                if not is_set and not waits and judged_s >= window.start_s:
                     raise Wrong(f"{at}: {used} of {limit} used, and the lock is {lock}")
         self._check_no_other(plan, unready, present.values(), now_s)
 
@@ -482,19 +497,24 @@ class Truth:
     ) -> None:
         own = self._own_limits()
         for lock in present:
-            if lock.at == SUSPENSION or lock.until_ms <= now_s * 1000 or lock.at.policy in unready:
+            if (
+                lock.at == SUSPENSION
+                or lock.at.policy == MANUAL
+                or lock.until_ms <= now_s * 1000
+                or lock.at.policy in unready
+            ):
                 continue
             policy = plan.policy(lock.at.policy)
             if policy is None:
                 raise Wrong(f"a lock of a policy that is not in force: {lock}")
-            if lock.action != policy.action:
-                raise Wrong(f"{lock}: the action must be {policy.action}")
+            if lock.action != (action := SHADOW if policy.is_shadow else policy.action):
+                raise Wrong(f"{lock}: the action must be {action}")
             if not isinstance(policy, Quota):
                 continue
             sum_ = sum_of(policy)
             window: Window = window_at(policy.window, int(now_s))
             used = self.stored.totals[sum_].get((window.start_s, lock.at.key, lock.at.resource), 0)
-            limit = own.get((lock.at.policy, lock.at.key), policy.limit)
+            limit = own.get((base_name(lock.at.policy), lock.at.key), policy.limit)
             is_earned = used >= limit and lock.until_ms == window.until_s * 1000
             if not is_earned:
                 raise Wrong(f"{lock}: not earned by {used} of {limit}, window {window}")
@@ -513,7 +533,7 @@ class Truth:
             policy, row = plan.policy(at.policy), found[at]
             used = self.stored.totals.get(sums[at.sum], {}).get((at.window_s, at.key, at.resource), 0)
             assert isinstance(policy, Quota)
-            limit = own.get((at.policy, at.key), policy.limit)
+            limit = own.get((base_name(at.policy), at.key), policy.limit)
             is_reached = row.used == used and used * 1_000 >= limit * at.threshold
             if not is_reached or at.threshold not in policy.thresholds or row.limit != limit:
                 raise Wrong(f"a notice that is not earned: {at}, {row}; {used} of {limit} used")
@@ -530,7 +550,7 @@ class Truth:
                 )
                 if window_s != window.start_s or judged_s < window_s:
                     continue
-                limit = own.get((policy.name, key), policy.limit)
+                limit = own.get((base_name(policy.name), key), policy.limit)
                 for threshold in policy.thresholds:
                     at = NoticeKey(policy.name, sum_text(sum_), key, resource, window_s, threshold)
                     if used * 1_000 >= limit * threshold and at not in found:
@@ -572,20 +592,3 @@ def calendar_policies(plan: Plan) -> Iterator[Quota]:
 
 def sum_of(policy: Policy) -> Sum:
     return kind_of(policy).sum_of(policy)
-
-
-def joined(sum_: Sum, one: int, other: int) -> int:
-    return max(one, other) if sum_.meter == "largest" else one + other
-
-
-def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:
-    """Returns the counts with one key for all callers of these days, whose rows may have been joined."""
-    found: Counts = defaultdict(lambda: [0, 0])
-    for (grouping, key, resource, meter, day_s), amounts in counts.items():
-        if (grouping, day_s) in days:
-            at = grouping, "", "", meter, day_s
-        else:
-            at = grouping, key, resource, meter, day_s
-        join = max if meter == "largest" else sum
-        found[at] = [join(pair) for pair in zip(found[at], amounts, strict=True)]
-    return found

@@ -199,7 +199,11 @@ class World:
         [plan] = {PLANS[number] for number in self.story.plans}
         for policy in plan.policies:
             wanted = "caller", "requests", "deny"
-            if not isinstance(policy, Quota) or (policy.per, policy.meter, policy.action) != wanted:
+            if (
+                not isinstance(policy, Quota)
+                or policy.is_shadow
+                or (policy.per, policy.meter, policy.action) != wanted
+            ):
                 continue
             for caller in CALLERS:
                 of_caller = [one for one in self.asked if one.request.caller == f"api_key:{caller}"]

@@ -31,6 +31,10 @@ WAITING = """
 """
 
 
+class Wrong(AssertionError):
+    """Something is not as it must be."""
+
+
 class SeenLock(NamedTuple):
     """A lock as it was stored."""
 
@@ -67,6 +71,7 @@ class Commit(NamedTuple):
     missing_s: Sequence[float]
     missing_anywhere_s: Sequence[float]  # of each partition that is followed
     has_slept: bool  # all machines, within the last FLUSH_S_MAX
+    held_off: Collection[LockKey] = ()
 
     @property
     def now_s(self) -> int:

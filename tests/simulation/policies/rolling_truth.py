@@ -35,7 +35,7 @@ from analyzer.core.judging.policies import LoadShare, Policy, RollingQuota, Surg
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 from gatekeeper.model import LockKey
-from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice
+from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice, Wrong
 from tests.simulation.policies.rolling_notices import (
     has_grace,
     is_over,
@@ -71,10 +71,6 @@ class RollingState:
     notices: dict[NoticeKey, SeenNotice] = field(default_factory=dict)
     unready: frozenset[str] = frozenset()  # policies, after the last commit
     policies: tuple[Policy, ...] = ()
-
-
-class Wrong(AssertionError):
-    """Something is not as it must be."""
 
 
 class RollingTruth:
@@ -173,6 +169,8 @@ class RollingTruth:
             self._check_share(commit, policy, at, new, is_new=is_new, entries=entries)
 
     def _check_gone(self, commit: Commit, policy: Policy, at: LockKey, entries: Sequence[Entry]) -> None:
+        if at in commit.held_off:
+            return
         if isinstance(policy, Surge):
             raise Wrong(f"{at}: gone before its time")
         if isinstance(policy, RollingQuota):
@@ -302,7 +300,7 @@ class RollingTruth:
             self.seen["judgements that wait"] += is_waiting
             if isinstance(policy, RollingQuota) and has_grace(policy):
                 is_waiting = (name, *series) in commit.waiting
-            if at not in commit.locks and not is_waiting:
+            if at not in commit.locks and not is_waiting and at not in commit.held_off:
                 raise Wrong(f"{at}: {reason}, and no lock")
 
     # -- at rest ---------------------------------------------------------------------------------
@@ -322,7 +320,9 @@ class RollingTruth:
                     return lasting
             for series, entries in entries_of(self.state, history, sum_).items():
                 at = key_of(policy, series)
-                if isinstance(policy, LoadShare):
+                if at in commit.held_off:
+                    wrong = ""
+                elif isinstance(policy, LoadShare):
                     wrong = self._unfinished_share(commit, policy, at, entries)
                 elif at in commit.locks or sum_ in history:
                     wrong = ""  # ends by its time; or has records from before the sum

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+from analyzer.core.judging.totals import Sum
 from tests.simulation.kafka_log import Expected
 
 Series = tuple[str, str]  # key, resource
+Counts = defaultdict[tuple[str, str, str, str, int], list[int]]  # grouping, key, resource, meter, day
 
 
 def amount_of(meter: str, request: Expected) -> int:
@@ -38,3 +42,20 @@ def has_all_parts(grouping: str, series: Series) -> bool:
     """Whether the series has a total: requests without a path have none where totals are by resource."""
     key, resource = series
     return (key != "" or grouping == "everyone") and (resource != "" or not grouping.endswith("+resource"))
+
+
+def joined(sum_: Sum, one: int, other: int) -> int:
+    return max(one, other) if sum_.meter == "largest" else one + other
+
+
+def without_keys(counts: Counts, days: set[tuple[str, int]]) -> Counts:
+    """Returns the counts with one key for all callers of these days, whose rows may have been joined."""
+    found: Counts = defaultdict(lambda: [0, 0])
+    for (grouping, key, resource, meter, day_s), amounts in counts.items():
+        if (grouping, day_s) in days:
+            at = grouping, "", "", meter, day_s
+        else:
+            at = grouping, key, resource, meter, day_s
+        join = max if meter == "largest" else sum
+        found[at] = [join(pair) for pair in zip(found[at], amounts, strict=True)]
+    return found

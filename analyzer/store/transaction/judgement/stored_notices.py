@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.earned_notices import LastNotice, Notice, NoticeKey
+from analyzer.core.judging.earned_notices import LASTS_S, LastNotice, Notice, NoticeKey
 from analyzer.core.judging.windows import ALWAYS
 from analyzer.store.database.row_parameters import in_parts, insert_given, rows_given
 from analyzer.store.database.schema import notices
@@ -55,6 +55,13 @@ def last(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, LastNo
             for *key, window_s, until_s, at_ms in rows:
                 found[NoticeKey(*key)] = LastNotice(window_s, until_s, at_ms / 1000)
     return found
+
+
+def end_lasting(db: sa.Connection, policy: str, kept: str, now_s: int) -> None:
+    """Ends notices of a policy that last, but those of the sum `kept`: no judgement looks at them any more."""
+    is_other = sa.or_(notices.c.sum < kept, notices.c.sum > kept)
+    lasting = sa.update(notices).where(notices.c.policy == policy, is_other, notices.c.until_s == LASTS_S)
+    db.execute(lasting.values(until_s=now_s))
 
 
 def outdated(now_ms: int) -> sa.ColumnElement[bool]:
