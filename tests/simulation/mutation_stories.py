@@ -144,7 +144,7 @@ STORIES: Mapping[str, Story] = {
         (0,), *((1.0 + at, requests("eve", 8)) for at in range(2)), (4.0, ClearLocks("eve", 20.0)),
         (5.0, Stop(0, 1)), (7.0, requests("ann", 1)),
     ),
-    "held_off_for_ever": story(
+    "held_off_without_end": story(
         (0,), *((1.0 + at, requests("eve", 8)) for at in range(2)), (4.0, ClearLocks("eve", 2.0)),
         (9.0, requests("ann", 1)),
     ),

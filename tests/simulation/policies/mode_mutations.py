@@ -26,7 +26,7 @@ def hold_offs_not_stored(patch: Patch) -> None:
     patch.setattr(hold_offs, "store", lambda *_: None)
 
 
-def held_off_for_ever(patch: Patch) -> None:
+def held_off_without_end(patch: Patch) -> None:
     """A total whose lock was cleared is not judged when its hold-off ends."""
     patch.setattr(locks_by_hand, "_waits", lambda *_: {})
 
@@ -40,6 +40,6 @@ MODE_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     shadow_enforced,
     hold_offs_ignored,
     hold_offs_not_stored,
-    held_off_for_ever,
+    held_off_without_end,
     notices_outlast_policies,
 )
