@@ -191,8 +191,12 @@ def _meters_of(plan: Plan, policy: Policy) -> list[object]:
 
 
 def _in_interval(state: BrakeState, bound: Brake, now_ms: int) -> BrakeState:
-    """Returns the state in the interval of this time, which begins with the first lock."""
-    if state.interval_ms <= now_ms < state.interval_ms + bound.per_s * 1000:
+    """Returns the state in the interval of this time, which begins with the first lock.
+
+    A transaction that has waited for another one may have begun before the interval did. A begin that is
+    farther ahead is that of a clock which was ahead.
+    """
+    if abs(now_ms - state.interval_ms) < bound.per_s * 1000:
         return state
     return state._replace(interval_ms=now_ms, locks=0, requests=0)
 
