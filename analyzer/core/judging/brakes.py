@@ -136,7 +136,7 @@ def bound_text(bound: Brake) -> str:
     >>> bound_text(Brake(callers=100, traffic=50_000, per_s=300))
     '100 new locks or 5% of the traffic in 5m'
     """
-    parts = [f"{bound.callers:,} new locks"] * bool(bound.callers)
+    parts = [f"{bound.callers:,} new lock{'s' * (bound.callers != 1)}"] * bool(bound.callers)
     parts += [f"{bound.traffic / 10_000:g}% of the traffic"] * bool(bound.traffic)
     return f"{' or '.join(parts)} in {duration_text(bound.per_s)}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -15,7 +14,6 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.judgement import brakes
-from gatekeeper.model import Change, Set
 
 AT_ONCE = 1_000  # locks of one transaction
 RELEASED = "policy released"  # act in the audit log
@@ -90,7 +88,7 @@ def release_policy(
             if judged_by is None or judged_by.is_shadow:
                 return found  # another plan is in force since
             locks = lock_feed.in_shadow_of(db, policy, AT_ONCE)
-            changes: list[Change] = [Set(replace(lock, action=judged_by.action)) for lock in locks]
+            changes = brakes.with_action(db, locks, judged_by.action)
             judged = lock_feed.publish_judged(db, Judged(changes), random_mark())
             found = Release(found.state, found.locks + len(locks), found.judged.joined(judged))
         if len(locks) < AT_ONCE:

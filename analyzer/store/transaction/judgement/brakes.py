@@ -29,14 +29,14 @@ from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import SHADOW, Brake, Policy
 from analyzer.store.database.audit_log import record
-from analyzer.store.database.clock import clock_ms
+from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import insert
 from analyzer.store.database.row_parameters import LookUp, in_parts, rows_given
 from analyzer.store.database.schema import brakes, buckets, offsets, plans, traffic_samples
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.judgement import postponed
-from gatekeeper.model import Change, LockKey, Set
+from gatekeeper.model import Change, Lock, LockKey, Set
 
 ACT = "brake"  # of an entry in the audit log
 ANALYZER = "the analyzer"  # who acts then
@@ -134,7 +134,16 @@ def turn_to_shadow(db: sa.Connection, most: int) -> tuple[list[Change], int]:
     found = lock_feed.enforced_of(db, policy, most)
     if len(found) < most:
         db.execute(sa.update(brakes).where(brakes.c.policy == policy).values(is_clearing=0))
-    return [Set(replace(lock, action=SHADOW)) for lock in found], max(len(found), 1)
+    return with_action(db, found, SHADOW), max(len(found), 1)
+
+
+def with_action(db: sa.Connection, locks: Sequence[Lock], action: str) -> list[Change]:
+    """Returns changes that give locks another action from now on.
+
+    They begin now: a verdict of before is compared with the action of then.
+    """
+    now = instant(clock_ms(db))
+    return [Set(replace(lock, action=action, began=now)) for lock in locks]
 
 
 def is_clearing(db: sa.Connection) -> bool:
