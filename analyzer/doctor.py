@@ -168,6 +168,9 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
         gates=living_gates(reporting_gates(engine)),
         refused=refused_clients(engine),
     )
+    for policy, text in status.braked.items():
+        cure = f"see whom it locks: `gatelock policies show {policy}`, then change its limit or release it"
+        yield Finding("brake", "wrong", f"the brake of policy {policy} acts: {text}", cure)
     for name, check in CHECKS:
         for observation in check(installation):
             yield Finding(name, *observation)
@@ -194,11 +197,8 @@ def _clock(installation: Installation) -> Iterator[Observation]:
         yield Observation("fine", "the database's clock agrees with this machine's")
     else:
         side = "ahead of" if ahead_s > 0 else "behind"
-        yield Observation(
-            "wrong",
-            f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's",
-            "synchronise both (NTP): locks are judged by the database's clock",
-        )
+        what = f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's"
+        yield Observation("wrong", what, "synchronise both (NTP): locks are judged by the database's clock")
 
 
 def _plan(installation: Installation) -> Iterator[Observation]:
@@ -213,11 +213,8 @@ def _plan(installation: Installation) -> Iterator[Observation]:
         return
     wanted = applied(plan, settings.plan(), prune=False) if settings.sources else plan
     if lines := differences(plan, wanted):
-        yield Observation(
-            "wrong",
-            f"this configuration is not in force: {in_words(lines)}",
-            "restart an analyzer with it, or run `gatelock policies apply`",
-        )
+        what = f"this configuration is not in force: {in_words(lines)}"
+        yield Observation("wrong", what, "restart an analyzer with it, or run `gatelock policies apply`")
     else:
         yield Observation("fine", "the analyzers count and judge by this configuration")
     known = all_known(installation.engine)

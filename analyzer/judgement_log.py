@@ -17,21 +17,29 @@ SHOWN_MAX = 50  # locks, and notices, of one transaction: a plan may change thos
 
 
 def log_judged(judged: Judged, cause: str = "") -> None:
-    """Logs the locks and notices of a transaction, after its commit.
+    """Logs the locks and notices of a transaction, after its commit; alarms of brakes as warnings.
 
     Args:
         judged: The changes of locks, and the notices.
         cause: What stands in front of each line, such as "plan 3"; "" for none.
     """
-    for line in lines_of(judged):
-        log.info("%s%s", f"{cause}: " if cause else "", line)
+    prefix = f"{cause}: " if cause else ""
+    for alarm in judged.alarms:
+        log.warning("%s%s", prefix, alarm)
+    for line in _lines_of_changes(judged):
+        log.info("%s%s", prefix, line)
 
 
 def lines_of(judged: Judged) -> Iterator[str]:
-    """Yields a line for each lock that was set, extended or cleared, and for each notice.
+    """Yields a line for each alarm, each lock that was set, extended or cleared, and each notice.
 
     Of very many the first SHOWN_MAX, and a line that says how many more there are.
     """
+    yield from judged.alarms
+    yield from _lines_of_changes(judged)
+
+
+def _lines_of_changes(judged: Judged) -> Iterator[str]:
     yield from map(_line_of, judged.changes[:SHOWN_MAX])
     if (more := len(judged.changes) - SHOWN_MAX) > 0:
         yield f"{more:,} more changes of locks: gatelock locks list"

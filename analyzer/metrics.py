@@ -133,6 +133,12 @@ FAILING_JOBS = Metric(
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)
 )
+POLICY_BRAKED = Metric(
+    "gatelock_policy_braked",
+    "gauge",
+    "1 for each policy whose brake acts: its locks are in shadow, or new ones wait for their interval.",
+    ("policy",),
+)
 UNMET_LOCKS = Metric(
     "gatelock_unmet_locks",
     "gauge",
@@ -165,6 +171,7 @@ class Measurements(NamedTuple):
     failing_jobs: Collection[str] = ()
     waiting_judgements: int | None = None
     unmet_locks: int | None = None
+    braked: Collection[str] = ()  # policies
     has_paths: bool = True  # of files; otherwise their names alone
 
 
@@ -273,6 +280,7 @@ class _Collector(Collector):
         yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
         yield _gauge(FAILING_JOBS, {(name,): 1 for name in now.failing_jobs})
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
+        yield _gauge(POLICY_BRAKED, {(policy,): 1 for policy in now.braked})
         yield _gauge(UNMET_LOCKS, {(): now.unmet_locks})
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(WAITING, {(): now.waiting_judgements})

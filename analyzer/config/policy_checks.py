@@ -62,8 +62,8 @@ def policy_faults(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Ite
 
 
 def mode_faults(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
-    """Yields the faults of the mode, and of a candidate those that its policy does not have."""
-    for key in ("mode", "candidate"):
+    """Yields the faults of the mode, of the brake, and of a candidate those that its policy does not have."""
+    for key in ("mode", "candidate", "brake"):
         if key in policy.model_fields_set and (policy.soft or policy.action.does == "notify"):
             yield KeyFault((*at, key), "has no effect: the policy sets no lock", "remove it")
             return

@@ -34,6 +34,9 @@ class Upkeep(Protocol):
     def apply_facts(self) -> JudgedRows:
         """Applies facts that records state, up to a bound, and judges their callers."""
 
+    def apply_brakes(self) -> JudgedRows:
+        """Turns locks of braked policies to shadow, up to a bound."""
+
     def refill_totals(self) -> JudgedRows:
         """Completes and judges totals of callers whose windows have changed, up to a bound."""
 
@@ -92,6 +95,7 @@ def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
         job("change-overrides", upkeep.change_overrides),
         job("apply-facts", upkeep.apply_facts),
         job("refill-totals", upkeep.refill_totals),
+        job("apply-brakes", upkeep.apply_brakes),
         job("activation", upkeep.continue_activation),
     ]
 

@@ -65,6 +65,11 @@ def create_app(state: AppState) -> FastAPI:
         if status is not None and status.suspended_until is not None:
             # Not a problem: an operator chose it.
             body["suspended_until"] = time_text(status.suspended_until)
+        if status is not None and status.braked:
+            # Not a problem of counting, either: gates are open to the callers of such a policy.
+            body["braked_policies"] = {
+                name: text if has_details else HIDDEN for name, text in status.braked.items()
+            }
         if failing := health.failing_jobs:
             # Not a problem either: records are counted, and gates end locks by their own clocks.
             body["failing_jobs"] = {
@@ -97,6 +102,7 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             problems=problems.keys(),
             active_locks=None if status is None else status.active_locks,
             unmet_locks=unmet_locks,
+            braked=() if status is None else status.braked.keys(),
             feed_version=None if status is None else status.feed_version,
             waiting_judgements=None if status is None else status.waiting_judgements,
             suspended=None if status is None else status.suspended_until is not None,

@@ -64,6 +64,7 @@ REQUIRED = {  # arguments that a command requires
     "overrides add": "--caller api_key:acme --policy daily --limit 5 --reason WHY",
     "overrides end": "abc",
     "policies promote": "daily",
+    "policies release": "daily --reason WHY",
     "policies show": "daily",
     "rejects show": "access-log[0]@1",
     "rejects retry": "--why WHY",

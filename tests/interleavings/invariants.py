@@ -18,13 +18,14 @@ from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import LoadShare, Quota, Surge
 from analyzer.core.judging.windows import Rolling, window_at
-from analyzer.store.transaction.lock_feed import MANUAL
+from analyzer.store.transaction.lock_feed import MANUAL, NOT_ENFORCED
 from gatekeeper.model import SUSPENSION, Set, Update
 from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
 from tests.oracle.slow_judging import Flush, crossings
 
 LOCK = ("scope", "key", "resource", "policy")
 WITH_GAP = 2  # the partition whose offset an operator moves
+ExpectedLock = tuple[str, str, str, datetime, str, str]  # policy, key, resource, end, scope, action
 RAREST = (*RARE, FOLDED)
 
 
@@ -44,6 +45,42 @@ def has_waiting(state: State, now_ms: int) -> bool:
     """
     has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in plan_in_force(state).policies_of)
     return has_rolling and any(row["due_ms"] <= now_ms for row in state["postponed"])
+
+
+def has_braked(state: State) -> bool:
+    """Whether the warden has to turn locks of a policy to shadow."""
+    return any(row["is_clearing"] for row in state["brakes"])
+
+
+def check_brakes(state: State) -> None:
+    """Checks that no more locks began in the interval of a brake than it allows, and that it counts these."""
+    plan = plan_in_force(state)
+    assert {row["policy"] for row in state["brakes"]} == {policy.name for policy in plan.policies}
+    for row in state["brakes"]:
+        policy = plan.policy(row["policy"])
+        if policy is None or isinstance(policy.brake, UnsetType):
+            continue
+        began = [
+            lock
+            for lock in state["locks"]
+            if (lock["policy"], lock["action"]) == (policy.name, "deny")
+            and lock["began_ms"] >= row["interval_ms"] > 0
+        ]
+        assert row["locks"] <= policy.brake.callers, "beyond the bound"
+        if row["released_ms"] is None:
+            assert len(began) <= row["locks"], f"{len(began)} locks began, {row['locks']} are counted"
+        shown = {lock["action"] for lock in state["locks"] if lock["policy"] == policy.name}
+        assert row["braked_ms"] is None or "deny" not in shown, "a braked policy locks"
+
+
+def with_brakes(state: State, locks: set[ExpectedLock], found: set[ExpectedLock]) -> set[ExpectedLock]:
+    """Returns the locks as brakes have them: those of a braked policy in shadow, and none that wait."""
+    in_shadow = {row["policy"] for row in state["brakes"] if row["braked_ms"] is not None}
+    expected = {(*lock[:5], "shadow") if lock[0] in in_shadow else lock for lock in locks}
+    stated = {p.name for p in plan_in_force(state).policies if not isinstance(p.brake, UnsetType)}
+    waiting = {(row["key"], row["resource"]) for row in state["postponed"]}
+    missing = {lock for lock in expected - found if lock[0] in stated and lock[1:3] in waiting}
+    return expected - missing
 
 
 def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None:
@@ -152,7 +189,7 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     }
     expected = {lock for lock in expected if (*lock[:3], lock[4]) not in held_off}
     names = {policy.name for policy in rolling}
-    found = {
+    found: set[ExpectedLock] = {
         (
             row["policy"],
             row["key"],
@@ -165,6 +202,7 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
         for row in state["locks"]
         if row["policy"] not in (SUSPENSION.policy, MANUAL) and row["until_ms"] > now_ms
     }
+    expected = with_brakes(state, expected, found)
     assert found == expected, f"missing locks: {expected - found}; unearned locks: {found - expected}"
 
 
@@ -257,8 +295,8 @@ def check_feed(world: World, state: State, committed: Sequence[str]) -> None:
 
 
 def after(locks: Iterable[Row], changes: Iterable[Row]) -> dict[tuple[str, ...], Row]:
-    """Returns the locks by key after changes of the feed."""
-    found = {tuple(row[name] for name in LOCK): row for row in locks}
+    """Returns the locks by key after changes of the feed, which has none that gates do not get."""
+    found = {tuple(row[name] for name in LOCK): row for row in locks if row["action"] not in NOT_ENFORCED}
     for change in changes:
         at = tuple(change[name] for name in LOCK)
         if change["op"] == "clear":

@@ -87,6 +87,9 @@ class Orders:
             if invariants.has_waiting(state, self._world.clock.now_ms):
                 committed += self._judge_waiting()
                 state = self._world.read()
+            if invariants.has_braked(state):
+                committed += self._turn_to_shadow()
+                state = self._world.read()
             self._check_at_end(state, committed)
         except AssertionError as wrong:
             order = "".join(str(step.actor) for step in steps)
@@ -116,6 +119,15 @@ class Orders:
         self._world.changed(self._world.tables)
         return committed
 
+    def _turn_to_shadow(self) -> list[str]:
+        """Turns locks of braked policies to shadow; returns the name of each transaction that did."""
+        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        committed = []
+        while done := upkeep.apply_brakes():
+            committed += [LATER] if done.judged.changes else []
+        self._world.changed(self._world.tables)
+        return committed
+
     def _judge_waiting(self) -> list[str]:
         """Judges what waits for the warden; returns the name of each judgement that changed a lock."""
         upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
@@ -130,6 +142,7 @@ class Orders:
         now_ms = self._world.clock.now_ms
         invariants.check_totals(state, now_ms)
         invariants.check_locks(self._world, state, self._counted(), now_ms)
+        invariants.check_brakes(state)
         invariants.check_polls(self._world, state, self._transactions.outcomes)
         invariants.check_feed(self._world, state, committed)
 

@@ -121,6 +121,28 @@ FURTHER = {
         "set-lock suspend",
         "set-lock poll",
     ),
+    "paced": (
+        "flush-paced flush-paced-other",
+        "flush-paced end-locks",
+        "flush-paced activate-strict",
+        "flush-paced apply-brakes",
+    ),
+    "young": (
+        "flush-young flush-young-other",
+        "flush-young activate-strict",
+        "flush-young override",
+    ),
+    "braked": (
+        "apply-brakes flush-young",
+        "apply-brakes release",
+        "apply-brakes apply-brakes",
+        "apply-brakes activate-strict",
+        "apply-brakes end-locks",
+        "apply-brakes poll",
+        "release flush-young",
+        "release release",
+        "release activate-strict",
+    ),
     "shared": (
         "flush-shared flush-shared-other",
         "flush-shared end-locks",

@@ -16,7 +16,7 @@ from analyzer.core.judging.caller_limits import Limits
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, feed_versions, lock_changes
 from analyzer.store.transaction import flush, lock_feed, plans
-from analyzer.store.transaction.judgement import totals
+from analyzer.store.transaction.judgement import brakes, totals
 from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
@@ -215,3 +215,22 @@ def test_totals_held_in_another_order_than_flushes_deadlock(
 
     monkeypatch.setattr(totals, "_sort_key", by_name)
     assert "deadlock detected" in caught(transactions, world, "judge-waiting", "flush-noisy")
+
+
+@pytest.mark.parametrize("world", ["paced"], indirect=True)
+def test_without_the_row_lock_of_a_brake_two_flushes_lock_more_than_its_bound(
+    transactions: Transactions, world: World, rewritten: Callable[[Mapping[str, str]], None]
+) -> None:
+    rewritten({" ORDER BY brakes.policy FOR UPDATE": " ORDER BY brakes.policy"})
+    assert "2 locks began, 1 are counted" in caught(transactions, world, "flush-paced", "flush-paced-other")
+
+
+@pytest.mark.parametrize("world", ["young"], indirect=True)
+def test_a_brake_that_forgets_to_clear_leaves_a_policy_in_force(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush that finds its policy beyond the bound says nothing of the locks of others."""
+    store = brakes._store
+    monkeypatch.setattr(brakes, "_store", lambda *at, is_clearing: store(*at, is_clearing=False))
+    message = caught(transactions, world, "flush-young", "flush-young-other")
+    assert "'deny')" in message

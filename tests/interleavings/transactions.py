@@ -12,6 +12,7 @@ from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.database.clock import EPOCH
 from analyzer.store.database.engine import writing
 from analyzer.store.operations import locks_by_hand, suspension
+from analyzer.store.operations.braked_policies import release_policy
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
@@ -27,6 +28,7 @@ from tests.interleavings.worlds import (
     ACME,
     ANN,
     BOB,
+    BRAKED_PLAN,
     CURSOR,
     DAILY_PLAN,
     DAYS_KEPT_S,
@@ -41,6 +43,7 @@ from tests.interleavings.worlds import (
     NEW_PLAN,
     NOISY_PLAN,
     NOW_S,
+    PACED_PLAN,
     PARTS,
     PLAN,
     QUARTERS_KEPT_S,
@@ -237,6 +240,13 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "flush-one-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN)),
     "flush-once": counting(PARTS[0], requests(ACME, 40), by=(3, DAILY_PLAN), again=False),
     "flush-once-other": counting(PARTS[1], requests(ACME, 40, NOW_S - 700), by=(3, DAILY_PLAN), again=False),
+    # Each locks another caller; there is room for one.
+    "flush-paced": counting(PARTS[0], requests(ANN, 120), by=(3, PACED_PLAN)),
+    "flush-paced-other": counting(PARTS[1], requests(BOB, 150, NOW_S - 700), by=(3, PACED_PLAN)),
+    "flush-young": counting(PARTS[0], requests(ANN, 120), by=(3, BRAKED_PLAN)),
+    "flush-young-other": counting(PARTS[1], requests(BOB, 150, NOW_S - 700), by=(3, BRAKED_PLAN)),
+    "apply-brakes": lambda actor: upkeep_of(actor).apply_brakes(),
+    "release": lambda actor: release_policy(actor.engine, "daily", "operator", "right", actor.mark),
     "flush-shared": counting(PARTS[0], *for_everyone(requests(ACME, 60)), by=(3, SHARED_PLAN)),
     "flush-shared-other": counting(
         PARTS[1],

@@ -17,7 +17,7 @@ from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
 from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import LoadShare, Quota, Surge
+from analyzer.core.judging.policies import Brake, LoadShare, Quota, Surge
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import (
@@ -86,6 +86,9 @@ NOISY_PLAN = plan_of(
 # Limits by the plans of callers, which records state.
 STATED_PLAN = plan(quota(100, "day", plan_limits=(("free", 50), ("pro", 500))))
 STRICT_PLAN = plan(quota(60, "day"))
+# With room for one new lock: `daily` is older than a day by PACED_PLAN, and young by BRAKED_PLAN.
+PACED_PLAN = plan(quota(100, "day", brake=Brake(callers=1)))
+BRAKED_PLAN = plan(quota(90, "day", brake=Brake(callers=1)))
 SHARED_PLAN = plan(quota(100, "day"), quota(250, "hour", "all", grouping="everyone"))
 # Stricter and with another action, a new sum, and one less.
 NEW_PLAN = plan(quota(60, "day", action="tag"), quota(40, "hour", "hourly"))
@@ -282,6 +285,26 @@ def locked(history: History) -> None:
     history.count(PARTS[1], requests(ACME, 150))
 
 
+def paced(history: History) -> None:
+    """Puts a plan in force whose policy is older than a day, with a brake."""
+    history.at(NOW_S - 60)
+    history.store.activate(PACED_PLAN)
+    history.at(NOW_S)
+
+
+def young(history: History) -> None:
+    """Puts a plan in force whose policy is young, with a brake, and that begins no lock."""
+    history.at(NOW_S - 60)
+    history.store.activate(BRAKED_PLAN)
+    history.at(NOW_S)
+
+
+def braked(history: History) -> None:
+    """Has the brake of the young policy act; the warden has not turned its locks to shadow yet."""
+    young(history)
+    history.count(PARTS[1], requests(MAX, 150), requests(BOB, 150))
+
+
 def shared(history: History) -> None:
     """Puts a plan in force with a total that all partitions share; its hour begins with 150 requests."""
     history.store.activate(SHARED_PLAN)
@@ -355,6 +378,9 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "filling_begun": filling_begun,
     "one_sum": one_sum,
     "locked": locked,
+    "paced": paced,
+    "young": young,
+    "braked": braked,
     "shared": shared,
     "flooded": flooded,
     "waiting": waiting,

@@ -20,7 +20,15 @@ from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
 from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import (
+    Brake,
+    CapacityShare,
+    Grace,
+    LoadShare,
+    Quota,
+    RollingQuota,
+    Surge,
+)
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import (
     CountRow,
@@ -37,7 +45,7 @@ from analyzer.doctor import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import disbelieved, lock_history
+from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
 from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
@@ -317,6 +325,22 @@ def test_no_statement_scans_buckets_or_totals(
     do_everything(watched, tmp_path)
     about = [text for text, *_ in statements.about(LARGE)]
     assert len(about) > 20, "the statements were not recorded"
+    assert scans(engine, statements) == []
+
+
+def test_a_brake_looks_up_the_requests_of_the_series_that_are_locked(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements
+) -> None:
+    fill(engine)
+    before_ms = (now_s(engine) - 400) * 1000
+    with engine.begin() as db:
+        db.execute(sa.insert(traffic_samples).values(at_ms=before_ms, counted=0))
+    few = Quota("few", 10, Calendar("year"), brake=Brake(callers=5, traffic=900_000))
+    SqlStore(watched, "here").activate(plan_of([], METERS, [DAILY, BY_RESOURCE, few]))
+    while SqlUpkeep(watched, "here", str).continue_activation():
+        pass
+    asked = [text for text, *_ in statements.about(["buckets"]) if "sum(buckets.value_" in text]
+    assert len(asked) == 1, "the requests of all series, in one statement"
     assert scans(engine, statements) == []
 
 

@@ -22,6 +22,8 @@ from analyzer.cli.options import (
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from analyzer.core.judging.policies import Policy
     from analyzer.store.reports.explained.lock_outcomes import PolicyOutcome
 
@@ -43,15 +45,17 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             from analyzer.core.judging.kinds import kind_of
             from analyzer.core.judging.plan_differences import differences
             from analyzer.core.judging.proposals import applied
+            from analyzer.store.operations.braked_policies import brake_texts
             from analyzer.store.transaction.analyzers import plan_in_force
 
             plan = plan_in_force(engine)
             policies = () if plan is None else plan.policies
+            brakes = brake_texts(engine)
             described = [(policy, kind_of(policy).describe(policy)) for policy in policies]
             if json:
-                json_lines(_fields(policy, what) for policy, what in described)
+                json_lines(_fields(policy, what, brakes) for policy, what in described)
             else:
-                rows = [[policy.name, policy.kind, _mode(policy), what] for policy, what in described]
+                rows = [[policy.name, policy.kind, _mode(policy, brakes), what] for policy, what in described]
                 table(["policy", "kind", "mode", "what"], rows, "no policy is in force: no caller is locked")
             if plan is None or not settings.sources:
                 return
@@ -82,9 +86,11 @@ def show(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import format_second, json_lines, table
         from analyzer.core.counting.meter_units import amount_text
+        from analyzer.core.judging.brakes import describe_brake
         from analyzer.core.judging.kinds import kind_of
         from analyzer.core.judging.plan import Plan
         from analyzer.core.judging.policies import CANDIDATE, SHADOW
+        from analyzer.store.operations.braked_policies import brake_texts
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes, policy_outcomes
         from analyzer.store.transaction.analyzers import plan_in_force
 
@@ -93,15 +99,20 @@ def show(
         shown = [policy for at in (name, name + CANDIDATE) if (policy := plan.policy(at)) is not None]
         names = [policy.name for policy in shown]
         outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, names))
+        brakes = brake_texts(engine)
         if json:
             json_lines(
-                _fields(policy, kind_of(policy).describe(policy))
+                _fields(policy, kind_of(policy).describe(policy), brakes)
                 | {"outcomes": [_outcome_fields(one) for one in outcomes if one.policy == policy.name]}
                 for policy in shown
             )
             return
         for policy in shown:
             say(kind_of(policy).describe(policy))
+            if not policy.is_shadow:
+                say(f"  {describe_brake(policy)}")
+            if policy.name in brakes:
+                say(f"  at this time: {brakes[policy.name]}; `gatelock events list` has the reason")
         units = {policy.name: policy.meter_unit for policy in shown}
         rows = [
             [
@@ -202,6 +213,51 @@ def promote(
 
 
 @app.command()
+def release(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The policy, as `policies list` names it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why its locks are right; it is recorded.")],
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Enforce a policy again that its brake holds in shadow.
+
+    Gates get the locks that it has in shadow, at once, and the brake does not put it in shadow again: from
+    then on it counts as older than a day. --dry-run says how many locks that are. Exit code 1 if the brake
+    does not hold the policy, 2 if no such policy is in force.
+
+    Example: gatelock policies release daily --reason "a real flood"
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import json_lines, plural
+        from analyzer.core.judging.plan import Plan
+        from analyzer.store.operations.braked_policies import brake_states, release_policy
+        from analyzer.store.reports.status import shadow_locks
+        from analyzer.store.transaction.analyzers import plan_in_force
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        plan = plan_in_force(engine) or Plan()
+        require_name("NAME", name, {policy.name for policy in plan.policies if "/" not in policy.name})
+        state = brake_states(engine).get(name)
+        if state is None or state.braked_ms is None:
+            say(f"the brake does not hold {name}", err=True)
+            raise typer.Exit(FOUND)
+        waiting = shadow_locks(engine, name)
+        done = None if dry_run else release_policy(engine, name, operator_name(), reason, new_mark)
+        if json:
+            fields = {"policy": name, "why": state.why, "shadow_locks": waiting, "changed": done is not None}
+            json_lines([fields | ({} if done is None else JudgedChanges(done.judged).fields)])
+            return
+        say(state.why)
+        if done is None:
+            say(f"nothing was changed; without --dry-run, gates get {plural(waiting, 'lock')} at once")
+        else:
+            say(f"{name} is enforced again: {plural(done.locks, 'lock')} in shadow are in force now")
+
+
+@app.command()
 def history(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the plans that came in force, the latest first.
 
@@ -270,7 +326,9 @@ def apply(
             say(f"in force as plan {done.version}{JudgedChanges(done.judged).addition}")
 
 
-def _mode(policy: Policy) -> str:
+def _mode(policy: Policy, brakes: Mapping[str, str]) -> str:
+    if policy.name in brakes:
+        return f"braked: {brakes[policy.name]}"
     return "shadow" if policy.is_shadow else "enforce"
 
 
@@ -278,11 +336,12 @@ def _outcome_fields(outcome: PolicyOutcome) -> dict[str, object]:
     return {name: value for name, value in outcome._asdict().items() if name != "policy"}
 
 
-def _fields(policy: Policy, what: str) -> dict[str, object]:
+def _fields(policy: Policy, what: str, brakes: Mapping[str, str]) -> dict[str, object]:
     return {
         "name": policy.name,
         "kind": policy.kind,
-        "mode": _mode(policy),
+        "mode": "shadow" if policy.is_shadow else "enforce",
+        "brake": brakes.get(policy.name),
         "per": policy.per,
         "meter": policy.meter,
         "what": what,

@@ -71,6 +71,7 @@ def explain(
 def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
     from analyzer.cli.output import table
     from analyzer.store.database.clock import instant
+    from analyzer.store.reports.explained.caller_standing import held_by_brakes
     from gatekeeper.feed.feed_json import time_text
 
     facts = [f"plan {standing.plan}"] * bool(standing.plan) + [f"tenant {standing.tenant}"] * bool(
@@ -84,6 +85,8 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
     for lock in standing.locks:
         if lock.action != "suspend":
             say(f"  {_lock_text(lock)}")
+    for policy in held_by_brakes(standing):
+        say(f"  not locked by {policy}: its brake holds the lock, {standing.braked[policy]}")
     for held in standing.held_off:
         until = time_text(instant(held.until_ms))
         say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
@@ -183,6 +186,7 @@ def _fields(
     resources: Sequence[tuple[str, int, int]],
 ) -> Mapping[str, object]:
     from analyzer.cli.output import format_second
+    from analyzer.store.reports.explained.caller_standing import held_by_brakes
     from gatekeeper.feed.feed_json import change_fields
     from gatekeeper.model import Set
 
@@ -197,6 +201,7 @@ def _fields(
              "reason": one.reason}
             for one in standing.held_off
         ],
+        "held_by_brakes": held_by_brakes(standing),
         "policies": list(_policy_fields(standing.uses)),
         "resources": [dict(zip(("resource", "requests", "denied"), row, strict=True)) for row in resources],
         "history": [

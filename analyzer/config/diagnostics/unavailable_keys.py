@@ -14,7 +14,6 @@ class UnavailableKey(NamedTuple):
 
 WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
 IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing'
-NO_BRAKE = 'remove it; write mode = "shadow" first, and `gatelock policies promote` later'
 
 # By table, then key. A table's path leaves out the indexes of lists.
 UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
@@ -26,7 +25,6 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "id": UnavailableKey("remove it; each record is counted once by its offset"),
     },
     ("policies",): {
-        "brake": UnavailableKey(NO_BRAKE),
         "shadow": UnavailableKey(IN_SHADOW),
         "dry_run": UnavailableKey(IN_SHADOW),
         "enabled": UnavailableKey(IN_SHADOW),

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
+from analyzer.config.tables.brakes import brake_of_table
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.tables.shares import (
     PART,
@@ -46,6 +48,7 @@ from analyzer.core.judging.policies import (
     NO_PLAN_LIMITS,
     NO_UNIT,
     SHADOW,
+    Brake,
     CapacityShare,
     Grace,
     LoadShare,
@@ -308,6 +311,7 @@ class PolicyTable(ConfigTable):
     on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
     mode: Annotated[PolicyMode, one_of(PolicyMode)] = "enforce"
     candidate: CandidateTable | None = None
+    brake: Annotated[Brake, PlainValidator(brake_of_table)] | None = None
     notify: Annotated[tuple[int, ...], BeforeValidator(_thresholds)] | None = None
     soft: bool = False
     grace: Annotated[Grace, PlainValidator(_grace)] | None = None
@@ -326,7 +330,14 @@ class PolicyTable(ConfigTable):
         if self.candidate is None:
             return [self]
         stated = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
-        changed = {"name": self.name + CANDIDATE, "mode": SHADOW, "candidate": None, "notify": None, **stated}
+        changed = {
+            "name": self.name + CANDIDATE,
+            "mode": SHADOW,
+            "candidate": None,
+            "notify": None,
+            "brake": None,
+        }
+        changed |= stated
         values = {name: getattr(self, name) for name in type(self).model_fields} | changed
         given = (self.model_fields_set - changed.keys()) | stated.keys()
         return [self, self.model_construct(_fields_set=given, **values)]
@@ -352,6 +363,7 @@ class PolicyTable(ConfigTable):
             "slow": self.action.slow,
             "unit": NO_UNIT if unit is None else unit,
             "mode": SHADOW if self.mode == "shadow" else IN_FORCE,
+            "brake": msgspec.UNSET if self.brake is None else self.brake,
         }
         if self.kind == Surge.kind:
             if self.share is not None:

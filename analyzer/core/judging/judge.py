@@ -30,11 +30,20 @@ class Judgement(NamedTuple):
     holds: Mapping[LockKey, Hold] = {}  # of series that are over a mark, and not locked yet
 
 
+class Earned(NamedTuple):
+    """The total by which a series has earned a lock, and what it has, of the amount that earns one."""
+
+    total: TotalKey
+    used: int
+    limit: int
+
+
 class Evidence(NamedTuple):
     """The grounds of changes of locks: the plan that judged, and what the series of each had used."""
 
     plan: int = 0  # its version; 0: no plan, they are made by hand
     used: Mapping[LockKey, int] = {}
+    earned: Mapping[LockKey, Earned] = {}  # of locks that are set
 
 
 BY_HAND = Evidence()
@@ -46,10 +55,12 @@ class Judged(NamedTuple):
     changes: Sequence[Change] = ()
     notices: Sequence[Notice] = ()
     evidence: Evidence = BY_HAND
+    alarms: Sequence[str] = ()  # of brakes that have begun to act
 
     def joined(self, other: Judged) -> Judged:
         """Returns what two transactions have stored."""
-        return Judged((*self.changes, *other.changes), (*self.notices, *other.notices))
+        changes, notices = (*self.changes, *other.changes), (*self.notices, *other.notices)
+        return Judged(changes, notices, alarms=(*self.alarms, *other.alarms))
 
 
 NOTHING = Judged()
@@ -223,6 +234,19 @@ def used_at(plan: Plan, standings: Iterable[Standing], changes: Iterable[Change]
     pairs = _pairs(plan, standings) if wanted else ()
     used = ((lock_key(policy, standing.total), standing.used) for policy, standing in pairs)
     return {at: amount for at, amount in used if at in wanted}
+
+
+def earned_at(
+    plan: Plan, standings: Iterable[Standing], changes: Iterable[Change], at: Circumstances
+) -> dict[LockKey, Earned]:
+    """Returns by which total each lock that is set was earned, and by how much, by the key of the lock."""
+    wanted = {change.at for change in changes if isinstance(change, Set)}
+    pairs = _pairs(plan, standings, at.limits) if wanted else ()
+    return {
+        key: Earned(standing.total, *kind_of(policy).amounts(policy, standing, at))
+        for policy, standing in pairs
+        if (key := lock_key(policy, standing.total)) in wanted
+    }
 
 
 def _pairs(

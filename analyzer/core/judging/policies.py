@@ -23,6 +23,18 @@ SubjectKind = Literal["caller", "tenant", "address"]
 OverrideKind = Literal["limit", "grant", "exempt"]
 
 
+class Brake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a policy may begin to lock in an interval. All zero: no bound."""
+
+    callers: int = 0  # series; 0: any number
+    traffic: int = 0  # millionths of all requests that the series make; 0: any part
+    per_s: int = 300
+
+
+# Of a policy that states none, in its first day alone.
+DEFAULT_BRAKE = Brake(callers=1_000)
+
+
 class Policy(Protocol):
     """The part that all kinds of policy share. A kind is a frozen Struct, because the plan stores it."""
 
@@ -66,6 +78,10 @@ class Policy(Protocol):
     def is_shadow(self) -> bool:
         """Whether no gate gets its locks."""
 
+    @property
+    def brake(self) -> Brake | msgspec.UnsetType:
+        """The bound of its new locks; absent where it states none."""
+
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of policies of every kind about their series and their locks."""
@@ -86,6 +102,7 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # That of the meter, absent where it is a sum: versions that can only add up refuse the plan.
     join: Literal["max", "distinct"] | msgspec.UnsetType = msgspec.UNSET
     mode: Literal["shadow"] | msgspec.UnsetType = msgspec.UNSET  # absent: its locks are enforced
+    brake: Brake | msgspec.UnsetType = msgspec.UNSET  # absent: DEFAULT_BRAKE
 
     @property
     def is_shadow(self) -> bool:

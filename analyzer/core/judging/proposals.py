@@ -31,7 +31,7 @@ import msgspec
 from analyzer.core.judging.plan import RULES, SOURCE, Plan, plan_of
 from analyzer.core.judging.policies import CANDIDATE, IN_FORCE, base_name
 
-KEPT_BY_PROMOTION = ("name", "mode", "notify")  # of a policy that gets the settings of its candidate
+KEPT_BY_PROMOTION = ("name", "mode", "notify", "brake")  # of a policy that gets the settings of its candidate
 
 
 class LastStart(NamedTuple):

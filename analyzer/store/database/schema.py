@@ -445,6 +445,31 @@ hold_offs = Table(
     Index(None, "until_ms"),
 )
 
+# The brake of each policy in force: its age, what began in the present interval, and since when it acts. See
+# core/judging/brakes.py. The row is held by each transaction that sets a new lock of the policy.
+brakes = Table(
+    "brakes",
+    metadata,
+    key("policy"),
+    Column("since_ms", BigInteger, nullable=False),
+    number("interval_ms"),
+    number("locks"),
+    number("requests"),
+    Column("braked_ms", BigInteger),  # null: its locks are not in shadow
+    Column("released_ms", BigInteger),  # null: no operator has released it
+    number("paced_until_ms"),
+    text("why"),
+    number("is_clearing"),  # 1: locks that gates have got are still to be turned to shadow
+)
+
+# How many records were counted so far, each minute of the last hours: the traffic of an interval.
+traffic_samples = Table(
+    "traffic_samples",
+    metadata,
+    key("at_ms", BigInteger),
+    Column("counted", BigInteger, nullable=False),
+)
+
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
 # visible in the order of their numbers.
 feed = Table(

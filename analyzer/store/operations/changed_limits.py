@@ -79,7 +79,7 @@ def change(
         moved = refills.begin(db, plan, numbers, (before, after), keys, version.version, int(now.timestamp()))
         changed = _changed(judge, before, keys) - moved
         judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
-    return lock_feed.publish_judged(db, judged, random_mark())
+    return judge.publish(db, judged, random_mark())
 
 
 def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
@@ -143,12 +143,13 @@ def judge_callers(
     read = [one._replace(standing=standing) for one, standing in zip(stored, standings, strict=True)]
     present = lock_feed.of_series(db, "caller", sorted({key for _, key in changed}))
     locks = {at: lock for at, lock in present.items() if (at.policy, at.key) in changed}
-    judged = judge_changed(judge.plan, changed, standings, locks, judge.circumstances(db, standings, after))
+    at = judge.circumstances(db, standings, after)
+    judged = judge_changed(judge.plan, changed, standings, locks, at)
     set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
     postponed.store(db, judged.waiting, judge.catalog)
     changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
     notices = stored_notices.store(db, judged.notices, millis(judge.now))
-    return Judged(changes, notices, judge.evidence(standings, changes))
+    return Judged(changes, notices, judge.evidence(standings, changes, at))
 
 
 def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:
@@ -195,7 +196,7 @@ def refill(
         }
         changed_at = directory.written_at(db, max((one.version for one in done), default=0))
         judged = judge_callers(db, judge, changed, changed_at)
-        return JudgedRows(len(missing) + len(gone), lock_feed.publish_judged(db, judged, random_mark()))
+        return JudgedRows(len(missing) + len(gone), judge.publish(db, judged, random_mark()))
 
 
 def _missing(

@@ -31,6 +31,7 @@ from analyzer.store.database.schema import lock_history as lock_history_table
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations import (
     applied_facts,
+    braked_policies,
     caller_changes,
     changed_limits,
     roll_up,
@@ -136,6 +137,10 @@ class SqlUpkeep:
     def refill_totals(self) -> JudgedRows:
         """Completes and judges totals of callers whose windows have changed, up to a bound."""
         return changed_limits.refill(self._engine, self._random_mark)
+
+    def apply_brakes(self) -> JudgedRows:
+        """Turns locks of braked policies to shadow, up to a bound; notes the traffic of each minute."""
+        return braked_policies.turn_to_shadow(self._engine, self._random_mark)
 
     def empty_slots(self) -> int:
         """Empties the slots of the next generation; returns 1 if there were any, else 0."""

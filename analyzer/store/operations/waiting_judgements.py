@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.judge import NOTHING, Evidence, Judged, JudgedRows, lapsed, used_at
+from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows, lapsed, used_at
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import TotalKey
 from analyzer.store.database.clock import clock_ms, instant, millis
@@ -82,7 +82,7 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     ]
     due = judge.held(db, totals)
     postponed.forget(db, wanted, judge.catalog)
-    return JudgedRows(rows, lock_feed.publish_judged(db, judge.of(db, due), mark, only_longer=True))
+    return JudgedRows(rows, judge.publish(db, judge.of(db, due), mark, only_longer=True))
 
 
 def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:
@@ -97,9 +97,11 @@ def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows
     over, evidence = lapsed(due, instant(now_ms)), judged.evidence
     if judge is not None:
         standings = judge.standings_of(db, {lock.at: int(lock.began.timestamp()) for lock in due})
-        evidence = Evidence(judge.version, {**evidence.used, **used_at(judge.plan, standings, over)})
+        used = {**evidence.used, **used_at(judge.plan, standings, over)}
+        evidence = evidence._replace(plan=judge.version, used=used)
     changed = Judged([*over, *judged.changes], judged.notices, evidence)
-    return JudgedRows(len(over), lock_feed.publish_judged(db, changed, mark))
+    publish = lock_feed.publish_judged if judge is None else judge.publish
+    return JudgedRows(len(over), publish(db, changed, mark))
 
 
 def _of_ending_locks(db: sa.Connection, judge: Judge, ending: Sequence[Lock], now_ms: int) -> Judged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from analyzer.store.database.revisions import revision_of
 from analyzer.store.database.schema import disbelieved, feed, locks, plans, postponed, rejects
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.lock_feed import NOT_ENFORCED, lock_of
+from analyzer.store.transaction.judgement import brakes
+from analyzer.store.transaction.lock_feed import NOT_ENFORCED, are_in_shadow, lock_of
 from analyzer.store.transaction.plans import active
 from gatekeeper.model import SUSPENSION, Lock
 
@@ -30,6 +31,7 @@ class InstallationStatus(NamedTuple):
     feed_version: int
     suspended_until: datetime | None = None  # while all locks are suspended: gates admit all requests
     waiting_judgements: int = 0  # totals that cannot be judged before a backlog is counted
+    braked: Mapping[str, str] = {}  # what the brake of a policy does, by policy: "in shadow since ..."
 
 
 class DatabaseStatus(NamedTuple):
@@ -57,7 +59,8 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         # Written out, or no database would use the partial index.
         waiting = sa.select(sa.func.count()).where(postponed.c.is_behind == sa.literal_column("1"))
         suspended = None if until_ms is None else instant(until_ms)
-        return InstallationStatus(revision, counts, version or 0, suspended, db.execute(waiting).scalar_one())
+        number = db.execute(waiting).scalar_one()
+        return InstallationStatus(revision, counts, version or 0, suspended, number, brakes.texts(db))
 
 
 def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatus:
@@ -103,8 +106,8 @@ def _in_force() -> list[sa.ColumnElement[bool]]:
 def shadow_locks(engine: sa.Engine, policy: str) -> int:
     """Returns how many locks in shadow a policy has at this time. Raises StoreAway."""
     with slow_reading(engine) as db:
-        of_policy = locks.c.policy == policy, locks.c.action == SHADOW, locks.c.until_ms > NowMs()
-        return int(db.execute(sa.select(sa.func.count()).where(*of_policy)).scalar_one())
+        of_policy = sa.select(sa.func.count()).where(*are_in_shadow(policy))
+        return int(db.execute(of_policy).scalar_one())
 
 
 def suspended_until(engine: sa.Engine) -> datetime | None:

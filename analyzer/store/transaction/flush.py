@@ -3,7 +3,7 @@
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
 for each other in a circle: offsets, plan, decisions about verdicts, totals of callers and their slots,
 buckets, rejected records, facts about callers, totals and slots that many partitions share, what waits,
-notices, locks, the feed's version.
+notices, brakes, locks, the feed's version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, record_facts
+from analyzer.store.transaction import analyzers, counter_state, plans, record_facts
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.judgement import slots, totals
@@ -192,7 +192,7 @@ class SqlFlush:
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)
         judge = Judge(plan, version, catalog, now, self._behind_s, filling, directory, limits)
         judged = judge.of(self._db, due)
-        return lock_feed.publish_judged(self._db, judged, self._random_mark(), only_longer=True)
+        return judge.publish(self._db, judged, self._random_mark(), only_longer=True)
 
     def _limits(self, plan: Plan, directory: DirectoryVersion, counted: DrainedCounts) -> Limits:
         if self._directories is not None:

@@ -57,6 +57,24 @@ def of_policies(
     return _by_key(db.execute(statement.with_for_update()))
 
 
+def enforced_of(db: sa.Connection, policy: str, most: int) -> list[Lock]:
+    """Returns locks of a policy that gates have got, at most `most`, and blocks other writers of them."""
+    of_policy = locks.c.policy == policy, locks.c.action.not_in(NOT_ENFORCED)
+    statement = sa.select(locks).where(*of_policy).order_by(*KEY).limit(most)
+    return list(_by_key(db.execute(statement.with_for_update())).values())
+
+
+def in_shadow_of(db: sa.Connection, policy: str, most: int) -> list[Lock]:
+    """Returns locks in shadow of a policy that have not ended, at most `most`, and blocks other writers."""
+    statement = sa.select(locks).where(*are_in_shadow(policy)).order_by(*KEY).limit(most)
+    return list(_by_key(db.execute(statement.with_for_update())).values())
+
+
+def are_in_shadow(policy: str) -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for locks in shadow of a policy that have not ended."""
+    return [locks.c.policy == policy, locks.c.action == SHADOW, locks.c.until_ms > NowMs()]
+
+
 def of_series(db: sa.Connection, scope: str, keys: Sequence[str]) -> dict[LockKey, Lock]:
     """Returns the locks of these keys with any policy, and blocks other writers of their rows."""
     statement = sa.select(locks).where(locks.c.scope == scope, is_one_of(db.dialect.name, locks.c.key, keys))
@@ -112,7 +130,8 @@ def publish_longer(
 def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
     """Publishes what a transaction has judged, if anything; returns it with the changes that the feed has.
 
-    With `only_longer` as `publish_longer` does. Must be the last statement of its transaction.
+    With `only_longer` as `publish_longer` does. Must be the last statement of its transaction. Brakes are
+    applied before, by `Judge.publish`.
     """
     if not judged.changes:
         return judged

@@ -17,9 +17,9 @@ from analyzer.store.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
-from analyzer.store.transaction import catalog, lock_feed
+from analyzer.store.transaction import catalog
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import directory
+from analyzer.store.transaction.judgement import brakes, directory
 from analyzer.store.transaction.judgement.activation import (
     Activation,
     StoredPlan,
@@ -162,6 +162,7 @@ def activate(
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
     record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{why}: {difference}" if why else difference)
+    brakes.renew(db, before or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
     directory.store_stated(db, plan, now_ms, who, random_mark)
     known = catalog.load(db)
     numbers = catalog.register(db, plan, before, version)
@@ -220,7 +221,7 @@ def _run(
     left = activation.run(steps)
     if left or steps:
         store_steps(db, version, left)
-    return lock_feed.publish_judged(db, activation.judged, random_mark())
+    return activation.publish(random_mark())
 
 
 def block_flushes(db: sa.Connection) -> None:

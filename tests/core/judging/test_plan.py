@@ -146,6 +146,7 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
         "plan_limits",
         "join",
         "mode",
+        "brake",
         "notify",
         "grace",
     }

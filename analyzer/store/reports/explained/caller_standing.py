@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from analyzer.core.judging.circumstances import Circumstances
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Policy
+from analyzer.core.judging.policies import SHADOW, Policy
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import clock_ms, instant
@@ -24,11 +24,11 @@ from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import locks, totals
 from analyzer.store.reports.explained.lock_outcomes import LockedName
 from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement import hold_offs
+from analyzer.store.transaction.judgement import brakes, hold_offs
 from analyzer.store.transaction.judgement.directory import directory_of, limits_of, newest
 from analyzer.store.transaction.judgement.hold_offs import HoldOff
 from analyzer.store.transaction.judgement.slots import with_slots, with_wholes
-from analyzer.store.transaction.lock_feed import lock_of
+from analyzer.store.transaction.lock_feed import NOT_ENFORCED, lock_of
 from gatekeeper.model import Lock
 
 RESOURCES_MAX = 5  # of one policy that judges by resource: those with the most
@@ -74,6 +74,7 @@ class CallerStanding(NamedTuple):
         locks: The locks in force on any of them, those in shadow among them, the last end first.
         held_off: Locks that are not set before a time.
         uses: What it has used of each policy.
+        braked: What the brakes of policies do at this time, by policy.
     """
 
     now_ms: int
@@ -83,6 +84,15 @@ class CallerStanding(NamedTuple):
     locks: Sequence[Lock]
     held_off: Sequence[HoldOff]
     uses: Sequence[PolicyUse]
+    braked: Mapping[str, str] = {}
+
+
+def held_by_brakes(standing: CallerStanding) -> list[str]:
+    """Returns the policies that would lock the caller, and whose brake holds the lock."""
+    enforced = {lock.policy for lock in standing.locks if lock.action not in NOT_ENFORCED}
+    in_shadow = {lock.policy for lock in standing.locks if lock.action == SHADOW}
+    beyond = {one.policy.name for one in standing.uses if one.used >= one.limit and not one.is_exempt}
+    return sorted(standing.braked.keys() & (in_shadow | beyond) - enforced)
 
 
 def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
@@ -99,8 +109,8 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
         uses = [
             use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
         ]
-        found = _locks_on(db, names, now_ms)
-    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses)
+        found, braked = _locks_on(db, names, now_ms), brakes.texts(db)
+    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked)
 
 
 def _names(caller: str, tenant: str) -> Iterator[LockedName]:

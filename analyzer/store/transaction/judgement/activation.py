@@ -18,7 +18,16 @@ from analyzer.core.judging.activation_steps import (
     stored_text,
 )
 from analyzer.core.judging.earned_notices import Notice, sum_text
-from analyzer.core.judging.judge import Evidence, Judged, judge, judge_policies, lock_keys, used_at
+from analyzer.core.judging.judge import (
+    Earned,
+    Evidence,
+    Judged,
+    earned_at,
+    judge,
+    judge_policies,
+    lock_keys,
+    used_at,
+)
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.totals import (
@@ -81,6 +90,7 @@ class Activation:
         self.notices: list[Notice] = []  # raised for the first time
         self.rows = 0
         self._used: dict[LockKey, int] = {}
+        self._earned: dict[LockKey, Earned] = {}
 
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Does what is allowed by the number of rows; returns what is left."""
@@ -103,7 +113,15 @@ class Activation:
     @property
     def judged(self) -> Judged:
         """Locks and notices of all steps; the changes must be published."""
-        return Judged(self.changes, self.notices, Evidence(self._version, self._used))
+        return Judged(self.changes, self.notices, Evidence(self._version, self._used, self._earned))
+
+    def publish(self, mark: str) -> Judged:
+        """Publishes them; must be the last statement of its transaction."""
+        return self._judge_of_plan.publish(self._db, self.judged, mark)
+
+    @property
+    def _judge_of_plan(self) -> Judge:
+        return Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
 
     def _take(self) -> int:
         """Returns the number of rows that the step may read."""
@@ -246,7 +264,7 @@ class Activation:
 
     def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Set]:
         """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
-        judges = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
+        judges = self._judge_of_plan
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
         standings = with_addresses(self._db, self._plan, standings, self._catalog, self._now_s)
         standings = with_bases(self._db, self._plan, standings, self._catalog, self._now_s)
@@ -256,6 +274,7 @@ class Activation:
         self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
         wanted = judge_policies(self._plan, policies, standings, at)
         self._used |= used_at(self._plan, standings, wanted)
+        self._earned |= earned_at(self._plan, standings, wanted, at)
         return wanted
 
     def _present(self, standings: Sequence[Standing]) -> Mapping[LockKey, Lock]:
@@ -298,8 +317,7 @@ class Activation:
         ]
 
     def _clear_unearned(self, found: Mapping[LockKey, Lock], step: ClearStep) -> None:
-        judge = Judge(self._plan, self._version, self._catalog, self._now, directory=self._directory)
-        standings = judge.standings_of(self._db, dict.fromkeys(found, self._now_s))
+        standings = self._judge_of_plan.standings_of(self._db, dict.fromkeys(found, self._now_s))
         wanted = self._wanted(step.policies, standings)
         earned = {change.at for change in wanted}
         written = {change.at for change in self.changes}

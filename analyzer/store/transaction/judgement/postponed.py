@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from analyzer.core.judging.circumstances import Wait
 from analyzer.core.judging.totals import Sum, TotalKey
-from analyzer.store.database.row_parameters import delete_given, in_parts, store_given
+from analyzer.store.database.row_parameters import delete_given, in_parts, insert_given, store_given
 from analyzer.store.database.schema import postponed
 from analyzer.store.transaction.catalog import Catalog
 
@@ -30,6 +31,24 @@ def store(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog)
     )
     for given in in_parts(db.dialect.name, COLUMNS, rows):
         db.execute(store_given(db.dialect.name, COLUMNS), given)
+
+
+def store_earlier(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog) -> None:
+    """Stores when each total must be judged, unless an earlier time is stored already.
+
+    The transaction holds the rows of these totals.
+    """
+    rows = sorted([*_row(total, catalog), round(wait.until_s * 1000), 0] for total, wait in waiting.items())
+    for given in in_parts(db.dialect.name, COLUMNS, rows):
+        db.execute(_store_earlier(db.dialect.name), given)
+
+
+@lru_cache
+def _store_earlier(dialect: str) -> Any:
+    added = insert_given(dialect, postponed, [column.name for column in COLUMNS])
+    is_earlier = added.excluded.due_ms < postponed.c.due_ms
+    changed = {"due_ms": added.excluded.due_ms, "is_behind": added.excluded.is_behind}
+    return added.on_conflict_do_update(index_elements=postponed.primary_key, set_=changed, where=is_earlier)
 
 
 def has_due(db: sa.Connection, now_ms: int) -> bool:

@@ -15,7 +15,15 @@ import sqlalchemy as sa
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.circumstances import Circumstances, Hold
 from analyzer.core.judging.earned_notices import LastNotice, NoticeKey, notice_key
-from analyzer.core.judging.judge import NOTHING, Evidence, Judged, judge, lock_keys, used_at
+from analyzer.core.judging.judge import (
+    NOTHING,
+    Evidence,
+    Judged,
+    earned_at,
+    judge,
+    lock_keys,
+    used_at,
+)
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
@@ -24,7 +32,7 @@ from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import millis
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.judgement import hold_offs, holds, postponed, stored_notices
+from analyzer.store.transaction.judgement import brakes, hold_offs, holds, postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.slots import (
     with_addresses,
@@ -83,11 +91,24 @@ class Judge(NamedTuple):
         if self.is_warden:
             holds.replace(db, at.holds, judged.holds)
         notices = stored_notices.store(db, judged.notices, millis(self.now))
-        return Judged(judged.changes, notices, self.evidence(standings, judged.changes))
+        return Judged(judged.changes, notices, self.evidence(standings, judged.changes, at))
 
-    def evidence(self, standings: Iterable[Standing], changes: Iterable[Change]) -> Evidence:
+    def evidence(
+        self, standings: Sequence[Standing], changes: Sequence[Change], at: Circumstances
+    ) -> Evidence:
         """Returns the grounds of changes that these totals have caused."""
-        return Evidence(self.version, used_at(self.plan, standings, changes))
+        used = used_at(self.plan, standings, changes)
+        return Evidence(self.version, used, earned_at(self.plan, standings, changes, at))
+
+    def publish(self, db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
+        """Publishes what a transaction has judged, as far as the brakes of its policies allow it.
+
+        Returns it with the changes that the feed has, as `lock_feed.publish_judged` does. Must be the last
+        statement of its transaction.
+        """
+        if judged.changes:
+            judged = brakes.within(db, self.plan, self.catalog, judged, millis(self.now))
+        return lock_feed.publish_judged(db, judged, mark, only_longer=only_longer)
 
     def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
         """Returns those of these totals that exist, and blocks flushes of their series until commit."""
