@@ -29,7 +29,7 @@ from analyzer.metrics import Metric, Metrics
 from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import feed, locks
+from analyzer.store.database.schema import brakes, feed, locks
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.status import InstallationStatus, installation_status
 from analyzer.web.app import HIDDEN, AppState, create_app
@@ -291,10 +291,30 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         assert values[name, labels] == value, name
 
 
-def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_caller(
-    world: World, client: httpx2.Client
+def hold_by_its_brake(url: str, policy: str) -> None:
+    """Has the brake of a policy act since the beginning of 1970."""
+    engine = open_engine(url)
+    with engine.begin() as db:
+        row = {"policy": policy, "braked_ms": 0, "since_ms": 0, "why": "it locks too many"}
+        db.execute(sa.insert(brakes).values(row))
+    engine.dispose()
+
+
+def test_a_braked_policy_is_in_readyz_and_is_not_a_problem(
+    world: World, client: httpx2.Client, migrated_url: str
 ) -> None:
     world.flush()
+    hold_by_its_brake(migrated_url, "daily")
+    answer = client.get("/readyz")
+    assert answer.json()["braked_policies"] == {"daily": "in shadow since 1970-01-01 00:00:00Z"}
+    assert answer.status_code == 200
+
+
+def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_caller(
+    world: World, client: httpx2.Client, migrated_url: str
+) -> None:
+    world.flush()
+    hold_by_its_brake(migrated_url, "daily")
     world.health.dependency_failed("database", "away")
     world.health.job_failed("roll-up", "away")
     world.health.metrics.record_refusal("no-token")
