@@ -291,30 +291,24 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         assert values[name, labels] == value, name
 
 
-def hold_by_its_brake(url: str, policy: str) -> None:
-    """Has the brake of a policy act since the beginning of 1970."""
-    engine = open_engine(url)
-    with engine.begin() as db:
-        row = {"policy": policy, "braked_ms": 0, "since_ms": 0, "why": "it locks too many"}
-        db.execute(sa.insert(brakes).values(row))
-    engine.dispose()
+BRAKED = InstallationStatus("head", {"daily": 2}, 57, braked={"daily": "in shadow since noon"})
 
 
-def test_a_braked_policy_is_in_readyz_and_is_not_a_problem(
-    world: World, client: httpx2.Client, migrated_url: str
-) -> None:
+def test_a_braked_policy_is_in_readyz_and_is_not_a_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
-    hold_by_its_brake(migrated_url, "daily")
-    answer = client.get("/readyz")
-    assert answer.json()["braked_policies"] == {"daily": "in shadow since 1970-01-01 00:00:00Z"}
+    assert "braked_policies" not in client.get("/readyz").json()
+    world.status = BRAKED
+    with serving_to_a_token(world) as url:
+        answer = httpx2.get(f"{url}/readyz", headers={"authorization": "Bearer gatelock_shop"})
+    assert answer.json()["braked_policies"] == {"daily": "in shadow since noon"}
     assert answer.status_code == 200
 
 
 def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_caller(
-    world: World, client: httpx2.Client, migrated_url: str
+    world: World, client: httpx2.Client
 ) -> None:
     world.flush()
-    hold_by_its_brake(migrated_url, "daily")
+    world.status = BRAKED
     world.health.dependency_failed("database", "away")
     world.health.job_failed("roll-up", "away")
     world.health.metrics.record_refusal("no-token")
@@ -448,6 +442,10 @@ def test_the_status_has_locks_in_force_and_the_version_of_the_feed(migrated_url:
             )  # fmt: skip
     assert installation_status(engine, head()) == InstallationStatus(head(), {"daily": 2, "hourly": 1}, 41)
     assert installation_status(engine, "another") == InstallationStatus(head(), {}, 0)
+    with engine.begin() as db:
+        db.execute(sa.insert(brakes).values(policy="hourly", since_ms=0))
+        db.execute(sa.insert(brakes).values(policy="daily", braked_ms=0, since_ms=0, why="it locks too many"))
+    assert installation_status(engine, head()).braked == {"daily": "in shadow since 1970-01-01 00:00:00Z"}
     engine.dispose()
 
 
