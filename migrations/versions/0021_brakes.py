@@ -11,19 +11,17 @@ branch_labels = None
 depends_on = None
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+NUMBERS = ("since_ms", "interval_ms", "locks", "requests", "paced_until_ms", "is_clearing")
 
 
 def upgrade() -> None:
     op.create_table(
         "brakes",
         sa.Column("policy", NAME, nullable=False),
-        sa.Column("since_ms", sa.BigInteger(), nullable=False),
-        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("interval_ms", "locks", "requests")),
+        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in NUMBERS),
         sa.Column("braked_ms", sa.BigInteger()),
         sa.Column("released_ms", sa.BigInteger()),
-        sa.Column("paced_until_ms", sa.BigInteger(), nullable=False),
         sa.Column("why", sa.Text(), nullable=False),
-        sa.Column("is_clearing", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("policy", name=op.f("pk_brakes")),
     )
     op.create_table(

@@ -70,7 +70,7 @@ def test_a_release_has_fields(gatelock: Gatelock) -> None:
     assert (fields["changed"], fields["locked"]) == (True, 2)
 
 
-def test_what_is_in_shadow_is_not_released_into_a_policy_that_was_edited(
+def test_an_edited_policy_needs_no_release(
     gatelock: Gatelock,
     counted: Callable[[str], None],
     tmp_path: Path,

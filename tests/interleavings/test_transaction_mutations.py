@@ -16,7 +16,7 @@ from analyzer.core.judging.caller_limits import Limits
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, feed_versions, lock_changes
 from analyzer.store.transaction import flush, lock_feed, plans
-from analyzer.store.transaction.judgement import brakes, totals
+from analyzer.store.transaction.judgement import brake_rows, totals
 from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
@@ -230,7 +230,7 @@ def test_a_brake_that_forgets_to_clear_leaves_a_policy_in_force(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flush that finds its policy beyond the bound says nothing of the locks of others."""
-    store = brakes._store
-    monkeypatch.setattr(brakes, "_store", lambda *at, is_clearing: store(*at, is_clearing=False))
+    store = brake_rows._store
+    monkeypatch.setattr(brake_rows, "_store", lambda *at, is_clearing: store(*at, is_clearing=False))
     message = caught(transactions, world, "flush-young", "flush-young-other")
     assert "'deny')" in message

@@ -45,7 +45,7 @@ def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> Non
 
 def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.LogCaptureFixture) -> None:
     names = ("end_locks", "judge_waiting", "change_overrides", "apply_facts", "refill_totals")
-    names += ("continue_activation",)
+    names += ("apply_brakes", "continue_activation")
     reported: list[Judged] = []
     for name in names:
         upkeep = SimpleNamespace(**{other: lambda: JudgedRows(0) for other in names})

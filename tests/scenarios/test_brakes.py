@@ -133,7 +133,7 @@ def test_an_older_policy_locks_the_heaviest_first_and_the_rest_in_later_interval
     assert brake_texts(world.engine) == {}
 
 
-def test_what_is_not_earned_any_more_is_not_locked_later(open_world: OpenWorld) -> None:
+def test_a_lock_that_is_not_earned_any_more_is_not_set_later(open_world: OpenWorld) -> None:
     rolling = DAILY.replace('per = "day"', 'rolling = "2m"')
     world = open_world(SOURCE + rolling + THREE)
     world.clock.jump(DAY_S + 1)

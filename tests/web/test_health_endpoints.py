@@ -29,7 +29,7 @@ from analyzer.metrics import Metric, Metrics
 from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import feed, locks
+from analyzer.store.database.schema import brakes, feed, locks
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.status import InstallationStatus, installation_status
 from analyzer.web.app import HIDDEN, AppState, create_app
@@ -291,10 +291,24 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         assert values[name, labels] == value, name
 
 
+BRAKED = InstallationStatus("head", {"daily": 2}, 57, braked={"daily": "in shadow since noon"})
+
+
+def test_a_braked_policy_is_in_readyz_and_is_not_a_problem(world: World, client: httpx2.Client) -> None:
+    world.flush()
+    assert "braked_policies" not in client.get("/readyz").json()
+    world.status = BRAKED
+    with serving_to_a_token(world) as url:
+        answer = httpx2.get(f"{url}/readyz", headers={"authorization": "Bearer gatelock_shop"})
+    assert answer.json()["braked_policies"] == {"daily": "in shadow since noon"}
+    assert answer.status_code == 200
+
+
 def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_caller(
     world: World, client: httpx2.Client
 ) -> None:
     world.flush()
+    world.status = BRAKED
     world.health.dependency_failed("database", "away")
     world.health.job_failed("roll-up", "away")
     world.health.metrics.record_refusal("no-token")
@@ -428,6 +442,10 @@ def test_the_status_has_locks_in_force_and_the_version_of_the_feed(migrated_url:
             )  # fmt: skip
     assert installation_status(engine, head()) == InstallationStatus(head(), {"daily": 2, "hourly": 1}, 41)
     assert installation_status(engine, "another") == InstallationStatus(head(), {}, 0)
+    with engine.begin() as db:
+        db.execute(sa.insert(brakes).values(policy="hourly", since_ms=0))
+        db.execute(sa.insert(brakes).values(policy="daily", braked_ms=0, since_ms=0, why="it locks too many"))
+    assert installation_status(engine, head()).braked == {"daily": "in shadow since 1970-01-01 00:00:00Z"}
     engine.dispose()
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.brakes import brake_of_table
+from analyzer.config.tables.brake_bounds import brake_of_table
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.tables.shares import (
     PART,
@@ -48,6 +47,7 @@ from analyzer.core.judging.policies import (
     NO_PLAN_LIMITS,
     NO_UNIT,
     SHADOW,
+    UNSTATED_BRAKE,
     Brake,
     CapacityShare,
     Grace,
@@ -363,7 +363,7 @@ class PolicyTable(ConfigTable):
             "slow": self.action.slow,
             "unit": NO_UNIT if unit is None else unit,
             "mode": SHADOW if self.mode == "shadow" else IN_FORCE,
-            "brake": msgspec.UNSET if self.brake is None else self.brake,
+            "brake": UNSTATED_BRAKE if self.brake is None else self.brake,
         }
         if self.kind == Surge.kind:
             if self.share is not None:

@@ -26,7 +26,7 @@ WITHOUT_EFFECT = ("brake", "mode", "notify", "on_stale", "status")
 
 
 class BrakeState(NamedTuple):
-    """What is stored about the brake of one policy. Times in milliseconds since 1970.
+    """The stored state of the brake of one policy. Times in milliseconds since 1970.
 
     Attributes:
         since_ms: Since when the policy is in force as it is.

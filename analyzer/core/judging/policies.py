@@ -17,6 +17,7 @@ NO_PLAN_LIMITS = msgspec.UNSET  # of a policy with one limit for all
 IN_FORCE = msgspec.UNSET  # the mode of a policy whose locks gates get
 LockActionName = Literal["deny", "slow", "tag"]
 ActionName = LockActionName | Literal["notify"]  # "notify": notices, and no locks
+UNSTATED_BRAKE = msgspec.UNSET  # of a policy with the default one
 SHADOW = "shadow"  # the action of the locks of a policy in this mode
 CANDIDATE = "/candidate"  # behind the name of a policy, in the name of its candidate
 SubjectKind = Literal["caller", "tenant", "address"]

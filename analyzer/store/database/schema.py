@@ -345,8 +345,7 @@ overrides = Table(
     text("state"),  # "planned", "in force" or "ended"
     text("origin"),  # "command", or "plan": stated by the plan in force
     Column("due_ms", BigInteger),  # when the warden changes the state; null: never
-    text("reason"),
-    text("who"),
+    *map(text, ("reason", "who")),
     Column("at_ms", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
     Index(None, "version"),
@@ -439,8 +438,7 @@ hold_offs = Table(
     metadata,
     *key_of_lock(),
     Column("until_ms", BigInteger, nullable=False),
-    text("who"),
-    text("reason"),
+    *map(text, ("who", "reason")),
     Column("at_ms", BigInteger, nullable=False),
     Index(None, "until_ms"),
 )
@@ -451,24 +449,14 @@ brakes = Table(
     "brakes",
     metadata,
     key("policy"),
-    Column("since_ms", BigInteger, nullable=False),
-    number("interval_ms"),
-    number("locks"),
-    number("requests"),
-    Column("braked_ms", BigInteger),  # null: its locks are not in shadow
-    Column("released_ms", BigInteger),  # null: no operator has released it
-    number("paced_until_ms"),
-    text("why"),
+    *map(number, ("since_ms", "interval_ms", "locks", "requests", "paced_until_ms")),
     number("is_clearing"),  # 1: locks that gates have got are still to be turned to shadow
+    *(Column(name, BigInteger) for name in ("braked_ms", "released_ms")),  # null: never
+    text("why"),
 )
 
 # How many records were counted so far, each minute of the last hours: the traffic of an interval.
-traffic_samples = Table(
-    "traffic_samples",
-    metadata,
-    key("at_ms", BigInteger),
-    Column("counted", BigInteger, nullable=False),
-)
+traffic_samples = Table("traffic_samples", metadata, key("at_ms", BigInteger), number("counted"))
 
 # One row. Written last in a transaction, only when a lock changed, and locked until commit: versions become
 # visible in the order of their numbers.
@@ -513,13 +501,7 @@ lock_changes = Table(
 )
 
 # Leases of the work that one analyzer does at a time.
-leases = Table(
-    "leases",
-    metadata,
-    key("name"),
-    text("holder"),
-    Column("until_ms", BigInteger, nullable=False),
-)
+leases = Table("leases", metadata, key("name"), text("holder"), number("until_ms"))
 
 # Outcomes of the work that one analyzer does at a time; see jobs/job_runner.py.
 jobs = Table(
@@ -557,8 +539,7 @@ gaps = Table(
     text("cluster"),
     text("topic_id"),
     number("partition"),
-    text("source"),
-    text("topic"),
+    *map(text, ("source", "topic")),
     text("kind"),
     number("start"),
     Column("end", BigInteger),  # null: unknown

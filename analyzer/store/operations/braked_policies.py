@@ -13,7 +13,7 @@ from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.transaction import lock_feed, plans
-from analyzer.store.transaction.judgement import brakes
+from analyzer.store.transaction.judgement import brake_rows
 
 AT_ONCE = 1_000  # locks of one transaction
 RELEASED = "policy released"  # act in the audit log
@@ -25,15 +25,15 @@ def turn_to_shadow(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedR
     Gates drop these locks. Raises StoreAway.
     """
     with reading(engine) as db:
-        has_work, is_due = brakes.is_clearing(db), brakes.is_sample_due(db, clock_ms(db))
+        has_work, is_due = brake_rows.is_clearing(db), brake_rows.is_sample_due(db, clock_ms(db))
     if is_due:
         with writing(engine) as db:
-            brakes.sample_traffic(db, clock_ms(db))
+            brake_rows.sample_traffic(db, clock_ms(db))
     if not has_work:
         return JudgedRows(0)
     with writing(engine) as db:
         plans.block_flushes(db)
-        changes, rows = brakes.turn_to_shadow(db, AT_ONCE)
+        changes, rows = brake_rows.turn_to_shadow(db, AT_ONCE)
         judged = lock_feed.publish_judged(db, Judged(changes), random_mark())
         return JudgedRows(rows, judged, "brake")
 
@@ -44,7 +44,7 @@ def brake_texts(engine: sa.Engine) -> dict[str, str]:
     Raises StoreAway.
     """
     with reading(engine) as db:
-        return brakes.texts(db)
+        return brake_rows.texts(db)
 
 
 class Release(NamedTuple):
@@ -63,7 +63,7 @@ class Release(NamedTuple):
 def brake_states(engine: sa.Engine) -> dict[str, BrakeState]:
     """Returns the state of the brake of each policy, by its name. Raises StoreAway."""
     with reading(engine) as db:
-        return brakes.states(db)
+        return brake_rows.states(db)
 
 
 def release_policy(
@@ -78,7 +78,7 @@ def release_policy(
         with writing(engine) as db:
             plans.block_flushes(db)
             if found is None:
-                state = brakes.release(db, policy)
+                state = brake_rows.release(db, policy)
                 if state is None:
                     return None
                 record(db, who, RELEASED, f"policy {policy}", reason)
@@ -88,7 +88,7 @@ def release_policy(
             if judged_by is None or judged_by.is_shadow:
                 return found  # another plan is in force since
             locks = lock_feed.in_shadow_of(db, policy, AT_ONCE)
-            changes = brakes.with_action(db, locks, judged_by.action)
+            changes = brake_rows.with_action(db, locks, judged_by.action)
             judged = lock_feed.publish_judged(db, Judged(changes), random_mark())
             found = Release(found.state, found.locks + len(locks), found.judged.joined(judged))
         if len(locks) < AT_ONCE:

@@ -17,7 +17,7 @@ from analyzer.store.database.revisions import revision_of
 from analyzer.store.database.schema import disbelieved, feed, locks, plans, postponed, rejects
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.judgement import brakes
+from analyzer.store.transaction.judgement import brake_rows
 from analyzer.store.transaction.lock_feed import NOT_ENFORCED, are_in_shadow, lock_of
 from analyzer.store.transaction.plans import active
 from gatekeeper.model import SUSPENSION, Lock
@@ -60,7 +60,7 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         waiting = sa.select(sa.func.count()).where(postponed.c.is_behind == sa.literal_column("1"))
         suspended = None if until_ms is None else instant(until_ms)
         number = db.execute(waiting).scalar_one()
-        return InstallationStatus(revision, counts, version or 0, suspended, number, brakes.texts(db))
+        return InstallationStatus(revision, counts, version or 0, suspended, number, brake_rows.texts(db))
 
 
 def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatus:

@@ -19,7 +19,7 @@ from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import brakes, directory
+from analyzer.store.transaction.judgement import brake_rows, directory
 from analyzer.store.transaction.judgement.activation import (
     Activation,
     StoredPlan,
@@ -162,7 +162,7 @@ def activate(
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
     record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{why}: {difference}" if why else difference)
-    brakes.renew(db, before or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
+    brake_rows.renew(db, before or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
     directory.store_stated(db, plan, now_ms, who, random_mark)
     known = catalog.load(db)
     numbers = catalog.register(db, plan, before, version)

@@ -79,7 +79,7 @@ def test_a_later_interval_begins_at_zero() -> None:
 
 
 def test_a_transaction_that_began_before_the_interval_counts_in_it() -> None:
-    """It has waited for the one that began the interval."""
+    """A transaction that waits for the row of the brake has an earlier time than the one it waited for."""
     state = BrakeState(0, interval_ms=DAY_MS + 5, locks=1)
     done = apply_brake(braked(callers=1), state, [new("eve", 5)], None, DAY_MS + 1)
     assert names(done.waiting) == ["eve"]
@@ -106,7 +106,7 @@ def test_an_older_policy_sets_the_heaviest_and_the_rest_waits_in_their_order() -
     waiting = [new("ann", 6), new("bob", 600, limit=500), new("eve", 50), new("fay", 7)]
     done = apply_brake(policy, BrakeState(0), waiting, None, DAY_MS)
     assert not done.in_shadow
-    assert sorted(names(done.waiting)) == ["ann", "bob"], "bob is at 1.2 of his limit"
+    assert sorted(names(done.waiting)) == ["ann", "bob"], "bob is at 1.2 of the limit"
     assert all(DAY_MS + 300_000 <= due <= DAY_MS + 301_000 for due in done.waiting.values())
     assert done.alarm.startswith("the brake slows daily: 2 new locks and more wait")
     heavier = apply_brake(policy, done.state, [new("gus", 500)], None, DAY_MS + 1_000)
@@ -161,7 +161,7 @@ def plan(policy: Quota = DAILY, source: str = "json", meter: str = "bytes") -> P
 @pytest.mark.parametrize(
     "change", [{"status": 403}, {"on_stale": "allow"}, {"notify": (500,)}, {"brake": Brake(callers=7)}]
 )
-def test_what_changes_no_lock_leaves_a_policy_its_age(change: dict[str, Any]) -> None:
+def test_settings_that_change_no_lock_leave_a_policy_its_age(change: dict[str, Any]) -> None:
     changed = msgspec.structs.replace(DAILY, **change)
     assert unchanged(plan(), plan(changed)) == {"daily"}
     assert with_the_same_brake(plan(), plan(changed), {"daily"}) == (
@@ -172,7 +172,7 @@ def test_what_changes_no_lock_leaves_a_policy_its_age(change: dict[str, Any]) ->
 @pytest.mark.parametrize(
     "change", [{"limit": 6}, {"window": Calendar("hour")}, {"per": "tenant"}, {"mode": "shadow"}]
 )
-def test_what_changes_whom_it_locks_makes_it_young(change: dict[str, Any]) -> None:
+def test_settings_that_change_whom_it_locks_make_it_young(change: dict[str, Any]) -> None:
     assert unchanged(plan(), plan(msgspec.structs.replace(DAILY, **change))) == set()
 
 

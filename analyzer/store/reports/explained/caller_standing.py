@@ -24,7 +24,7 @@ from analyzer.store.database.row_parameters import is_one_of
 from analyzer.store.database.schema import locks, totals
 from analyzer.store.reports.explained.lock_outcomes import LockedName
 from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement import brakes, hold_offs
+from analyzer.store.transaction.judgement import brake_rows, hold_offs
 from analyzer.store.transaction.judgement.directory import directory_of, limits_of, newest
 from analyzer.store.transaction.judgement.hold_offs import HoldOff
 from analyzer.store.transaction.judgement.slots import with_slots, with_wholes
@@ -109,7 +109,7 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
         uses = [
             use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
         ]
-        found, braked = _locks_on(db, names, now_ms), brakes.texts(db)
+        found, braked = _locks_on(db, names, now_ms), brake_rows.texts(db)
     return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked)
 
 

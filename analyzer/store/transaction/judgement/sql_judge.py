@@ -32,7 +32,7 @@ from analyzer.core.judging.windows import ALWAYS, Rolling, Window
 from analyzer.store.database.clock import millis
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.judgement import brakes, hold_offs, holds, postponed, stored_notices
+from analyzer.store.transaction.judgement import brake_rows, hold_offs, holds, postponed, stored_notices
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.slots import (
     with_addresses,
@@ -107,7 +107,7 @@ class Judge(NamedTuple):
         statement of its transaction.
         """
         if judged.changes:
-            judged = brakes.within(db, self.plan, self.catalog, judged, millis(self.now))
+            judged = brake_rows.within(db, self.plan, self.catalog, judged, millis(self.now))
         return lock_feed.publish_judged(db, judged, mark, only_longer=only_longer)
 
     def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
