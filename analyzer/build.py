@@ -14,6 +14,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
+from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
@@ -35,7 +36,7 @@ from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import require_head
 from analyzer.store.operations.followed_partitions import release_removed, rename_sources
-from analyzer.store.operations.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.analyzers import (
@@ -79,11 +80,18 @@ def owner_of(settings: Settings) -> str:
     return f"{settings.analyzer.name}:{os.getpid()}"
 
 
-def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied: bool = False) -> Daemon:
+def build(
+    settings: Settings,
+    engine: sa.Engine,
+    health: Observer,
+    *,
+    is_applied: bool = False,
+    reader: ConfigurationReader | None = None,
+) -> Daemon:
     """Returns the analyzer that follows every source of `settings`.
 
     It counts by the plan in force, and proposes its configuration; with `is_applied`, all of it comes in
-    force with the first records. Raises StoreAway, SchemaBehind.
+    force with the first records. It proposes what `reader` has read again. Raises StoreAway, SchemaBehind.
     """
     flushes, store = _store(settings, engine)
     rename_sources(engine, _streams(settings), settings.analyzer.name)
@@ -96,8 +104,13 @@ def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied
     agreement = plans.agree()
     log_notes(agreement)
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
-    daemon = _daemon(settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree)
+    own = OwnSources(settings)
+    daemon = _daemon(
+        settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree, own.counter_for
+    )
     daemon.beat, daemon.open_source = plans.beat, open_source
+    if reader is not None:
+        add_reload(daemon, settings, engine, plans, own, reader)
     daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
     return daemon
 
@@ -129,7 +142,8 @@ def build_import(
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
-    daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree)
+    counter_for = OwnSources(settings).counter_for
+    daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree, counter_for)
     # No upkeep: an old log would be rolled up while it is read, before its minutes could be reported.
     daemon.job_runners = [_warden(settings, health)]
     return daemon, imported
@@ -182,6 +196,31 @@ def with_own_sources(plan: Plan, own: Mapping[str, SourceMapping]) -> Plan:
     return by
 
 
+class OwnSources:
+    """The sources that a process follows, by its configuration.
+
+    Args:
+        settings: Of the start.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.mappings = settings.plan().sources
+        self._digests = digests_of(settings)
+
+    def change(self, plan: Plan, digests: Sequence[NameDigest]) -> None:
+        """Takes mappings and digests of a configuration that was read again.
+
+        Digests of earlier ones are kept: the plan in force may name them until the new one replaces it.
+        """
+        self.mappings = plan.sources
+        self._digests = [*digests, *(digest for digest in self._digests if digest not in digests)]
+
+    def counter_for(self, plan: Plan) -> Counter:
+        """Returns a counter for a plan in force or a proposal. Raises CannotCount."""
+        # Sources of other machines may need secrets that are not here.
+        return new_counter(with_own_sources(plan, self.mappings), self._digests)
+
+
 def digests_of(settings: Settings) -> list[NameDigest]:
     """Returns the digests that fields may be counted by."""
     digest = settings.analyzer.digest
@@ -215,13 +254,8 @@ def _daemon(
     pace: FlushPace,
     agreement: Agreement,
     agree: Callable[[], Agreement],
+    counter_for: Callable[[Plan], Counter],
 ) -> Daemon:
-    own, digests = settings.plan().sources, digests_of(settings)
-
-    def counter_for(plan: Plan) -> Counter:
-        # Sources of other machines may need secrets that are not here.
-        return new_counter(with_own_sources(plan, own), digests)
-
     pipeline = Pipeline(
         source=source,
         counter=counter_for(agreement.plan),
@@ -233,6 +267,32 @@ def _daemon(
     )
     gaps = SqlGaps(engine, owner_of(settings))
     return Daemon(pipeline, agree, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
+
+
+def add_reload(
+    daemon: Daemon,
+    settings: Settings,
+    engine: sa.Engine,
+    plans: SqlAgreement,
+    own: OwnSources,
+    reader: ConfigurationReader,
+) -> None:
+    """Has the daemon propose what `reader` accepts, and store what it refuses."""
+    outcome = ConfigurationOutcome(SqlJobOutcomes(engine, owner_of(settings)), settings.analyzer.name)
+
+    def take_configuration() -> bool:
+        taken = reader.take()
+        if taken is None:
+            return False
+        plan = plan_while_running(settings, taken, own.mappings)
+        own.change(plan, digests_of(taken))
+        return plans.propose(plan)
+
+    def beat() -> None:
+        plans.beat()
+        outcome.store(reader.refusal)
+
+    daemon.take_configuration, daemon.beat = take_configuration, beat
 
 
 def _warden(settings: Settings, health: Observer) -> JobRunner:

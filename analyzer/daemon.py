@@ -2,6 +2,7 @@
 
 `run` repeats `run_once` until it has to stop; `count_and_judge` is one loop when nothing fails:
 
+    reload             propose a configuration that was read again, as at a start
     settle gaps        record what stops a partition; resume partitions on which an operator decided
     pipeline.run_once  read, count, and store together: counts, offsets, locks
 
@@ -94,6 +95,9 @@ class Daemon:
     beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
     # Returns a new source, after this one was closed; None: it never stands by, see `adopt_plan`.
     open_source: Callable[[], Source] | None = None
+    # Takes a configuration that was read again; returns whether `agree` may have another answer. No I/O.
+    take_configuration: Callable[[], bool] = lambda: False
+    has_to_agree: bool = False  # on a configuration that was taken
     retries: int = 0  # in the current outage of the database
     gaps_settled_s: float = float("-inf")  # uptime when stopped partitions were last settled
     beaten_s: float = float("-inf")  # uptime of the last heartbeat
@@ -164,6 +168,7 @@ class Daemon:
         """
         try:
             self.send_heartbeat()
+            self.reload()
             if self.is_standing_by and not self.try_to_agree():
                 return True
             self.settle_gaps()
@@ -203,6 +208,21 @@ class Daemon:
         if not is_waiting:
             self.start_over()
             self.adopt_plan()
+
+    def reload(self) -> None:
+        """Counts by a configuration that was read again. Raises StoreAway: then the next call tries it again.
+
+        What was counted by the one before and is not stored is read again.
+        """
+        self.has_to_agree |= self.take_configuration()
+        if not self.has_to_agree:
+            return
+        if self.is_standing_by:
+            self.agreed_s = float("-inf")  # perhaps it can count by this one: `try_to_agree` finds out now
+        else:
+            self.start_over()
+            self.adopt_plan()
+        self.has_to_agree = False
 
     def report(self, result: FlushResult | None) -> None:
         """Reports a committed flush, if there is one."""

@@ -20,6 +20,7 @@ from analyzer.config.secrets import masked
 from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
 from analyzer.core.fleet.gate_health import (
+    CURES,
     KNOWN_MIN,
     SKEW_S,
     GateHealth,
@@ -39,7 +40,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
-from analyzer.store.operations.job_outcomes import JobOutcome, job_outcomes
+from analyzer.store.operations.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
@@ -62,17 +63,6 @@ LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
 POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
-
-# The cure for each problem of a gate. That of "refused" depends on the reason.
-GATE_CURES = {
-    "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
-    "off": "unset GATEKEEPER when it is no longer needed",
-    "stale": "see the application's log, logger `gatekeeper`",
-    "foreign": "compare its URL with [database] url here",
-    "behind": "let it read the primary",
-    "clock": "synchronise the clock of its machine (NTP)",
-    "old": "upgrade gatelock there",
-}
 
 
 class Finding(NamedTuple):
@@ -214,13 +204,24 @@ def _plan(installation: Installation) -> Iterator[Observation]:
     wanted = applied(plan, settings.plan(), prune=False) if settings.sources else plan
     if lines := differences(plan, wanted):
         what = f"this configuration is not in force: {in_words(lines)}"
-        yield Observation("wrong", what, "restart an analyzer with it, or run `gatelock policies apply`")
+        yield Observation(
+            "wrong", what, "save it where an analyzer reads it, or run `gatelock policies apply`"
+        )
     else:
         yield Observation("fine", "the analyzers count and judge by this configuration")
     known = all_known(installation.engine)
     yield from _files(known, plan)
     yield from _groups([analyzer for analyzer in known if analyzer.age_ms <= LIVING_MS])
     yield from _unready(installation)
+
+
+def _configurations(installation: Installation) -> Iterator[Observation]:
+    """Changed files that living analyzers refuse."""
+    living = {CONFIGURATION + one.name for one in all_known(installation.engine) if one.age_ms <= LIVING_MS}
+    for outcome in job_outcomes(installation.engine):
+        if outcome.name in living:
+            what = f"the changed {outcome.name} is refused, the one before is in force: {outcome.error}"
+            yield Observation("wrong", what, "correct the file: it is read again when it changes")
 
 
 def _files(known: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
@@ -233,7 +234,7 @@ def _files(known: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
         if all(analyzer.settled.get(part) == analyzer.file[part] for part in differing):
             yield Observation(
                 "wrong",
-                f"{analyzer.name} was started with a file that is not in force in: {parts}",
+                f"{analyzer.name} has a file that is not in force in: {parts}",
                 "give it the file of the others, or put its own in force: `gatelock policies apply`",
             )
         else:
@@ -367,7 +368,7 @@ def _verdicts(installation: Installation) -> Iterator[Observation]:
 
 
 def _upkeep(installation: Installation) -> Iterator[Observation]:
-    outcomes = job_outcomes(installation.engine)
+    outcomes = [one for one in job_outcomes(installation.engine) if not one.name.startswith(CONFIGURATION)]
     wrong = [found for outcome in outcomes if (found := _job(outcome)) is not None]
     yield from wrong
     if outcomes and not wrong:
@@ -434,7 +435,7 @@ def _gates(installation: Installation) -> Iterator[Observation]:
         for problem, found in problems.items():
             gate, sentence = found[0]
             more = f"; {len(found) - 1} more with this problem" if len(found) > 1 else ""
-            cure = GATE_CURES.get(problem) or (gate.refused.cure if gate.refused else "")
+            cure = CURES.get(problem) or (gate.refused.cure if gate.refused else "")
             yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", cure)
         if not problems:
             oldest_s = max(gate.status.age or 0.0 for gate in gates)
@@ -579,6 +580,7 @@ Check = Callable[[Installation], Iterator[Observation]]
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("database", _free_space),
     ("clock", _clock),
+    ("configuration", _configurations),
     ("plan", _plan),
     ("sources", _sources),
     ("gaps", _gaps),

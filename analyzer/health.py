@@ -43,6 +43,7 @@ class Health:
     gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # partitions that wait for an operator
     failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
     failing_jobs: Mapping[str, str] = field(default_factory=dict)  # the latest error of each job that fails
+    refused_configuration: str = ""  # why the changed file is refused; empty: it is not
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,6 +103,18 @@ class Health:
         """Forgets the failure of a job."""
         with self._jobs_mutex:
             self.failing_jobs = {name: error for name, error in self.failing_jobs.items() if name != job}
+
+    # Events, reported by the thread that reads the configuration again (`analyzer.config.reload`)
+
+    def configuration_accepted(self) -> None:
+        """Records that the file was read again and is valid."""
+        self.refused_configuration = ""
+        self.metrics.record_reload(is_successful=True)
+
+    def configuration_refused(self, why: str) -> None:
+        """Records that the file was read and is refused: the configuration before it stays in force."""
+        self.refused_configuration = why
+        self.metrics.record_reload(is_successful=False)
 
     # State, read by the web application
 

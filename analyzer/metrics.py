@@ -103,6 +103,16 @@ REFUSED = Metric(
 FLUSH = Metric(
     "gatelock_flush_seconds", "histogram", "Duration of a flush, from draining the counter to the commit."
 )
+RELOADED = Metric(
+    "gatelock_config_last_reload_successful",
+    "gauge",
+    "1 if the configuration was accepted when it was last read, 0 if it was refused.",
+)
+RELOADED_AT = Metric(
+    "gatelock_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Time at which a configuration was last accepted, in seconds since 1970.",
+)
 LAG_RECORDS = Metric(
     "gatelock_lag_records", "gauge", "Records of a partition that have not been read yet.", PARTITION
 )
@@ -191,9 +201,12 @@ class Metrics:
         self._lock_changes = self._counter(LOCK_CHANGES)
         self._failures = self._counter(FAILURES)
         self._refused = self._counter(REFUSED)
+        self._reloaded = self._gauge(RELOADED)
+        self._reloaded_at = self._gauge(RELOADED_AT)
         self._flush = prometheus.Histogram(
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
+        self.record_reload(is_successful=True)  # the process has started with one
 
     def record_flush(
         self,
@@ -239,6 +252,12 @@ class Metrics:
         """Counts a request over HTTP that may not do what it asked for."""
         self._refused.labels(reason).inc()
 
+    def record_reload(self, *, is_successful: bool) -> None:
+        """Records the outcome of reading the configuration again."""
+        self._reloaded.set(is_successful)
+        if is_successful:
+            self._reloaded_at.set_to_current_time()
+
     def exposition(self, measurements: Measurements, accept: str) -> tuple[bytes, str]:
         """Returns all metrics, in the format that the header `accept` asks for, and their content type."""
         encode, content_type = choose_encoder(accept)
@@ -246,6 +265,9 @@ class Metrics:
 
     def _counter(self, metric: Metric) -> prometheus.Counter:
         return prometheus.Counter(metric.name, metric.help, metric.labels, registry=self._registry)
+
+    def _gauge(self, metric: Metric) -> prometheus.Gauge:
+        return prometheus.Gauge(metric.name, metric.help, metric.labels, registry=self._registry)
 
 
 class _Collector(Collector):

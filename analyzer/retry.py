@@ -73,7 +73,7 @@ class RejectRetry:
         if differing := sorted({part.source for part in parts} & set(self._differing)):
             raise PlanMismatch(
                 f"the configuration reads {', '.join(differing)} in another way than the plan in force: "
-                "put it in force first, by `gatelock policies apply` or by a restart of the analyzer with it"
+                "put it in force first, in the file of an analyzer or by `gatelock policies apply`"
             )
         for part in parts:
             after = -1

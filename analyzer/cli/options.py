@@ -50,6 +50,18 @@ def add_a_source(file: Path | None) -> str:
     return f'add [[sources]] with topic = "..." or file = "..." to {place}'
 
 
+def load_to_run(file: Path | None) -> Settings:
+    """The settings of a configuration that an analyzer can run with. Raises ConfigInvalid."""
+    from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
+    from analyzer.config.settings import load
+
+    settings = load(file)
+    if not settings.sources:
+        shown = str(file) if file is not None else "no file"
+        raise ConfigInvalid([ConfigFault(shown, None, "sources", "nothing is read", add_a_source(file))])
+    return settings
+
+
 def load_settings(context: typer.Context, config: Path | None) -> Settings:
     """The settings of the configuration file. Raises ConfigMissing, ConfigInvalid."""
     from analyzer.config.settings import load

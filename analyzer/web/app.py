@@ -75,6 +75,9 @@ def create_app(state: AppState) -> FastAPI:
             body["failing_jobs"] = {
                 name: masked(error) if has_details else HIDDEN for name, error in failing.items()
             }
+        if refused := health.refused_configuration:
+            # Records are counted by the configuration before it.
+            body["refused_configuration"] = masked(refused) if has_details else HIDDEN
         return JSONResponse(body, 503 if problems else 200)
 
     _add_metrics(app, state, status_reader)

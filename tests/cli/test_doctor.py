@@ -29,10 +29,11 @@ from analyzer.doctor import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import catalog, disbelieved, jobs, offsets, rejects
-from analyzer.store.operations.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans
+from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
 from analyzer.store.transaction.catalog import MOVING
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
@@ -169,6 +170,23 @@ def test_upkeep_that_fails_is_found_with_its_last_error_and_its_age(
         found["what"],
     )
     assert found["cure"]
+
+
+def test_a_refused_configuration_of_a_living_analyzer_is_found_until_a_good_one_is_read(
+    gatelock: Gatelock, engine: sa.Engine
+) -> None:
+    make_healthy(engine)
+    living = ConfigurationOutcome(SqlJobOutcomes(engine, "here:7"), "here")
+    gone = ConfigurationOutcome(SqlJobOutcomes(engine, "gone:8"), "gone")
+    SqlAgreement(engine, "here:7", AnalyzerFile("here", Plan()), lambda: "mark").agree()
+    for outcome in (living, gone):
+        outcome.store("gatelock.toml:3: [database] x: is not a known key")
+    assert [what for what in sentences(gatelock) if "configuration of" in what] == [
+        "the changed configuration of here is refused, the one before is in force: "
+        "gatelock.toml:3: [database] x: is not a known key"
+    ]
+    living.store("")
+    assert not [what for what in sentences(gatelock) if "configuration of" in what]
 
 
 def test_upkeep_that_does_not_keep_up_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -122,7 +122,7 @@ def test_analyzers_with_other_files_and_groups_are_found(
         SqlAgreement(engine, f"{name}:1", file, lambda: "mark").agree()
     engine.dispose()
     output = gatelock("doctor").output
-    assert "web-2 was started with a file that is not in force in: rules" in output
+    assert "web-2 has a file that is not in force in: rules" in output
     assert "web-1 was" not in output
     assert "two groups count access-log into this database: web-2 in blue; web-1 in gatelock" in output
 

@@ -203,8 +203,8 @@ def test_a_configuration_without_sources_exits_with_2(process: Gatelock, configu
     result = process("run")
     assert result.returncode == 2
     assert result.stderr == (
-        'gatelock.toml: nothing is read: add [[sources]] with topic = "..." or file = "..." '
-        "to gatelock.toml\n"
+        "gatelock.toml: sources: nothing is read\n"
+        '    add [[sources]] with topic = "..." or file = "..." to gatelock.toml\n'
     )
 
 

@@ -189,7 +189,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
     second = here.start(WRONG)
     sentence = second.wait_for_problem(f"{here.topic}[1]")
     assert "up to offset 70; the first, at offset 50: bad-caller: b'{" in sentence, "30 and 20 are 50"
-    assert "correct the mapping and restart the analyzer" in sentence
+    assert "correct the mapping in the configuration" in sentence
     assert f"gatelock gaps accept '{here.topic}[1]' --to next" in sentence
     here.write(2, 20)  # other partitions continue
     here.wait(counted=100, rejected=30)

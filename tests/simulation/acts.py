@@ -254,6 +254,26 @@ class Stop(Act):
 
 
 @dataclass(frozen=True)
+class Reload(Act):
+    """A running analyzer reads its configuration file again, which has changed."""
+
+    analyzer: int
+    plan: int
+
+    weight: ClassVar[int] = 4
+
+    @classmethod
+    def drawn(cls, random: Random, size: Size) -> Reload:
+        return cls(random.randrange(size.analyzers), random.randrange(len(PLANS)))
+
+    def do(self, world: World) -> bool:
+        analyzer = world.analyzers[self.analyzer]
+        is_changed = analyzer.daemon is not None and analyzer.plan != PLANS[self.plan]
+        analyzer.edit(PLANS[self.plan])
+        return is_changed
+
+
+@dataclass(frozen=True)
 class Pause(Act):
     """An analyzer is stopped by SIGSTOP for a while."""
 

@@ -128,6 +128,7 @@ class SimulatedAnalyzer:
         self.flushes = 0  # that began
         self.is_impatient = False  # its waits for a flush in flight time out
         self.slow_flush_s = 0.0  # added to the next flush
+        self._is_edited = False  # its file, since it was last read
         self.restart_s = RESTART_S
         self._scheduler = scheduler
         self._database = database
@@ -176,7 +177,8 @@ class SimulatedAnalyzer:
         store = SqlStore(engine, self.name, self._new_mark, flushes.wait)
         self.source = SimulatedSource(self._topic, store, self.name, self._wall_s, lambda: scheduler.uptime_s)
 
-        file = AnalyzerFile(self.name, self.plan.with_sources({SOURCE: MAPPING}))
+        self._is_edited = False
+        file = AnalyzerFile(self.name, self.file)
         plans = SqlAgreement(engine, self.name, file, self._new_mark)
         agreement = plans.agree()
         pipeline = Pipeline(
@@ -201,7 +203,22 @@ class SimulatedAnalyzer:
             SqlGaps(engine, self.name),
             runners,
             plans.beat,
+            take_configuration=lambda: self._is_file_read() and plans.propose(self.file),
         )
+
+    @property
+    def file(self) -> Plan:
+        """The plan of its configuration file."""
+        return self.plan.with_sources({SOURCE: MAPPING})
+
+    def edit(self, plan: Plan) -> None:
+        """Changes its configuration file, which the running process reads again."""
+        self.plan, self._is_edited = plan, True
+        self.wake(0.0)
+
+    def _is_file_read(self) -> bool:
+        is_edited, self._is_edited = self._is_edited, False
+        return is_edited
 
     def _runner(self, name: str, upkeep: SqlUpkeep, jobs: Sequence[Job]) -> JobRunner:
         return JobRunner(

@@ -21,6 +21,7 @@ from tests.simulation.acts import (
     Outage,
     Pause,
     Rebalance,
+    Reload,
     Requests,
     Restore,
     Retry,
@@ -87,6 +88,14 @@ def draw(seed: int) -> Story:
         is_calm,
         has_small_steps=random.random() < 0.6,
     )
+
+
+def with_reloads(story: Story) -> Story:
+    """Returns the story in which files change in running processes, and no process is stopped for it."""
+    acts = [
+        (at_s, Reload(act.analyzer, act.plan) if isinstance(act, Stop) else act) for at_s, act in story.acts
+    ]
+    return story._replace(acts=tuple(acts))
 
 
 def after_causes(kinds: Iterable[type[Act]]) -> list[type[Act]]:

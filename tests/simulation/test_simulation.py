@@ -22,9 +22,10 @@ from tests.simulation.mutation_stories import STORIES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.policies.plans import PLANS
 from tests.simulation.runs import part_of, play, play_mutated, shrunk
-from tests.simulation.stories import KINDS, draw
+from tests.simulation.stories import KINDS, draw, with_reloads
 
 SEEDS, AT_ONCE = 200, 50
+RELOADED_SEEDS = range(30)
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
 EVENTS_MIN = 100
 TRIED_MAX = 120  # seeds for one mutation
@@ -190,6 +191,16 @@ def test_a_story_is_shortened_to_the_acts_that_matter() -> None:
     wanted = [5, 17, 30]
     times_s = {story.acts[number][0] for number in wanted}
     assert shrunk(story, lambda shorter: times_s <= {at_s for at_s, _ in shorter.acts}) == wanted
+
+
+def test_files_are_read_again_in_the_middle_of_faults() -> None:
+    acts: Counter[str] = Counter()
+    for seed in RELOADED_SEEDS:
+        result = play(with_reloads(draw(seed)))
+        assert result.wrong == "", seed
+        acts += result.acts
+    assert acts["Stop"] == 0
+    assert acts["Reload"] >= len(RELOADED_SEEDS)
 
 
 def test_stories_differ_and_a_part_of_one_is_valid() -> None:

@@ -15,8 +15,9 @@ from analyzer.core.judging.policies import Quota
 from analyzer.core.model import Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.daemon import Daemon
+from analyzer.flush_executors import InlineFlushes
 from analyzer.jobs.upkeep_jobs import lock_jobs
-from analyzer.pipeline import Pipeline
+from analyzer.pipeline import FlushExecutor, Pipeline
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.schema import analyzers, offsets, stretches
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -92,7 +93,16 @@ class GivenRecords:
 class FleetAnalyzer:
     """One process of an analyzer, from its start."""
 
-    def __init__(self, fleet: Fleet, name: str, file: Plan, number: int, *, is_applied: bool) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        name: str,
+        file: Plan,
+        number: int,
+        *,
+        is_applied: bool,
+        flushes: FlushExecutor | None = None,
+    ) -> None:
         self.engine = fleet.new_engine()
         self.uptime_s = 100.0
         self.problems: dict[str, str] = {}
@@ -104,19 +114,31 @@ class FleetAnalyzer:
         )
         self.agreement = agreement.agree()  # when it started
 
+        self._own, self._edited = file.sources, file
+
         def counter_for(plan: Plan) -> Any:
-            return new_counter(plan.with_sources(dict(file.sources) | dict(plan.sources)))
+            return new_counter(plan.with_sources(dict(self._own) | dict(plan.sources)))
+
+        def take_configuration() -> bool:
+            self._own = self._edited.sources
+            return agreement.propose(self._edited)
 
         def open_source() -> GivenRecords:
             self.source = GivenRecords(store, part, fleet.log(number))
             return self.source
 
         pipeline = Pipeline(
-            open_source(), counter_for(self.agreement.plan), store, self.agreement, lambda: self.uptime_s
+            open_source(),
+            counter_for(self.agreement.plan),
+            store,
+            self.agreement,
+            lambda: self.uptime_s,
+            executor=flushes or InlineFlushes(),
         )
         gaps = SqlGaps(self.engine, name)
         self.daemon = Daemon(pipeline, agreement.agree, counter_for, self, Random(1), gaps)  # type: ignore[arg-type]  # the observer
         self.daemon.beat, self.daemon.open_source = agreement.beat, open_source
+        self.daemon.take_configuration = take_configuration
 
     def __getattr__(self, name: str) -> Any:
         """Observes the loop."""
@@ -127,6 +149,10 @@ class FleetAnalyzer:
 
     def dependency_recovered(self, dependency: str) -> None:
         self.problems.pop(dependency, None)
+
+    def edit(self, file: Plan) -> None:
+        """Changes its file, which it reads again at once."""
+        self._edited = file
 
     @property
     def plan(self) -> Plan:
@@ -153,8 +179,16 @@ class Fleet:
         with self.engine.connect() as db:
             self.now_ms = clock_ms(db)
 
-    def start(self, name: str, file: Plan, number: int = 0, *, is_applied: bool = False) -> FleetAnalyzer:
-        return FleetAnalyzer(self, name, file, number, is_applied=is_applied)
+    def start(
+        self,
+        name: str,
+        file: Plan,
+        number: int = 0,
+        *,
+        is_applied: bool = False,
+        flushes: FlushExecutor | None = None,
+    ) -> FleetAnalyzer:
+        return FleetAnalyzer(self, name, file, number, is_applied=is_applied, flushes=flushes)
 
     def log(self, number: int) -> list[Record]:
         return self._logs.setdefault(number, [])

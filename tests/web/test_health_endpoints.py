@@ -222,6 +222,20 @@ def test_a_job_that_fails_is_shown_and_is_not_a_problem(world: World, client: ht
     assert "gatelock_failing_job{" not in client.get("/metrics").text
 
 
+def test_a_refused_configuration_is_shown_and_is_not_a_problem(world: World, client: httpx2.Client) -> None:
+    """Records are counted meanwhile, by the configuration before it."""
+    world.flush()
+    assert "gatelock_config_last_reload_successful 1" in client.get("/metrics").text
+    world.health.configuration_refused("gatelock.toml:3: [database] x: is not a known key")
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["refused_configuration"] == "gatelock.toml:3: [database] x: is not a known key"
+    assert "gatelock_config_last_reload_successful 0" in client.get("/metrics").text
+    world.health.configuration_accepted()
+    assert "refused_configuration" not in client.get("/readyz").json()
+    assert "gatelock_config_last_reload_successful 1" in client.get("/metrics").text
+
+
 def test_a_dependency_that_recovered_is_not_a_problem(world: World, client: httpx2.Client) -> None:
     world.flush()
     world.health.dependency_failed("database", "away")
@@ -513,6 +527,7 @@ def test_without_a_token_problems_have_no_contents(world: World) -> None:
     world.health.partitions_stopped({part: Gap("rejected", 5890, None, f"bad-time: {secret}")})
     world.health.dependency_failed("database", f"connection to db7:5432 as ann failed: {secret}")
     world.health.job_failed("prune", secret)
+    world.health.configuration_refused(f"gatelock.toml:3: {secret}")
     world.source_problems = {part.topic: f"stopped: {secret}", "kafka-login": f"SASL: {secret}"}
     with serving_to_a_token(world) as server:
         url = f"{server}/readyz"
@@ -525,6 +540,7 @@ def test_without_a_token_problems_have_no_contents(world: World) -> None:
             },
             "partitions": ["access.log[0]"],
             "failing_jobs": {"prune": HIDDEN},
+            "refused_configuration": HIDDEN,
         }  # fmt: skip
         wrong = plain_http.get(url, headers={"authorization": "Bearer gatelock_other"})
         assert wrong.text == answer.text

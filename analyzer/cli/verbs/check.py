@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
-from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
+from analyzer.cli.options import ConfigOption, JsonOption, config_file, load_to_run
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def check(
 
     Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
-    from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
-    from analyzer.config.settings import load
+    from analyzer.config.diagnostics.faults import ConfigInvalid
 
     front = None if limiter is None else _parse_limiter(limiter, processes)
     with reporting_errors():
@@ -59,12 +58,9 @@ def check(
         faults: tuple[ConfigFault, ...] = ()
         settings = None
         try:
-            settings = load(file)
+            settings = load_to_run(file)
         except ConfigInvalid as invalid:
             faults = invalid.faults
-        else:
-            if not settings.sources:
-                faults = (ConfigFault(shown, None, "sources", "nothing is read", add_a_source(file)),)
         overshoot = None
         if front is not None and settings is not None:
             overshoot = Overshoot(front, settings.analyzer.flush_every, shipping)

@@ -8,14 +8,17 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
-from analyzer.cli.options import ConfigOption, add_a_source, config_file
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
+from analyzer.cli.options import ConfigOption, config_file, load_to_run
 
 if TYPE_CHECKING:
+    from analyzer.config.file_watch import FileWatch
     from analyzer.config.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -33,24 +36,25 @@ def run(
     """Count, judge and lock, until SIGTERM.
 
     Reads every source of the configuration, and serves the locks over HTTP. A configuration that was edited
-    since the last start comes in force with the first records. Stores what it has counted before
+    since the last start comes in force with the first records. The file is read again when it changes, and on
+    SIGHUP; a file with a fault changes nothing. Stores what it has counted before
     it stops; a second SIGTERM stops it at once.
 
     Example: gatelock run --config /etc/gatelock/gatelock.toml
     """
-    from analyzer.config.settings import load
+    requests = reload_requests()
+    from analyzer.config.file_watch import FileWatch
     from analyzer.errors import AnalyzerError
     from analyzer.logs import set_up
 
     with reporting_errors():
         file = config_file(context, config)
-        settings = load(file)
-        if not settings.sources:
-            raise usage_error(f"{file or 'no file'}: nothing is read: {add_a_source(file)}")
+        watch = FileWatch(file)
+        settings = load_to_run(file)
         set_up(settings.analyzer.log)
         log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
         try:
-            is_stored = _run(settings, is_applied=apply)
+            is_stored = _run(settings, watch, requests, is_applied=apply)
         except AnalyzerError:
             raise
         except Exception as bug:
@@ -62,7 +66,7 @@ def run(
         log.info("stopped")
 
 
-def _run(settings: Settings, *, is_applied: bool) -> bool:
+def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, is_applied: bool) -> bool:
     """Builds the analyzer and runs it; returns whether the database could be reached for the last flush.
 
     Raises AnalyzerError.
@@ -70,6 +74,7 @@ def _run(settings: Settings, *, is_applied: bool) -> bool:
     from importlib.metadata import version
 
     from analyzer.build import build, opened
+    from analyzer.config.reload import ConfigurationReader, reading_again
     from analyzer.health import Health
     from analyzer.metrics import Metrics
     from analyzer.watchdog import Watchdog
@@ -80,14 +85,22 @@ def _run(settings: Settings, *, is_applied: bool) -> bool:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         if not any(source.topic for source in settings.sources):
             health.assignment_grace_s = 0.0
-        daemon = build(settings, engine, health, is_applied=is_applied)
+        reader = ConfigurationReader(watch, settings, partial(load_to_run, watch.file), health)
+        daemon = build(settings, engine, health, is_applied=is_applied, reader=reader)
 
         def problems() -> Mapping[str, str]:
             return daemon.pipeline.source.problems()
 
-        with web_application(settings, engine, health, problems):
+        with web_application(settings, engine, health, problems), reading_again(reader, requests):
             Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems).start()
             return daemon.run(stop)
+
+
+def reload_requests() -> SimpleQueue[bool]:
+    """A queue that gets True for each SIGHUP from here on, which would otherwise end the process."""
+    requests: SimpleQueue[bool] = SimpleQueue()
+    signal.signal(signal.SIGHUP, lambda *_: requests.put(True))
+    return requests
 
 
 def stop_event() -> threading.Event:

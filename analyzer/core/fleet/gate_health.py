@@ -14,6 +14,17 @@ BEHIND_S = 10.0  # a gate polls several times a second; its report is stored som
 SKEW_S = 2.0  # locks end by the gate's clock, early or late by as much
 KNOWN_MIN = 0.9  # the share of a gate's callers that the log must know
 
+# The cure for each problem of a gate. That of "refused" depends on the reason.
+CURES = {
+    "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
+    "off": "unset GATEKEEPER when it is no longer needed",
+    "stale": "see the application's log, logger `gatekeeper`",
+    "foreign": "compare its URL with [database] url here",
+    "behind": "let it read the primary",
+    "clock": "synchronise the clock of its machine (NTP)",
+    "old": "upgrade gatelock there",
+}
+
 
 class GateHealth(NamedTuple):
     """The last report of one gate in one process, with what the database knows about it.

@@ -15,6 +15,7 @@ from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import jobs
 
 ERROR_CHARS_MAX = 500
+CONFIGURATION = "configuration of "  # and the name of an analyzer: the job of reading its file again
 
 
 class SqlJobOutcomes:
@@ -34,12 +35,41 @@ class SqlJobOutcomes:
         since = sa.func.coalesce(jobs.c.failing_since_ms, NowMs())
         self._store(job, {"failing_since_ms": since, "failed_ms": NowMs(), "error": error[:ERROR_CHARS_MAX]})
 
+    def forget(self, job: str) -> None:
+        """Deletes the outcome of a job, if there is one."""
+        with writing(self._engine) as db:
+            db.execute(sa.delete(jobs).where(jobs.c.name == job))
+
     def _store(self, job: str, changed: dict[str, object]) -> None:
         changed["owner"] = self._owner
         first = changed | ({"failing_since_ms": NowMs()} if changed["failing_since_ms"] is not None else {})
         with writing(self._engine) as db:
             added = insert(db, jobs).values(name=job, **first)
             db.execute(added.on_conflict_do_update(index_elements=jobs.primary_key, set_=changed))
+
+
+class ConfigurationOutcome:
+    """Stores whether the configuration of an analyzer is refused, as the outcome of a job of its name.
+
+    Args:
+        outcomes: Of this process.
+        analyzer: The configured name.
+    """
+
+    def __init__(self, outcomes: SqlJobOutcomes, analyzer: str) -> None:
+        self._outcomes = outcomes
+        self._job = CONFIGURATION + analyzer
+        self._stored: str | None = None  # None: what an earlier process has stored
+
+    def store(self, refusal: str) -> None:
+        """Stores why it is refused; "" deletes that. Writes changes alone. Raises StoreAway."""
+        if refusal == self._stored:
+            return
+        if refusal:
+            self._outcomes.record_failure(self._job, refusal)
+        else:
+            self._outcomes.forget(self._job)
+        self._stored = refusal
 
 
 class JobOutcome(NamedTuple):

@@ -108,6 +108,12 @@ class SqlAgreement:
         agreement = Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
         return agreement._replace(is_waiting=bool(proposal.taken) and not agreement.is_proposal)
 
+    def propose(self, plan: Plan) -> bool:
+        """Has the next `agree` propose `plan`, which the file says now; returns whether that differs."""
+        is_another = plan.parts != self._file.plan.parts
+        self._file = self._file._replace(plan=plan)
+        return is_another
+
     def beat(self) -> None:
         """Stores that this analyzer lives. Raises StoreAway."""
         with writing(self._engine) as db:
