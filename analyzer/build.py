@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.delays.measured_delays import MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
@@ -62,6 +63,14 @@ class Observer(LoopObserver, JobObserver, Protocol):
     def judged(self, judged: Judged) -> None: ...
 
 
+class MeasuringObserver(Observer, Protocol):
+    """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
+
+    @property
+    def measured(self) -> MeasuredDelays:
+        """Delays and clocks by the flushes of the last minutes."""
+
+
 @contextmanager
 def opened(settings: Settings) -> Iterator[sa.Engine]:
     """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
@@ -79,7 +88,9 @@ def owner_of(settings: Settings) -> str:
     return f"{settings.analyzer.name}:{os.getpid()}"
 
 
-def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied: bool = False) -> Daemon:
+def build(
+    settings: Settings, engine: sa.Engine, health: MeasuringObserver, *, is_applied: bool = False
+) -> Daemon:
     """Returns the analyzer that follows every source of `settings`.
 
     It counts by the plan in force, and proposes its configuration; with `is_applied`, all of it comes in
@@ -97,7 +108,7 @@ def build(settings: Settings, engine: sa.Engine, health: Observer, *, is_applied
     log_notes(agreement)
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
     daemon = _daemon(settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree)
-    daemon.beat, daemon.open_source = plans.beat, open_source
+    daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
     daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
     return daemon
 

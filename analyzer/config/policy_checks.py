@@ -18,7 +18,7 @@ from analyzer.config.values import format_duration, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
 from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
-from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
+from analyzer.core.delays.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.windows import HOUR_S, Calendar
 from analyzer.core.records.reader import CALLER

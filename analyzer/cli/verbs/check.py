@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from analyzer.config.tables.sources import SourceTable
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.counting.meters import Meter
-    from analyzer.core.judging.delay_bound import FrontLimiter
+    from analyzer.core.delays.delay_bound import FrontLimiter
     from analyzer.core.judging.policies import Policy
     from analyzer.core.records.mapping import Condition
 
@@ -76,7 +76,7 @@ def check(
 def _parse_limiter(text: str, processes: int) -> FrontLimiter:
     """The limiter in `text`, in each of `processes`. Ends the command when `text` is not a rate."""
     from analyzer.config.tables.actions import parse_rate
-    from analyzer.core.judging.delay_bound import FrontLimiter
+    from analyzer.core.delays.delay_bound import FrontLimiter
 
     try:
         rate = parse_rate(text)
@@ -94,7 +94,7 @@ class Overshoot(NamedTuple):
 
     @property
     def requests(self) -> int:
-        from analyzer.core.judging.delay_bound import overshoot_max, own_delay
+        from analyzer.core.delays.delay_bound import overshoot_max, own_delay
 
         delay_s = own_delay(self.flush_s).total_s + self.shipping_s
         return overshoot_max(self.front, delay_s, in_flight=0)
@@ -138,7 +138,7 @@ def _print(
 
 def _summary_fields(settings: Settings) -> dict[str, object]:
     from analyzer.core.counting.meters import BUCKET_S, DISTINCT
-    from analyzer.core.judging.delay_bound import own_delay
+    from analyzer.core.delays.delay_bound import own_delay
     from analyzer.core.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
@@ -306,7 +306,7 @@ def _counted_if(source: SourceTable) -> str:
 
 def describe_delay(flush_s: float) -> str:
     """Describes in one line the delay of locks and its parts."""
-    from analyzer.core.judging.delay_bound import own_delay
+    from analyzer.core.delays.delay_bound import own_delay
 
     delay = own_delay(flush_s)
     return (

@@ -70,6 +70,7 @@ def _run(settings: Settings, *, is_applied: bool) -> bool:
     from importlib.metadata import version
 
     from analyzer.build import build, opened
+    from analyzer.core.delays.measured_delays import RecentDelays
     from analyzer.health import Health
     from analyzer.metrics import Metrics
     from analyzer.watchdog import Watchdog
@@ -78,6 +79,8 @@ def _run(settings: Settings, *, is_applied: bool) -> bool:
     stop = stop_event()
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
+        health.delay_limits = settings.delays.limits
+        health.recent_delays = RecentDelays(settings.analyzer.flush_every)
         if not any(source.topic for source in settings.sources):
             health.assignment_grace_s = 0.0
         daemon = build(settings, engine, health, is_applied=is_applied)
