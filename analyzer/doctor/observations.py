@@ -1,4 +1,4 @@
-"""What the checks of `gatelock doctor` look at, and what they yield."""
+"""The installation that the checks of `gatelock doctor` look at, and the observations that they yield."""
 
 from __future__ import annotations
 

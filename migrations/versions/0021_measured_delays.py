@@ -1,4 +1,4 @@
-"""What each analyzer has measured of delays and clocks."""
+"""Delays and clocks, as each analyzer has measured them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late locks are: the delays of records as they are counted, the parts of a lock's delay, its bound.
+"""Delays: of records as they are counted, of locks by their parts, and the bound that follows.
 
 The counter measures into this package; nothing in here knows callers, policies or locks.
 """

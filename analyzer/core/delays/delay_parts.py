@@ -17,7 +17,7 @@ from analyzer.core.delays.delay_bound import (
 )
 from analyzer.core.delays.measured_delays import MeasuredDelays
 
-Origin = Literal["measured", "configured", "given", "default"]
+PartOrigin = Literal["measured", "configured", "given", "default"]
 
 
 class DelayParts(NamedTuple):
@@ -29,7 +29,7 @@ class DelayParts(NamedTuple):
     """
 
     delay: LockDelay
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, PartOrigin]
 
     def __str__(self) -> str:
         delay = self.delay
@@ -58,7 +58,7 @@ def delay_parts(
     >>> str(delay_parts(0.1))
     'fetch 0.1 (default), flush 0.1 (configured), commit 0.25 (default), poll 0.44 (default)'
     """
-    origins: dict[str, Origin] = {}
+    origins: dict[str, PartOrigin] = {}
     shipping_ms = [source.p99_ms for one in measured for source in one.sources.values()]
     found_s = max(0, *shipping_ms, 0) / 1000
     if shipping_s is not None or shipping_ms:
@@ -93,7 +93,7 @@ def delay_max_s(shortest_window_s: float, *, is_surge: bool) -> float:
 
 
 class PolicyOvershoot(NamedTuple):
-    """How far a caller gets beyond the limit of one policy before the last gate closes.
+    """The overshoot of one policy: what a caller is admitted beyond its limit before the last gate closes.
 
     Attributes:
         policy: Its name.

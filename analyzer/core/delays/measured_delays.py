@@ -15,7 +15,7 @@ P50, P99 = 0.5, 0.99
 
 
 class DelayLimits(NamedTuple):
-    """What delays and clocks may be before there is an alarm, in seconds."""
+    """Limits of delays and clock differences, in seconds; beyond them there is an alarm."""
 
     shipping_s: float = 30.0
     skew_s: float = 2.0
@@ -36,7 +36,7 @@ class SourceDelay(msgspec.Struct, frozen=True):
 
 
 class PartitionClock(msgspec.Struct, frozen=True):
-    """What the times of one partition's records say about clocks.
+    """The clocks of one partition, as far as the times of its records prove something.
 
     Attributes:
         source: The source of the partition.
@@ -58,7 +58,7 @@ class PartitionClock(msgspec.Struct, frozen=True):
 
 
 class MeasuredDelays(msgspec.Struct, frozen=True):
-    """What one analyzer has measured in the last minutes.
+    """Measurements of one analyzer in the last minutes.
 
     Attributes:
         flush_every_s: Its configured time between two flushes.
@@ -128,7 +128,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 class _Stretch(NamedTuple):
-    """What was measured in one stretch of time, by the source and the text of a partition."""
+    """Measurements of one stretch of time, by the source and the text of a partition."""
 
     delays: dict[tuple[str, str], ShippingDelays]
     ahead_ms: dict[tuple[str, str], int]

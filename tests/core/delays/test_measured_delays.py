@@ -1,4 +1,4 @@
-"""What an analyzer has measured in the last minutes, its text, and the alarms about it."""
+"""Measurements of an analyzer in the last minutes, their text, and the alarms about them."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def test_a_histogram_equals_a_recount(records: list[tuple[int | None, int]]) -> 
 
 
 @given(RECORDS, RECORDS)
-def test_histograms_add_up(some: list[tuple[int | None, int]], more: list[tuple[int | None, int]]) -> None:
-    assert joined([recount(some), None, recount(more)]) == recount([*some, *more])
+def test_histograms_add_up(first: list[tuple[int | None, int]], more: list[tuple[int | None, int]]) -> None:
+    assert joined([recount(first), None, recount(more)]) == recount([*first, *more])
 
 
 @given(st.lists(st.integers(-1_000, 200_000_000), min_size=1, max_size=60), SHARES)

@@ -1,1 +1,1 @@
-"""How late records and locks are, as the living installation has measured it."""
+"""Delays of records and locks, as the living installation has measured them."""

@@ -1,4 +1,4 @@
-"""What the living installation knows of the delay of locks: its analyzers, its gates, and the rates seen."""
+"""The delay of locks as the living installation knows it: its analyzers, its gates, and the rates seen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analyzer.store.reports.gate_reports import reporting_gates
 from analyzer.store.reports.lock_delays.partition_delays import measured_by_owner
 from analyzer.store.transaction import catalog
 
-RATES_OF_S = 600  # the highest rate is looked for in the buckets of this time, which bounds the query
+RATES_OF_S = 600  # the highest rate is that of the minutes of this time, which bounds the query
 
 
 class LivingDelays(NamedTuple):

@@ -12,7 +12,7 @@ from analyzer.store.transaction.analyzers import LIVING_MS, all_known
 
 
 class PartitionDelays(NamedTuple):
-    """What is known of one partition; None where nothing is, or where its analyzer does not run.
+    """The delays and the clock of one partition; None where they are unknown, or its analyzer does not run.
 
     Attributes:
         shipping_p50_s: Half of the records of its source, that its analyzer read, were not longer on their
