@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
+from analyzer.jobs.overshoot_watch import overshoot_job
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
@@ -39,6 +41,7 @@ from analyzer.store.operations.followed_partitions import release_removed, renam
 from analyzer.store.operations.job_outcomes import SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
 from analyzer.store.transaction.analyzers import (
     AnalyzerFile,
     SqlAgreement,
@@ -65,6 +68,8 @@ class Observer(LoopObserver, JobObserver, Protocol):
 
 class MeasuringObserver(Observer, Protocol):
     """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
+
+    def overshoots_found(self, sentences: Sequence[str]) -> None: ...
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -259,7 +264,7 @@ def _warden(settings: Settings, health: Observer) -> JobRunner:
     )
 
 
-def _upkeep(settings: Settings, health: Observer) -> JobRunner:
+def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
     engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS)
     upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
     analyzer = settings.analyzer
@@ -269,7 +274,9 @@ def _upkeep(settings: Settings, health: Observer) -> JobRunner:
         days_s=int(analyzer.keep_days),
         fold_requests=analyzer.fold_requests,
     )
-    return _runner("upkeep", settings, engine, upkeep, upkeep_jobs(upkeep, kept), health)
+    watch = overshoot_job(partial(late_locks, engine, analyzer.flush_every), health.overshoots_found)
+    jobs = [*upkeep_jobs(upkeep, kept), watch]
+    return _runner("upkeep", settings, engine, upkeep, jobs, health)
 
 
 def _runner(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
@@ -20,6 +20,7 @@ FLUSH_OVERDUE_S = 15.0
 # Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
 # analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
+WATCHED_S = 300.0  # since the warden looked last: it looks each minute, and another analyzer may be it now
 MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
 
 
@@ -49,6 +50,8 @@ class Health:
     recent_delays: RecentDelays = field(default_factory=RecentDelays)  # changed by the loop alone
     measured: MeasuredDelays = field(default_factory=MeasuredDelays)
     measured_s: float = float("-inf")
+    overshoots: Sequence[str] = ()  # of the warden alone: others do not look
+    overshoots_s: float = float("-inf")
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -109,6 +112,10 @@ class Health:
         if judged.changes:
             self.on_feed_change()
 
+    def overshoots_found(self, sentences: Sequence[str]) -> None:
+        """Records the locks of the last hour that came late: what they let through was more than was said."""
+        self.overshoots, self.overshoots_s = sentences, self.uptime_s()
+
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""
         with self._jobs_mutex:
@@ -161,7 +168,11 @@ class Health:
     @property
     def alarms(self) -> dict[str, str]:
         """Delays and clocks beyond their limits: a sentence for each, by its name. Records are counted."""
-        return alarms(self.measured, self.delay_limits) if self.current_lags else {}
+        found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
+        if self.overshoots and self.uptime_s() - self.overshoots_s < WATCHED_S:
+            more = f", and {len(self.overshoots) - 1} more" if len(self.overshoots) > 1 else ""
+            found["overshoot"] = f"{self.overshoots[0]}{more}"
+        return found
 
     @property
     def stalled_s(self) -> float:

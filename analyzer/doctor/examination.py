@@ -30,7 +30,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
-from analyzer.doctor.delay_checks import delays_and_clocks
+from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
@@ -505,6 +505,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _sql_gates),
     ("locks", _unmet_locks),
     ("locks", _waiting),
+    ("locks", late_locks),
     ("locks", _usual),
     ("callers", _callers),
 )
