@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.delays.measured_delays import MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
@@ -29,6 +31,7 @@ from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
+from analyzer.jobs.overshoot_watch import overshoot_job
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
@@ -39,6 +42,7 @@ from analyzer.store.operations.followed_partitions import release_removed, renam
 from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
 from analyzer.store.transaction.analyzers import (
     AnalyzerFile,
     SqlAgreement,
@@ -63,6 +67,16 @@ class Observer(LoopObserver, JobObserver, Protocol):
     def judged(self, judged: Judged) -> None: ...
 
 
+class MeasuringObserver(Observer, Protocol):
+    """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
+
+    def overshoots_found(self, sentences: Sequence[str]) -> None: ...
+
+    @property
+    def measured(self) -> MeasuredDelays:
+        """Delays and clocks by the flushes of the last minutes."""
+
+
 @contextmanager
 def opened(settings: Settings) -> Iterator[sa.Engine]:
     """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
@@ -83,7 +97,7 @@ def owner_of(settings: Settings) -> str:
 def build(
     settings: Settings,
     engine: sa.Engine,
-    health: Observer,
+    health: MeasuringObserver,
     *,
     is_applied: bool = False,
     reader: ConfigurationReader | None = None,
@@ -108,7 +122,7 @@ def build(
     daemon = _daemon(
         settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree, own.counter_for
     )
-    daemon.beat, daemon.open_source = plans.beat, open_source
+    daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
     if reader is not None:
         add_reload(daemon, settings, engine, plans, own, reader)
     daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
@@ -308,7 +322,7 @@ def _warden(settings: Settings, health: Observer) -> JobRunner:
     )
 
 
-def _upkeep(settings: Settings, health: Observer) -> JobRunner:
+def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
     engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS)
     upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
     analyzer = settings.analyzer
@@ -318,7 +332,9 @@ def _upkeep(settings: Settings, health: Observer) -> JobRunner:
         days_s=int(analyzer.keep_days),
         fold_requests=analyzer.fold_requests,
     )
-    return _runner("upkeep", settings, engine, upkeep, upkeep_jobs(upkeep, kept), health)
+    watch = overshoot_job(partial(late_locks, engine, analyzer.flush_every), health.overshoots_found)
+    jobs = [*upkeep_jobs(upkeep, kept), watch]
+    return _runner("upkeep", settings, engine, upkeep, jobs, health)
 
 
 def _runner(

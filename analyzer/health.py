@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
 from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Lag, Partition
 from analyzer.metrics import Metrics
@@ -19,6 +20,8 @@ FLUSH_OVERDUE_S = 15.0
 # Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
 # analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
+WATCHED_S = 300.0  # since the warden looked last: it looks each minute, and another analyzer may be it now
+MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
 
 
 @dataclass(slots=True)
@@ -44,6 +47,12 @@ class Health:
     failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
     failing_jobs: Mapping[str, str] = field(default_factory=dict)  # the latest error of each job that fails
     refused_configuration: str = ""  # why the changed file is refused; empty: it is not
+    delay_limits: DelayLimits = field(default_factory=DelayLimits)
+    recent_delays: RecentDelays = field(default_factory=RecentDelays)  # changed by the loop alone
+    measured: MeasuredDelays = field(default_factory=MeasuredDelays)
+    measured_s: float = float("-inf")
+    overshoots: Sequence[str] = ()  # of the warden alone: others do not look
+    overshoots_s: float = float("-inf")
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,7 +74,18 @@ class Health:
         self.lags = result.lags
         self.flush_committed_s = self.uptime_s()
         self.metrics.record_flush(result.counted, result.seconds, result.disbelieved)
+        self._measure(result, self.flush_committed_s)
         self.judged(result.judged)
+
+    def _measure(self, result: FlushResult, now_s: float) -> None:
+        recent, lag_s = self.recent_delays, max((lag.seconds for lag in result.lags.values()), default=0.0)
+        recent.add_flush(result.seconds, lag_s, now_s)
+        for progress in result.counted.parts:
+            if progress.delays is not None and result.now is not None:
+                at = progress.part.source, str(progress.part)
+                recent.add(at, progress.delays, int(result.now.timestamp() * 1000), now_s)
+        if now_s - self.measured_s >= MEASURE_EVERY_S:
+            self.measured, self.measured_s = recent.measured(now_s), now_s
 
     def partition_lost(self) -> None:
         """Records that another analyzer has stored what this one counted."""
@@ -92,6 +112,10 @@ class Health:
         self.metrics.record_judged(judged)
         if judged.changes:
             self.on_feed_change()
+
+    def overshoots_found(self, sentences: Sequence[str]) -> None:
+        """Records the locks of the last hour that came late: what they let through was more than was said."""
+        self.overshoots, self.overshoots_s = sentences, self.uptime_s()
 
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""
@@ -152,6 +176,15 @@ class Health:
                 'stop one of the two: look for another analyzer with assign = "all", or with the same '
                 "group_instance_id"
             )
+        return found
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Delays and clocks beyond their limits: a sentence for each, by its name. Records are counted."""
+        found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
+        if self.overshoots and self.uptime_s() - self.overshoots_s < WATCHED_S:
+            more = f", and {len(self.overshoots) - 1} more" if len(self.overshoots) > 1 else ""
+            found["overshoot"] = f"{self.overshoots[0]}{more}"
         return found
 
     @property

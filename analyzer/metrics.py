@@ -18,12 +18,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from analyzer.core.delays.measured_delays import MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
 from gatekeeper.model import Set
 
 NOTHING: Mapping[str, int] = {}
 PATH_LABELS = ("topic", "name")  # which may be those of followed files
+NOT_MEASURED = MeasuredDelays()
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -122,6 +124,38 @@ LAG_SECONDS = Metric(
     "Age of the oldest record of a partition that has not been read yet.",
     PARTITION,
 )
+SHIPPING_P50 = Metric(
+    "gatelock_shipping_delay_p50_seconds",
+    "gauge",
+    "Shipping delay of the last minutes that half of the records do not exceed.",
+    ("source",),
+)
+SHIPPING_P99 = Metric(
+    "gatelock_shipping_delay_p99_seconds",
+    "gauge",
+    "Shipping delay of the last minutes that 99 % of the records do not exceed.",
+    ("source",),
+)
+KAFKA_AHEAD = Metric(
+    "gatelock_kafka_clock_ahead_seconds",
+    "gauge",
+    "Newest time in Kafka minus the database's clock when it was stored: above 0, Kafka's times are ahead by "
+    "as much at least; below 0, behind by as much at most.",
+    PARTITION,
+)
+REQUESTS_AHEAD = Metric(
+    "gatelock_request_clock_ahead_seconds",
+    "gauge",
+    "Time of a request minus its time in Kafka, at its greatest: above 0, the clock of the requests is ahead "
+    "by as much at least.",
+    PARTITION,
+)
+ALARM = Metric(
+    "gatelock_alarm",
+    "gauge",
+    "1 for each alarm about delays and clocks, by its name; /readyz and `gatelock doctor` describe it.",
+    ("name",),
+)
 STOPPED = Metric(
     "gatelock_stopped_partitions",
     "gauge",
@@ -182,6 +216,8 @@ class Measurements(NamedTuple):
     waiting_judgements: int | None = None
     unmet_locks: int | None = None
     braked: Collection[str] = ()  # policies
+    alarms: Collection[str] = ()
+    measured: MeasuredDelays = NOT_MEASURED
     has_paths: bool = True  # of files; otherwise their names alone
 
 
@@ -295,6 +331,7 @@ class _Collector(Collector):
         lags = [((part.source, part.topic, str(part.number)), lag) for part, lag in now.lags.items()]
         yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
+        yield from _delays(now)
         yield _gauge(STOPPED, Counter((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
         yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
@@ -308,6 +345,18 @@ class _Collector(Collector):
         yield _gauge(WAITING, {(): now.waiting_judgements})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})
+
+
+def _delays(now: Measurements) -> Iterator[prometheus.Metric]:
+    sources, clocks = now.measured.sources, now.measured.clocks
+    yield _gauge(SHIPPING_P50, {(name,): delay.p50_ms / 1000 for name, delay in sources.items()})
+    yield _gauge(SHIPPING_P99, {(name,): delay.p99_ms / 1000 for name, delay in sources.items()})
+    # `topic[number]`, as partitions are shown.
+    labels = {part: (clock.source, *part[:-1].rpartition("[")[::2]) for part, clock in clocks.items()}
+    yield _gauge(KAFKA_AHEAD, {labels[part]: clock.ahead_ms / 1000 for part, clock in clocks.items()})
+    known = {part: clock.least_ms for part, clock in clocks.items() if clock.least_ms is not None}
+    yield _gauge(REQUESTS_AHEAD, {labels[part]: -least_ms / 1000 for part, least_ms in known.items()})
+    yield _gauge(ALARM, {(name,): 1 for name in now.alarms})
 
 
 def without_path(name: str) -> str:

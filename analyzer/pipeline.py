@@ -111,6 +111,7 @@ class FlushResult(NamedTuple):
     seconds: float
     in_force: Agreement | None = None  # the proposal that came in force with this transaction
     disbelieved: Mapping[str, int] = {}  # see `FlushTransaction`
+    now: datetime | None = None  # the database's time in the transaction
 
 
 class FlushExecutor(Protocol):
@@ -259,7 +260,7 @@ class Pipeline:
                 judged = transaction.apply(plan, version, counted, now)
                 disbelieved = transaction.disbelieved
             seconds = self.uptime_s() - began_s
-            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved)
+            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved, now)
 
         self.in_flight = self.executor.submit(store)
 

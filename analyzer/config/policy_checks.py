@@ -18,7 +18,8 @@ from analyzer.config.values import format_duration, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
 from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
-from analyzer.core.judging.delay_bound import DELAY_SHARE_MAX, DELAY_SHARE_MAX_OF_SURGE, own_delay
+from analyzer.core.delays.delay_bound import own_delay
+from analyzer.core.delays.delay_parts import delay_max_s
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.windows import HOUR_S, Calendar
 from analyzer.core.records.reader import CALLER
@@ -195,8 +196,7 @@ def _delay(at: KeyPath, policy: PolicyTable, analyzer: AnalyzerTable) -> Iterato
     """A fault if gates close too late in the window to limit anything."""
     judged = policy.policy()
     # A surge has one lock for many windows: it must only come while the window is not over.
-    share = DELAY_SHARE_MAX if policy.kind == "quota" else DELAY_SHARE_MAX_OF_SURGE
-    bound_s = kind_of(judged).sum_of(judged).window.shortest_s * share
+    bound_s = delay_max_s(kind_of(judged).sum_of(judged).window.shortest_s, is_surge=policy.kind != "quota")
     delay_s = own_delay(analyzer.flush_every).total_s
     if delay_s > bound_s:
         flush_s = bound_s - own_delay(0.0).total_s

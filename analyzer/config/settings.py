@@ -26,6 +26,7 @@ from analyzer.config.kafka_options.translation import translate
 from analyzer.config.parsed_tables import ParsedTables
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
+from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     database: DatabaseTable = Field(default_factory=DatabaseTable)
     kafka: KafkaTable = Field(default_factory=KafkaTable)
     analyzer: AnalyzerTable = Field(default_factory=AnalyzerTable)
+    delays: DelaysTable = Field(default_factory=DelaysTable)
     sources: tuple[SourceTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
     policies: tuple[PolicyTable, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from analyzer.core.delays.shipping_delays import ShippingDelays
+
 
 class Partition(NamedTuple):
     """A log with one sequence of offsets: a Kafka partition, or a file.
@@ -315,6 +317,7 @@ class PartitionProgress(NamedTuple):
     overflow: int = 0  # of those counted: in the overflow series
     state: CounterState | None = None  # None: unchanged
     renamed: int = 0  # of those counted: under another name, because theirs was unusable or not to count
+    delays: ShippingDelays | None = None  # of those counted that have a Kafka time; None: of none
 
 
 class Moment(NamedTuple):

@@ -14,7 +14,7 @@ from random import Random
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot_max
+from analyzer.core.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.demo import guarded_app
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, FLOOD_CONNECTIONS, NOISY, LoadGenerator

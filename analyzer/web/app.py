@@ -78,6 +78,9 @@ def create_app(state: AppState) -> FastAPI:
         if refused := health.refused_configuration:
             # Records are counted by the configuration before it.
             body["refused_configuration"] = masked(refused) if has_details else HIDDEN
+        if alarms := health.alarms:
+            # Records are counted, and locks are late or judged by clocks that differ.
+            body["alarms"] = {name: masked(text) if has_details else HIDDEN for name, text in alarms.items()}
         return JSONResponse(body, 503 if problems else 200)
 
     _add_metrics(app, state, status_reader)
@@ -100,6 +103,8 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             lags=health.current_lags,
             gaps=health.gaps,
             failing_jobs=health.failing_jobs.keys(),
+            alarms=health.alarms.keys(),
+            measured=health.measured,
             since_flush_s=health.since_flush_s,
             since_loop_s=health.since_loop_s,
             problems=problems.keys(),

@@ -65,7 +65,7 @@ OTHER_POLICIES = """
 
 def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Configure) -> None:
     configure(VALID)
-    result = gatelock("check")
+    result = gatelock("check", "--offline")
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert [line for line in lines if not line.startswith("dry run")] == [
@@ -84,7 +84,8 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "policy      hourly: at most 1m of busy for each caller and resource per hour (UTC),"
         " then 503 until it ends",
         "delay       gates close within about 0.9 s after the record is in the log:"
-        " fetch 0.1, flush 0.1, commit 0.25, poll 0.44",
+        " fetch 0.1 (default), flush 0.1 (configured), commit 0.25 (default), poll 0.44 (default)",
+        "            the installation was not asked: --offline",
     ]
 
 
@@ -116,7 +117,7 @@ def test_each_policy_is_run_dry_by_the_rules_that_judge(gatelock: Gatelock, conf
 
 def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:
     configure(VALID)
-    summary = json.loads(gatelock("check", "--json").output)
+    summary = json.loads(gatelock("check", "--json", "--offline").output)
     assert summary["faults"] == []
     assert summary["database"] == "postgresql+psycopg://ada:***@db/gatelock"
     assert summary["groupings"] == ["caller", "caller+resource"]
@@ -127,14 +128,17 @@ def test_json_has_the_summary(gatelock: Gatelock, configure: Configure) -> None:
 
 def test_the_overshoot_behind_a_limiter_is_shown(gatelock: Gatelock, configure: Configure) -> None:
     configure(VALID)
-    options = ["--limiter", "20/s", "--processes", "8", "--shipping", "0.31"]  # 1.2 s with our own delay
-    assert gatelock("check", *options).output.splitlines()[-1] == (
-        "overshoot   behind a limiter of 20 in 1 s in each of 8 processes, a caller is admitted at most 320"
-        " requests beyond its limit, plus those in flight, if its records are in the log 0.31 s after the"
-        " request began"
-    )
-    assert json.loads(gatelock("check", "--json", *options).output)["overshoot_max"] == 320
-    assert "overshoot" not in gatelock("check").output
+    options = ["--offline", "--limiter", "20/s", "--processes", "8", "--shipping", "0.31"]
+    lines = gatelock("check", *options).output.splitlines()
+    assert "after a request is logged: shipping 0.31 (given), fetch 0.1 (default)" in lines[-3]
+    assert lines[-1] == (
+        "overshoot   daily: at most 320 requests, and those in flight: 20 in 1 s in each of 8 processes, for"
+        " 1.20 s"
+    ), "and nothing of a policy that does not count requests"
+    summary = json.loads(gatelock("check", "--json", *options).output)
+    assert summary["overshoot"] == [{"policy": "daily", "amount": 320, "is": "bound"}]
+    assert summary["delay"]["shipping"] == {"seconds": 0.31, "is": "given"}
+    assert "overshoot" not in gatelock("check", "--offline").output
     refused = gatelock("check", "--limiter", "fast")
     assert refused.exit_code == 2
     assert '--limiter fast is not a rate: write "20/s"' in refused.stderr

@@ -19,21 +19,22 @@ import pytest
 import sqlalchemy as sa
 from kafka import KafkaConsumer
 
-from analyzer import doctor
 from analyzer.config.settings import load
+from analyzer.core.delays.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Gap, Partition, PartitionProgress
-from analyzer.doctor import CHECKS
+from analyzer.doctor import examination as doctor
+from analyzer.doctor.examination import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog, disbelieved, jobs, offsets, rejects
+from analyzer.store.database.schema import analyzers, catalog, disbelieved, jobs, offsets, rejects
 from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.store.transaction.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
 from analyzer.store.transaction.catalog import MOVING
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
@@ -111,6 +112,49 @@ def test_a_healthy_installation_has_only_fine_findings(gatelock: Gatelock, engin
     found = findings(gatelock, exit_code=0)
     assert found.keys() == {"database", "clock", "plan", "sources", "gaps", "rejects", "gates", "callers"}
     assert "nothing is wrong" in gatelock("doctor").output
+
+
+def measure(engine: sa.Engine, measured: MeasuredDelays) -> None:
+    """Stores measurements with the heartbeat of the analyzer that follows the partition."""
+    file = AnalyzerFile("here", load(Path("gatelock.toml")).plan())
+    agreement = SqlAgreement(engine, "here:7", file, lambda: "mark")
+    agreement.agree()
+    agreement.beat(measured)
+
+
+def test_late_records_and_wrong_clocks_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    measure(engine, MeasuredDelays(sources={"web": SourceDelay(120, 900, 50)}))
+    [fine] = findings(gatelock, exit_code=0)["delays"]
+    assert fine["what"] == (
+        "web: records reach Kafka 0.12 s after their requests, 99 % of them within 0.9 s, by here"
+    )
+    clocks = {"access.jsonl[0]": PartitionClock("web", 2_700, 10)}
+    measure(engine, MeasuredDelays(sources={"web": SourceDelay(120, 30_001, 50)}, clocks=clocks))
+    late, skewed = findings(gatelock, exit_code=1)["delays"]
+    assert "web 30.001 s" in late["what"]
+    assert "access.jsonl[0] has Kafka times 2.7 s ahead" in skewed["what"]
+    with Path("gatelock.toml").open("a") as file:
+        file.write('[delays]\nshipping_delay_max = "1m"\nclock_skew_max = "3s"\n')
+    assert findings(gatelock, exit_code=0)["delays"][0]["state"] == "fine"
+    with engine.begin() as db:
+        db.execute(sa.update(analyzers).values(beat_ms=analyzers.c.beat_ms - LIVING_MS - 1_000))
+    assert "delays" not in findings(gatelock, exit_code=0), "of an analyzer that does not run"
+
+
+def test_the_sources_show_their_delays(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    with engine.begin() as db:
+        db.execute(sa.update(offsets).values(owner="here:7"))
+    assert json.loads(gatelock("sources", "list", "--json").output)["shipping_p99_s"] is None
+    clocks = {"access.jsonl[0]": PartitionClock("web", -250, 10)}
+    measure(engine, MeasuredDelays(sources={"web": SourceDelay(120, 900, 50)}, clocks=clocks))
+    [shown] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
+    assert (shown["shipping_p50_s"], shown["shipping_p99_s"]) == (0.12, 0.9)
+    assert (shown["kafka_ahead_s"], shown["requests_ahead_s"]) == (-0.25, -0.01)
+    printed = gatelock("sources", "list").output
+    assert "0.9 s" in printed
+    assert "-0.2 s" in printed
 
 
 def test_callers_under_another_kind_of_name_are_found_with_the_cause(

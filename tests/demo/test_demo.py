@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from analyzer.core.judging.delay_bound import FrontLimiter, LockDelay, overshoot_max
+from analyzer.core.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.core.model import Partition
 from analyzer.demo.load_generator import NOISY, ClientResponse
 from analyzer.demo.processes import POLICY

@@ -107,6 +107,7 @@ LAWS = {
 # Packages from the bottom up: none imports one that stands behind it.
 LAYERS = {
     "the core": (
+        "analyzer.core.delays",
         "analyzer.core.model",
         "analyzer.core.kafka_format",
         "analyzer.core.records",

@@ -18,6 +18,7 @@ from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.database import DatabaseTable
+from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import (
     AddressEntry,
     FieldEntry,
@@ -40,6 +41,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[database]`": DatabaseTable,
     "`[kafka]`": KafkaTable,
     "`[analyzer]`": AnalyzerTable,
+    "`[delays]`": DelaysTable,
     "`[[sources]]`": SourceTable,
     "`[sources.fields]`": FieldsTable,
     "`time`": TimeEntry,

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from kafka import TopicPartition
 
 from analyzer.build import new_counter
-from analyzer.core.judging.delay_bound import POLL_S, own_delay
+from analyzer.core.delays.delay_bound import POLL_S, own_delay
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Window, window_at
 from analyzer.errors import StoreAway

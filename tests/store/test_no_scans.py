@@ -41,7 +41,7 @@ from analyzer.core.model import (
     Verdict,
 )
 from analyzer.core.records.mapping import SourceMapping, TextField
-from analyzer.doctor import examine
+from analyzer.doctor.examination import examine
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.revisions import head
@@ -354,7 +354,9 @@ def test_the_doctor_reads_neither(
     fill(engine)
     path = tmp_path / "gatelock.toml"
     path.write_text(CONFIGURATION.replace("URL", migrated_url))
-    monkeypatch.setattr("analyzer.doctor.open_engine", lambda url: statements.watch(open_engine(url)))
+    monkeypatch.setattr(
+        "analyzer.doctor.examination.open_engine", lambda url: statements.watch(open_engine(url))
+    )
     list(examine(load(path)))
     assert statements.seen
     assert scans(engine, statements) == []

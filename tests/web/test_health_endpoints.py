@@ -20,6 +20,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from analyzer import metrics as metrics_module
+from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.core.delays.shipping_delays import delays_of
 from analyzer.core.judging.earned_notices import Notice, NoticeKey
 from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
@@ -330,6 +332,8 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     world.health.metrics.record_judged(Judged((), [Notice(half, "caller", 50, 100, 86_400, "half of it")]))
     world.health.metrics._unusable_facts.labels("calls", "zone").inc()
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
+    clocks = {str(PART): PartitionClock("calls", 9_000, 3)}
+    world.health.measured = MeasuredDelays(sources={"calls": SourceDelay(1, 2, 3)}, clocks=clocks)
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
     listed = {
         metric.name.removesuffix("_total"): metric
@@ -576,6 +580,37 @@ def test_without_a_token_metrics_have_no_paths(world: World) -> None:
         shown = samples(plain_http.get(url, headers={"authorization": "Bearer gatelock_shop"}).text)
         assert shown["gatelock_lag_records", (*of[:2], ("topic", part.topic))] == 7
         assert shown["gatelock_problem", (("name", part.topic),)] == 1
+
+
+def test_delays_and_clocks_are_shown_and_alarm_without_a_problem(world: World) -> None:
+    world.health.delay_limits = DelayLimits(shipping_s=1.0, skew_s=1.0)
+    world.health.loop_completed()
+    progress = PartitionProgress(PART, 0, 2, seen=2, counted=2)
+    now = datetime.fromtimestamp(1_000, UTC)
+    delays = delays_of([1_004_000, 1_004_000], [1_003_900, 999_000])
+    result = FlushResult(
+        DrainedCounts([progress._replace(delays=delays)], [], []),
+        {PART: Lag(0, 0.0)},
+        NOTHING,
+        0.004,
+        now=now,
+    )
+    world.health.flush_committed(result)
+    with serving_to_a_token(world) as server:
+        values = samples(plain_http.get(f"{server}/metrics").text)
+        of = (("partition", "0"), ("source", "calls"), ("topic", "access-log"))
+        assert values["gatelock_shipping_delay_p50_seconds", (("source", "calls"),)] == 0.1
+        assert values["gatelock_shipping_delay_p99_seconds", (("source", "calls"),)] == 5
+        assert values["gatelock_kafka_clock_ahead_seconds", of] == 4
+        assert values["gatelock_request_clock_ahead_seconds", of] == -0.1
+        assert values["gatelock_alarm", (("name", "shipping-delay"),)] == 1
+        assert values["gatelock_alarm", (("name", "clock-skew"),)] == 1
+        answer = plain_http.get(f"{server}/readyz")
+        assert (answer.status_code, answer.json()["ready"]) == (200, True)
+        assert answer.json()["alarms"] == {"shipping-delay": HIDDEN, "clock-skew": HIDDEN}
+        token = {"authorization": "Bearer gatelock_shop"}
+        shown = plain_http.get(f"{server}/readyz", headers=token).json()["alarms"]
+        assert "access-log[0] has Kafka times 4.0 s ahead" in shown["clock-skew"]
 
 
 def test_nothing_is_redirected_before_a_token(client: httpx2.Client) -> None:

@@ -17,18 +17,25 @@ app = typer.Typer(help="Partitions that are read, by which analyzer, how far beh
 def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show every partition that was ever read.
 
-    Lists for each partition the next offset, the lag at the last heartbeat of its analyzer, and the age of
-    the heartbeat. Exit code 1 if a partition has no analyzer.
+    Lists for each partition the next offset, the lag at the last heartbeat of its analyzer, the shipping
+    delay of its source (99th percentile), what is known of its clock, and the age of the heartbeat. Exit
+    code 1 if a partition has no analyzer.
 
     Example: gatelock sources list
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.followed_partitions import SILENT_MS, followed
+        from analyzer.store.reports.lock_delays.partition_delays import measured_by_owner, partition_delays
 
         found = followed(engine)
+        measured = measured_by_owner(engine)
+        delays = [
+            partition_delays(part.owner, part.source, f"{part.topic}[{part.partition}]", measured)
+            for part in found
+        ]
         if json:
-            json_lines(part._asdict() for part in found)
+            json_lines(part._asdict() | of._asdict() for part, of in zip(found, delays, strict=True))
         else:
             rows = [
                 [
@@ -37,12 +44,17 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                     part.next,
                     part.behind_records,
                     f"{part.behind_s:.1f}",
+                    "" if of.shipping_p99_s is None else f"{of.shipping_p99_s:g} s",
+                    "" if of.kafka_ahead_s is None else f"{of.kafka_ahead_s:+.1f} s",
                     "not followed" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
                     part.owner,
                 ]
-                for part in found
+                for part, of in zip(found, delays, strict=True)
             ]
-            columns = ["source", "partition", "next", "records behind", "seconds behind", "heard", "analyzer"]
+            columns = [
+                "source", "partition", "next", "records behind", "seconds behind", "shipping", "clock ahead",
+                "heard", "analyzer",
+            ]  # fmt: skip
             table(columns, rows, "nothing was read yet")
         if any(part.heard_s is not None and part.heard_s * 1000 > SILENT_MS for part in found):
             raise typer.Exit(FOUND)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from analyzer.config.tables.sources import SourceTable
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.counting.meters import Meter
-    from analyzer.core.judging.delay_bound import FrontLimiter
+    from analyzer.core.delays.delay_bound import FrontLimiter
+    from analyzer.core.delays.delay_parts import DelayParts, PolicyOvershoot
     from analyzer.core.judging.policies import Policy
     from analyzer.core.records.mapping import Condition
+    from analyzer.store.reports.lock_delays.living_delays import LivingDelays
 
 
 def check(
@@ -38,14 +40,21 @@ def check(
         int, typer.Option(min=1, help="Processes of the application, each with a gate and this limiter.")
     ] = 1,
     shipping: Annotated[
-        float, typer.Option(min=0, help="Seconds from a request's start until its record is in the log.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0, help="Seconds from a request's start until its record is in the log; else as measured."
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the database what delays were measured.")
+    ] = False,
 ) -> None:
     """Find every fault of the configuration.
 
     Prints each fault with its line and what to write instead; without faults, a summary of what is read,
-    counted and limited, and for each policy which lock is set, from which amount on, and until when. Needs
-    neither database nor Kafka. Exit code 1 if there is a fault.
+    counted and limited, and for each policy which lock is set, from which amount on, and until when; and how
+    late a lock is, by what the running analyzers and gates have measured. Needs neither database nor Kafka:
+    if the database cannot be asked, the delay has defaults. Exit code 1 if there is a fault.
 
     Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
@@ -61,10 +70,10 @@ def check(
             settings = load_to_run(file)
         except ConfigInvalid as invalid:
             faults = invalid.faults
-        overshoot = None
-        if front is not None and settings is not None:
-            overshoot = Overshoot(front, settings.analyzer.flush_every, shipping)
-        _print(shown, faults, settings, overshoot, as_json=json)
+        report = None
+        if settings is not None and not faults and (settings.policies or json):
+            report = delay_report(settings, front, shipping, is_offline=offline)
+        _print(shown, faults, settings, report, as_json=json)
         if faults:
             raise typer.Exit(FOUND)
 
@@ -72,7 +81,7 @@ def check(
 def _parse_limiter(text: str, processes: int) -> FrontLimiter:
     """The limiter in `text`, in each of `processes`. Ends the command when `text` is not a rate."""
     from analyzer.config.tables.actions import parse_rate
-    from analyzer.core.judging.delay_bound import FrontLimiter
+    from analyzer.core.delays.delay_bound import FrontLimiter
 
     try:
         rate = parse_rate(text)
@@ -81,34 +90,100 @@ def _parse_limiter(text: str, processes: int) -> FrontLimiter:
     return FrontLimiter(rate.limit, rate.period, processes)
 
 
-class Overshoot(NamedTuple):
-    """The bound on requests that one caller is admitted beyond a limit, behind a limiter."""
+class DelayReport(NamedTuple):
+    """The delay of locks and the overshoot of each policy, and what is known of the installation."""
 
-    front: FrontLimiter
-    flush_s: float
-    shipping_s: float
+    parts: DelayParts
+    overshoots: Sequence[PolicyOvershoot]  # of the policies of which an amount is known
+    too_short: Sequence[str]  # a sentence for each policy whose window is too short for the delay
+    unasked: str  # why the installation was not asked; "": it was
 
-    @property
-    def requests(self) -> int:
-        from analyzer.core.judging.delay_bound import overshoot_max, own_delay
+    def fields(self) -> dict[str, object]:
+        delay = self.parts.delay
+        return {
+            "delay_s": round(delay.total_s, 3),
+            "delay": {
+                name: {"seconds": getattr(delay, f"{name}_s"), "is": origin}
+                for name, origin in self.parts.origins.items()
+            },
+            "overshoot": [
+                {"policy": one.policy, "amount": one.amount, "is": "bound" if one.is_bound else "estimate"}
+                for one in self.overshoots
+            ],
+            "too_short": list(self.too_short),
+            "not_asked": self.unasked,
+        }
 
-        delay_s = own_delay(self.flush_s).total_s + self.shipping_s
-        return overshoot_max(self.front, delay_s, in_flight=0)
+    def lines(self) -> Iterator[str]:
+        since = "a request is logged" if "shipping" in self.parts.origins else "the record is in the log"
+        total_s = self.parts.delay.total_s
+        yield f"delay       gates close within about {total_s:.1f} s after {since}: {self.parts}"
+        if self.unasked:
+            yield f"            the installation was not asked: {self.unasked}"
+        for overshoot in self.overshoots:
+            yield f"overshoot   {overshoot}"
+        for sentence in self.too_short:
+            yield f"warning     {sentence}"
 
-    def __str__(self) -> str:
-        limit, period_s, processes = self.front
-        return (
-            f"behind a limiter of {limit:,} in {period_s:g} s in each of {processes:,} processes, a caller "
-            f"is admitted at most {self.requests:,} requests beyond its limit, plus those in flight, if its "
-            f"records are in the log {self.shipping_s:g} s after the request began"
-        )
+
+def delay_report(
+    settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
+) -> DelayReport:
+    """Returns the delay by what the living installation has measured, and by defaults where it has not."""
+    from analyzer.core.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
+    from analyzer.core.judging.kinds import kind_of
+
+    living, unasked = (None, "--offline") if is_offline else _living(settings)
+    measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
+    parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
+    delay_s = parts.delay.total_s
+    overshoots, too_short = [], []
+    for table in settings.policies:
+        policy = table.policy()
+        rate = None if living is None else living.rates.get((policy.per, policy.meter))
+        counts_requests = policy.meter == "requests"
+        overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
+        window_s = kind_of(policy).sum_of(policy).window.shortest_s
+        most_s = delay_max_s(window_s, is_surge=table.kind != "quota")
+        if delay_s > most_s:
+            too_short.append(
+                f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
+                f"come within {most_s:.3g} s, and take up to {delay_s:.3g} s"
+            )
+    known = [one for one in overshoots if one.amount is not None]
+    return DelayReport(parts, known, too_short, unasked)
+
+
+def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
+    """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
+    from analyzer.config.secrets import masked
+    from analyzer.errors import AnalyzerError
+    from analyzer.store.database.engine import open_engine, require_file
+    from analyzer.store.database.revisions import head
+    from analyzer.store.reports.lock_delays.living_delays import living_delays
+    from analyzer.store.reports.status import installation_status
+
+    wanted = [(policy.per, policy.meter) for policy in settings.policies]
+    engine = None
+    try:
+        require_file(settings.database.address)
+        engine = open_engine(settings.database.address)
+        revision = installation_status(engine, head()).revision
+        if revision != head():
+            return None, f"its tables are at version {revision or 'none'}, this program needs {head()}"
+        return living_delays(engine, wanted), ""
+    except AnalyzerError as error:
+        return None, masked(str(error))
+    finally:
+        if engine is not None:
+            engine.dispose()
 
 
 def _print(
     shown: str,
     faults: tuple[ConfigFault, ...],
     settings: Settings | None,
-    overshoot: Overshoot | None,
+    report: DelayReport | None,
     *,
     as_json: bool,
 ) -> None:
@@ -118,8 +193,8 @@ def _print(
 
     if as_json:
         summary = {} if faults or settings is None else _summary_fields(settings)
-        if summary and overshoot is not None:
-            summary["overshoot_max"] = overshoot.requests
+        if summary and report is not None:
+            summary |= report.fields()
         json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **summary}])
         return
     for fault in faults:
@@ -128,13 +203,12 @@ def _print(
         say(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
     elif settings is not None:
         say("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
-        if overshoot is not None:
-            say(f"overshoot   {overshoot}")
+        for line in () if report is None else report.lines():
+            say(line)
 
 
 def _summary_fields(settings: Settings) -> dict[str, object]:
     from analyzer.core.counting.meters import BUCKET_S, DISTINCT
-    from analyzer.core.judging.delay_bound import own_delay
     from analyzer.core.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
@@ -155,7 +229,6 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
         "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
         "dry_run": [sentence for policy in plan.policies for sentence in dry_run(policy, time.time())],
         "remarks": list(remarks(settings)),
-        "delay_s": round(own_delay(settings.analyzer.flush_every).total_s, 3),
     }
 
 
@@ -187,8 +260,6 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
             yield f"dry run     {sentence}"
     for remark in remarks(settings):
         yield f"remark      {remark}"
-    if plan.policies:
-        yield f"delay       {describe_delay(settings.analyzer.flush_every)}"
     if not plan.policies:
         yield "policy      none: requests are counted, no caller is locked"
 
@@ -298,14 +369,3 @@ def _counted_if(source: SourceTable) -> str:
         for name, wanted in source.count_if.items()
     ]
     return f" if {' and '.join(conditions)}, else the address" if conditions else ""
-
-
-def describe_delay(flush_s: float) -> str:
-    """Describes in one line the delay of locks and its parts."""
-    from analyzer.core.judging.delay_bound import own_delay
-
-    delay = own_delay(flush_s)
-    return (
-        f"gates close within about {delay.total_s:.1f} s after the record is in the log: "
-        f"fetch {delay.fetch_s:g}, flush {delay.flush_s:g}, commit {delay.commit_s:g}, poll {delay.poll_s:g}"
-    )

@@ -13,7 +13,7 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analyzer.doctor import Finding
+    from analyzer.doctor.observations import Finding
 
 
 def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -27,7 +27,7 @@ def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption
     """
     with reporting_errors():
         from analyzer.cli.output import json_lines
-        from analyzer.doctor import examine
+        from analyzer.doctor.examination import examine
 
         findings = list(examine(load_settings(context, config)))
         if json:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, open_database, parse_time
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    load_settings,
+    open_database,
+    parse_time,
+)
 from analyzer.cli.output import say
 from analyzer.cli.override_options import require_caller
 
@@ -40,7 +47,8 @@ def explain(
 
     Shows the locks on it, on its tenant, its address and its networks, and on everyone; each policy with what
     it has used, its limit, and when it reaches that at the pace of the window so far; its resources of the
-    last day; and its locks of the last 40 days, those in shadow among them.
+    last day; and its locks of the last 40 days, those in shadow among them, with
+    what was admitted beyond the limit meanwhile.
 
     Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
     """
@@ -48,6 +56,7 @@ def explain(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.reports.explained.caller_standing import caller_standing
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
+        from analyzer.store.reports.lock_delays.exceeded_overshoots import exceeded, said_overshoots
 
         standing = caller_standing(engine, name)
         first_ms = (since_s if at_s is None else at_s) * 1000
@@ -66,6 +75,10 @@ def explain(
             _show_present(name, standing, resources)
             _show_met(engine, standing)
         _show_past(past, at_s)
+        for late in exceeded(
+            past, said_overshoots(engine, load_settings(context, config).analyzer.flush_every)
+        ):
+            say(str(late))
 
 
 def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
@@ -152,12 +165,14 @@ def _show_past(past: Sequence[LockOutcome], at_s: int | None) -> None:
             one.action,
             " ".join(part for part in one.at[:3] if part),
             f"plan {one.plan}" if one.plan else "by hand",
+            "" if one.overshoot is None else f"{one.overshoot:,}",
             one.detail,
         ]
         for one in islice(past, HISTORY_MAX)
     )
     then = "in the time of the history" if at_s is None else f"at {format_second(at_s)}"
-    table(["locked from", "to", "policy", "does", "on", "judged by", "detail"], rows, f"no lock {then}")
+    columns = ["locked from", "to", "policy", "does", "on", "judged by", "beyond limit", "detail"]
+    table(columns, rows, f"no lock {then}")
     if len(past) > HISTORY_MAX:
         say(f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all", err=True)
 
@@ -209,7 +224,7 @@ def _fields(
                 "scope": one.at.scope, "key": one.at.key, "resource": one.at.resource,
                 "policy": one.at.policy, "action": one.action, "began": format_second(one.began_ms // 1000),
                 "ended": None if one.ended_ms is None else format_second(one.ended_ms // 1000),
-                "plan": one.plan, "detail": one.detail, "used": one.used,
+                "plan": one.plan, "detail": one.detail, "used": one.used, "overshoot": one.overshoot,
             }
             for one in past
         ],

@@ -75,6 +75,7 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
 
     from analyzer.build import build, opened
     from analyzer.config.reload import ConfigurationReader, reading_again
+    from analyzer.core.delays.measured_delays import RecentDelays
     from analyzer.health import Health
     from analyzer.metrics import Metrics
     from analyzer.watchdog import Watchdog
@@ -83,6 +84,8 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
     stop = stop_event()
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
+        health.delay_limits = settings.delays.limits
+        health.recent_delays = RecentDelays(settings.analyzer.flush_every)
         if not any(source.topic for source in settings.sources):
             health.assignment_grace_s = 0.0
         reader = ConfigurationReader(watch, settings, partial(load_to_run, watch.file), health)

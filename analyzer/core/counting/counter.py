@@ -13,6 +13,7 @@ from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.counting.outcomes import Outcomes, outcome_tables_of
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
 from analyzer.core.counting.verdict_counts import VerdictCounts
+from analyzer.core.delays.shipping_delays import DelaySample
 from analyzer.core.kafka_format.codecs import Decompressor
 from analyzer.core.kafka_format.record_batches import DecodedBatch, decode_batches
 from analyzer.core.kafka_format.record_decoder import concatenate
@@ -166,6 +167,7 @@ class PythonCounter:
                 verdicts=VerdictCounts(self._layout),
                 distinct=DistinctValues(self._layout),
                 outcomes=Outcomes(self._layout),
+                delays=DelaySample(has_own_times=self._readers[part.source].has_times),
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

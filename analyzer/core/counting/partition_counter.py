@@ -14,6 +14,7 @@ from analyzer.core.counting.outcomes import Outcomes
 from analyzer.core.counting.reject_runs import RejectRun
 from analyzer.core.counting.stated_facts import FactLog
 from analyzer.core.counting.verdict_counts import VerdictCounts, minutes_s
+from analyzer.core.delays.shipping_delays import DelaySample
 from analyzer.core.kafka_format.record_decoder import chunked
 from analyzer.core.model import (
     CounterState,
@@ -79,6 +80,7 @@ class PartitionCounter:
     verdicts: VerdictCounts
     distinct: DistinctValues
     outcomes: Outcomes
+    delays: DelaySample
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -140,6 +142,7 @@ class PartitionCounter:
     def _count(self, requests: RequestColumns, chunk: ReadChunk) -> None:
         if requests.times_ms:
             span_ms = min(requests.times_ms), max(requests.times_ms)
+            self._note_delays(requests, chunk)
             column = self.aggregate.caller_index
             callers = None if column is None else requests.dimensions[column]
             if column is not None:
@@ -153,6 +156,14 @@ class PartitionCounter:
                 self._note_verdicts(requests, callers, chunk)
             self.seen += len(requests.times_ms)
             self.renamed += requests.renamed.count(True)
+
+    def _note_delays(self, requests: RequestColumns, chunk: ReadChunk) -> None:
+        kafka_ms: Sequence[int | None] = chunk.records.kafka_ms
+        if chunk.reasons:
+            kafka_ms = [ms for index, ms in enumerate(kafka_ms) if index not in chunk.reasons]
+        # If the chunk was cut before a run, only its first requests remain.
+        kafka_ms = kafka_ms[: len(requests.times_ms)]
+        self.delays.add(kafka_ms, requests.times_ms, self.counted)
 
     def _note_facts(self, requests: RequestColumns, column: int, chunk: ReadChunk) -> None:
         """Notes what records state about their callers; `column` is the index of the caller's column."""
@@ -253,4 +264,5 @@ class PartitionCounter:
             overflow=self.overflow,
             renamed=self.renamed,
             state=self.memory.drain(),
+            delays=self.delays.delays(),
         )

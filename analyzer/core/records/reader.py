@@ -148,6 +148,11 @@ class RecordReader:
             return requests, reasons
         return requests.only([index not in reasons for index in range(len(values))]), reasons
 
+    @property
+    def has_times(self) -> bool:
+        """Whether requests have a time besides the one in Kafka."""
+        return self._mapping.time is not None
+
     def policies(self, values: Sequence[bytes]) -> list[str]:
         """Returns the policy that each of these records (at least one, readable) says denied the request.
 

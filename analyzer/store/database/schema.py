@@ -289,6 +289,7 @@ analyzers = Table(
     text("reads"),  # JSON: consumer group and topics
     Column("started_ms", BigInteger, nullable=False),
     Column("beat_ms", BigInteger, nullable=False),
+    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing, or an earlier version
 )
 
 # From which offset on a partition was counted by which plan. A row for each change; retried records are

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.delays.measured_delays import MeasuredDelays, measured_from
 from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import FORMAT, SOURCE, Plan
 from analyzer.core.judging.plan_differences import differences, in_words
@@ -63,6 +64,7 @@ class KnownAnalyzer(NamedTuple):
     settled: Mapping[str, str]
     reads: Reads
     age_ms: int  # since its last heartbeat, or one of a partition that it follows
+    measured: MeasuredDelays | None = None  # of the minutes before its last heartbeat
 
 
 class SettledHere(NamedTuple):
@@ -114,11 +116,12 @@ class SqlAgreement:
         self._file = self._file._replace(plan=plan)
         return is_another
 
-    def beat(self) -> None:
-        """Stores that this analyzer lives. Raises StoreAway."""
+    def beat(self, measured: MeasuredDelays | None = None) -> None:
+        """Stores that this analyzer lives, and what it has measured lately. Raises StoreAway."""
+        text = "" if measured is None else measured.to_json()
         with writing(self._engine) as db:
             here = sa.update(analyzers).where(analyzers.c.name == self._file.name)
-            db.execute(here.values(beat_ms=NowMs()))
+            db.execute(here.values(beat_ms=NowMs(), measured=text))
 
     def _before(self, db: sa.Connection) -> LastStart | None:
         """Returns what is stored about the last start; None for an unknown name."""
@@ -318,14 +321,14 @@ def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     columns, ages_ms = analyzers.c, _owner_ages_ms(db)
     statement = sa.select(
         columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
-        NowMs() - columns.beat_ms,
+        NowMs() - columns.beat_ms, columns.measured,
     ).order_by(columns.name)  # fmt: skip
     return [
         KnownAnalyzer(
             name, format_, release, _digests(file), _digests(settled),
-            Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)),
+            Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)), measured_from(measured),
         )
-        for name, format_, release, file, settled, reads, age_ms in db.execute(statement)
+        for name, format_, release, file, settled, reads, age_ms, measured in db.execute(statement)
     ]  # fmt: skip
 
 

@@ -7,6 +7,8 @@ comes from a walk over all of its records since the partition began or was resum
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.delays.shipping_delays import ALL_OF, BOUNDS_MS, EVERY, ShippingDelays
 from analyzer.core.model import (
     CounterState,
     CountRow,
@@ -336,6 +339,7 @@ class SlowCounter:
                     sum(request.texts.get("caller") == "overflow:" for request in counted),
                     self.state(at),
                     sum(request.renamed for request in counted),
+                    self.delays(at, new),
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
@@ -343,6 +347,24 @@ class SlowCounter:
         slots = [table for wanted in self.slots for table in tables_of(self.slot_rows(requests, wanted))]
         distinct = self.distinct_tables(requests)
         return DrainedCounts(progress, tables, rejected, verdicts, slots, distinct, facts)
+
+    def delays(self, at: Partition, new: Sequence[Read]) -> ShippingDelays | None:
+        """Returns the delays of the sample of counted records, counted one by one."""
+        timed = [
+            (read.kafka_ms, read.found.ms)
+            for number, read in enumerate(read for read in new if isinstance(read.found, Request))
+            if number < ALL_OF or number % EVERY == 0
+            if isinstance(read.found, Request) and read.kafka_ms is not None and read.kafka_ms >= 0
+        ]
+        if not timed:
+            return None
+        newest_ms = max(kafka_ms for kafka_ms, _ in timed)
+        if self.mapped[at.source].time is None:
+            return ShippingDelays((), 0, 0, newest_ms)
+        delays_ms = [kafka_ms - ms for kafka_ms, ms in timed]
+        bounds = [-math.inf, *BOUNDS_MS, math.inf]
+        counts = [sum(low < delay <= high for delay in delays_ms) for low, high in itertools.pairwise(bounds)]
+        return ShippingDelays(tuple(counts), min(delays_ms), max(delays_ms), newest_ms)
 
     def facts(self, at: Partition) -> list[StatedFacts]:
         """Returns what the records since the last drain have changed."""

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.caller_limits import Limits
 from analyzer.core.judging.judge import used_at
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.policies import Quota
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
 from analyzer.store.database.schema import UNKNOWN, lock_history
 from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement.directory import newest
+from analyzer.store.transaction.judgement.directory import limits_of, newest
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from gatekeeper.model import Clear, LockKey
 
@@ -46,6 +48,8 @@ class LockOutcome(NamedTuple):
         plan: The version of the plan that has earned it; 0: set by hand, or by an earlier version.
         detail: The sentence of its refusals.
         used: What its series used while it lasted, in the unit of the policy's meter; None if not known.
+        overshoot: What its series was admitted beyond the limit; None if not known, and of a lock that does
+            not refuse all requests, or that no policy of the plan in force has earned.
     """
 
     at: LockKey
@@ -55,6 +59,7 @@ class LockOutcome(NamedTuple):
     plan: int
     detail: str
     used: int | None
+    overshoot: int | None
 
 
 class PolicyOutcome(NamedTuple):
@@ -138,8 +143,9 @@ class _Lasting:
         with reading(engine) as db:
             self._now_ms = clock_ms(db)
             version, plan = plans.active(db) if plans.exists(db) else (0, Plan())
-            numbers, state = catalog.load(db), newest(db)
-            self._judge = Judge(plan, version, numbers, instant(self._now_ms), directory=state)
+            numbers, self._directory = catalog.load(db), newest(db)
+            now = instant(self._now_ms)
+            self._judge = Judge(plan, version, numbers, now, directory=self._directory)
 
     def completed(self, chunk: Sequence[_Stored]) -> Iterator[LockOutcome]:
         """Yields the outcomes of locks."""
@@ -149,6 +155,7 @@ class _Lasting:
         }
         with reading(self._engine) as db:
             standings = self._judge.standings_of(db, began_s)
+            limits = limits_of(db, self._judge.plan, self._directory, {one.at.key for one in chunk})
         changes = [Clear(at) for at in began_s]
         used_now = used_at(self._judge.plan, standings, changes)
         for one, ended_ms in zip(chunk, ends_ms, strict=True):
@@ -157,7 +164,18 @@ class _Lasting:
             is_known = UNKNOWN not in (one.used_began, used_ended)
             used = max(0, used_ended - one.used_began) if is_known else None
             action = last.action or REFUSES
-            yield LockOutcome(one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used)
+            overshoot = None if used is None or action != REFUSES else self._overshoot(one, used, limits)
+            yield LockOutcome(one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used, overshoot)
+
+    def _overshoot(self, one: _Stored, used: int, limits: Limits) -> int | None:
+        """Returns what the series was admitted beyond its limit, of which `used` while the lock lasted."""
+        policy = self._judge.plan.policy(one.at.policy)
+        if policy is None or one.last.plan != self._judge.version:
+            return None
+        if not isinstance(policy, Quota):
+            return used  # the total of a rolling sum says nothing about its window at the begin
+        own = limits.policy_for(policy, one.at.key)
+        return used + max(0, one.used_began - own.limit) if isinstance(own, Quota) else None
 
     def _ended_ms(self, last: sa.Row[Any]) -> int | None:
         if last.ended_ms is not None:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -29,12 +26,14 @@ from analyzer.core.fleet.gate_health import (
     problems_of,
     unknown_clients,
 )
-from analyzer.core.fleet.refused_requests import RefusedRequests
 from analyzer.core.fleet.unknown_callers import LogKnowledge, cause, spellings
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
+from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
+from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
+from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
@@ -45,7 +44,7 @@ from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.refused_clients import refused_clients
-from analyzer.store.reports.status import DatabaseStatus, database_status, installation_status
+from analyzer.store.reports.status import database_status, installation_status
 from analyzer.store.reports.unmet_locks import unmet_locks
 from analyzer.store.reports.usual_history import policies_without_history
 from analyzer.store.transaction.analyzers import LIVING_MS, KnownAnalyzer, all_known, plan_in_force
@@ -53,54 +52,13 @@ from analyzer.store.transaction.gaps import recorded_gaps
 from analyzer.store.transaction.verdicts.verdict_decisions import UNKNOWN_POLICY
 from gatekeeper.feed.feed_json import time_text
 
-State = Literal["fine", "wrong", "away"]
-
 LAG_S = 30.0
 REJECTED_WITHIN_MS = 3_600_000
 EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
-LISTED_MAX = 3
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
 POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
-
-
-class Finding(NamedTuple):
-    """An observation with the name of its check, as `gatelock doctor` prints it."""
-
-    check: str
-    state: State
-    what: str
-    cure: str = ""
-
-
-class Observation(NamedTuple):
-    """The state of one part in one sentence, and the cure if it is not fine."""
-
-    state: State
-    what: str
-    cure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Everything that several checks look at, read once."""
-
-    settings: Settings
-    engine: sa.Engine
-    database: DatabaseStatus
-    clock_ahead_s: float  # of the database's clock, against this machine's
-    suspended_until: datetime | None
-    partitions: Sequence[FollowedPartition]
-    gates: Sequence[GateHealth]
-    refused: Sequence[RefusedRequests]
-
-    def applications(self) -> dict[str, list[GateHealth]]:
-        """The gates by the name of their application, both in alphabetical order."""
-        found: dict[str, list[GateHealth]] = {}
-        for gate in sorted(self.gates, key=lambda gate: (gate.status.application, gate.status.instance)):
-            found.setdefault(gate.status.application or "(no name)", []).append(gate)
-        return found
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -126,11 +84,11 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         if engine is not None:
             engine.dispose()
     is_reached = True
-    for observation in _kafka(settings):
+    for observation in kafka_topics(settings):
         is_reached = is_reached and observation.state == "fine"
         yield Finding("kafka", *observation)
     if partitions is not None and is_reached:
-        for observation in _group(settings, partitions):
+        for observation in kafka_group(settings, partitions):
             yield Finding("kafka", *observation)
 
 
@@ -525,55 +483,6 @@ def _explain_unknown(installation: Installation, unknown: Sequence[str], overflo
     )
 
 
-def _kafka(settings: Settings) -> Iterator[Observation]:
-    topics = [source.topic for source in settings.sources if source.topic is not None]
-    if not topics:
-        return
-    from analyzer.kafka.probes.reachability import KafkaUnreachable, partitions_of
-
-    servers = ", ".join(settings.kafka.bootstrap_servers)
-    try:
-        found = partitions_of(topics, settings.kafka.client())
-    except KafkaUnreachable as away:
-        yield Observation(
-            "away",
-            f"{servers}: {away}",
-            "check bootstrap_servers and the login in [kafka], and the network in between",
-        )
-        return
-    for partitions in found.values():
-        if isinstance(partitions, str):
-            yield Observation("wrong", f"{servers}: {partitions}", "check the topic of the source")
-    if all(isinstance(partitions, int) for partitions in found.values()):
-        counts = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
-        yield Observation("fine", f"{servers}: reached; {counts}")
-
-
-def _group(settings: Settings, partitions: Sequence[FollowedPartition]) -> Iterator[Observation]:
-    """Finds members of the consumer group that count for another database than this one."""
-    topics = {source.topic for source in settings.sources if source.topic is not None}
-    if not topics or settings.kafka.assign == "all":
-        return
-    from analyzer.kafka.group.members import members_of
-
-    here = {
-        (part.topic, part.partition)
-        for part in partitions
-        if part.heard_s is not None and part.heard_s * 1000 <= SILENT_MS
-    }
-    group = settings.kafka.group_id
-    for member in members_of({**settings.kafka.client(), "group_id": group}):
-        elsewhere = sorted(at for at in member.partitions - here if at[0] in topics)
-        if elsewhere:
-            names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
-            yield Observation(
-                "wrong",
-                f"{member.client_id} on {member.host} reads {names} in the group {group}, and no analyzer of "
-                "this database does: it counts for another database, or has just begun",
-                "run `gatelock doctor` once more; if this stays, give each database its own [kafka] group_id",
-            )
-
-
 Check = Callable[[Installation], Iterator[Observation]]
 
 # Names of findings and their checks, in the order of the output. Two checks may share a name.
@@ -583,6 +492,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("configuration", _configurations),
     ("plan", _plan),
     ("sources", _sources),
+    ("delays", delays_and_clocks),
     ("gaps", _gaps),
     ("rejects", _rejects),
     ("verdicts", _verdicts),
@@ -594,6 +504,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _sql_gates),
     ("locks", _unmet_locks),
     ("locks", _waiting),
+    ("locks", late_locks),
     ("locks", _usual),
     ("callers", _callers),
 )

@@ -1,0 +1,39 @@
+"""Checks of delays: those that the living analyzers have measured in the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from analyzer.core.delays.measured_delays import alarms
+from analyzer.doctor.observations import LISTED_MAX, Installation, Observation
+from analyzer.store.reports.lock_delays.exceeded_overshoots import recent_overshoots
+from analyzer.store.reports.lock_delays.partition_delays import measured_by_owner
+
+DELAY_CURES = {
+    "shipping-delay": "look at the shipper between the log and Kafka: its buffers, its retries, its machine",
+    "clock-skew": "synchronise these machines (NTP): locks are judged by the database's clock",
+}
+
+
+def late_locks(installation: Installation) -> Iterator[Observation]:
+    """Yields the locks of the last hour whose overshoot exceeds what `gatelock check` says, or how many."""
+    found = recent_overshoots(installation.engine, installation.settings.analyzer.flush_every)
+    for late in found[:LISTED_MAX]:
+        yield Observation("wrong", str(late), "compare the parts of the delay: `gatelock check`")
+    if len(found) > LISTED_MAX:
+        more = f"{len(found) - LISTED_MAX} more locks of the last hour came late"
+        yield Observation("wrong", more, "`gatelock explain CALLER` names those of a caller")
+
+
+def delays_and_clocks(installation: Installation) -> Iterator[Observation]:
+    """Yields the shipping delay of each source, and the alarms of each analyzer."""
+    for owner, measured in measured_by_owner(installation.engine).items():
+        found = alarms(measured, installation.settings.delays.limits)
+        for name, sentence in found.items():
+            yield Observation("wrong", f"{owner}: {sentence}", DELAY_CURES[name])
+        for source, delay in measured.sources.items() if not found else ():
+            yield Observation(
+                "fine",
+                f"{source}: records reach Kafka {delay.p50_ms / 1000:g} s after their requests, 99 % of them "
+                f"within {delay.p99_ms / 1000:g} s, by {owner}",
+            )

@@ -1,0 +1,1 @@
+"""Delays of records and locks, as the living installation has measured them."""

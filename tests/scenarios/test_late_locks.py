@@ -1,0 +1,106 @@
+"""Locks that let more through than was said, and those that did not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from analyzer.health import Health
+from analyzer.jobs.overshoot_watch import overshoot_job
+from analyzer.metrics import Metrics
+from analyzer.store.database.clock import millis
+from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes
+from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
+from tests.scenarios.conftest import OpenWorld
+from tests.support.whole_loop import START, World
+
+SOURCE = """
+[[sources]]
+name = "log"
+topic = "access-log"
+format = "json"
+caller = ["api_key"]
+deny_if = { status = "429" }
+[sources.fields]
+time = { path = "ts", unit = "ms" }
+api_key = "key"
+status = "status"
+"""
+HOURLY = """
+[[policies]]
+name = "hourly"
+limit = 10
+window = { per = "hour" }
+"""
+SHADOW = 'mode = "shadow"\n'
+ROLLING = """
+[[policies]]
+name = "rolling"
+limit = 10
+window = { rolling = "10m" }
+"""
+
+
+def write(world: World, number: int) -> None:
+    for _ in range(number):
+        world.log.write(key="ann", status=200)
+    world.pass_s(2)
+
+
+def outcome(world: World) -> LockOutcome:
+    [found] = lock_outcomes(world.engine, millis(START))
+    return found
+
+
+def test_what_a_lock_lets_through_begins_at_the_limit(open_world: OpenWorld) -> None:
+    world = open_world(SOURCE + HOURLY)
+    write(world, 14)
+    assert outcome(world).overshoot == 4, "one flush has counted beyond the limit"
+    write(world, 3)
+    for _ in range(5):
+        world.log.write(key="ann", status=429)
+    assert (outcome(world).used, outcome(world).overshoot) == (3, 7)
+    assert late_locks(world.engine, 0.1) == {}, "as many as a burst within a minute explains"
+
+
+def test_a_gate_that_stays_open_is_an_alarm_until_an_hour_has_passed(
+    open_world: OpenWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = open_world(SOURCE + HOURLY)
+    health = Health(Metrics("1"), world.clock.uptime_s)
+    job = overshoot_job(lambda: late_locks(world.engine, 0.1), health.overshoots_found)
+    write(world, 10)
+    job.step()
+    assert health.alarms == {}
+    write(world, 90)
+    with caplog.at_level(logging.WARNING):
+        job.step()
+        job.step()
+    [sentence] = late_locks(world.engine, 0.1).values()
+    assert sentence.startswith(
+        "the lock of caller api_key:ann by hourly came late: 90 admitted beyond the limit;"
+    )
+    assert "an estimate" in sentence
+    assert health.alarms == {"overshoot": sentence}
+    assert [record.message for record in caplog.records if "came late" in record.message] == [sentence]
+    world.clock.jump(3_700)
+    job.step()
+    assert health.alarms == {}
+
+
+@pytest.mark.parametrize("policies", [HOURLY + SHADOW, HOURLY + 'action = "tag"\n'], ids=["shadow", "tag"])
+def test_a_lock_that_refuses_nothing_has_no_overshoot(open_world: OpenWorld, policies: str) -> None:
+    world = open_world(SOURCE + policies)
+    write(world, 10)
+    write(world, 90)
+    assert outcome(world).overshoot is None
+    assert late_locks(world.engine, 0.1) == {}
+
+
+def test_of_a_rolling_window_only_what_came_during_the_lock_is_known(open_world: OpenWorld) -> None:
+    world = open_world(SOURCE + ROLLING)
+    write(world, 14)
+    write(world, 80)
+    assert outcome(world).overshoot == 80
+    assert len(late_locks(world.engine, 0.1)) == 1
