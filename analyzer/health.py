@@ -20,7 +20,9 @@ FLUSH_OVERDUE_S = 15.0
 # Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
 # analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
-WATCHED_S = 300.0  # since the warden looked last: it looks each minute, and another analyzer may be it now
+WATCHED_S = (
+    300.0  # since the warden looked last: it looks each minute, and another analyzer may be the warden now
+)
 MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
 
 
@@ -114,7 +116,7 @@ class Health:
             self.on_feed_change()
 
     def overshoots_found(self, sentences: Sequence[str]) -> None:
-        """Records the locks of the last hour that came late: what they let through was more than was said."""
+        """Records the locks of the last hour that came late: each let more through than was estimated."""
         self.overshoots, self.overshoots_s = sentences, self.uptime_s()
 
     def job_failed(self, job: str, error: str) -> None:

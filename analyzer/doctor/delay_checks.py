@@ -22,7 +22,7 @@ def late_locks(installation: Installation) -> Iterator[Observation]:
         yield Observation("wrong", str(late), "compare the parts of the delay: `gatelock check`")
     if len(found) > LISTED_MAX:
         more = f"{len(found) - LISTED_MAX} more locks of the last hour came late"
-        yield Observation("wrong", more, "`gatelock explain CALLER` names those of a caller")
+        yield Observation("wrong", more, "`gatelock explain` names those of a caller")
 
 
 def delays_and_clocks(installation: Installation) -> Iterator[Observation]:

@@ -1,4 +1,4 @@
-"""The job that watches the overshoot of locks: those that let through more than was said are an alarm."""
+"""The job that watches the overshoot of locks: those that let more through than estimated are an alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks that let more through than was said, and those that did not."""
+"""Locks that let more through than was estimated, and those that did not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def outcome(world: World) -> LockOutcome:
     return found
 
 
-def test_what_a_lock_lets_through_begins_at_the_limit(open_world: OpenWorld) -> None:
+def test_the_overshoot_of_a_lock_begins_at_the_limit(open_world: OpenWorld) -> None:
     world = open_world(SOURCE + HOURLY)
     write(world, 14)
     assert outcome(world).overshoot == 4, "one flush has counted beyond the limit"

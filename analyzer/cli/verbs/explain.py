@@ -56,7 +56,7 @@ def explain(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.reports.explained.caller_standing import caller_standing
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
-        from analyzer.store.reports.lock_delays.exceeded_overshoots import exceeded, said_overshoots
+        from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
         standing = caller_standing(engine, name)
         first_ms = (since_s if at_s is None else at_s) * 1000
@@ -76,7 +76,7 @@ def explain(
             _show_met(engine, standing)
         _show_past(past, at_s)
         for late in exceeded(
-            past, said_overshoots(engine, load_settings(context, config).analyzer.flush_every)
+            past, estimated_overshoots(engine, load_settings(context, config).analyzer.flush_every)
         ):
             say(str(late))
 

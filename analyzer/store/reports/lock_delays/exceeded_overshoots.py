@@ -1,4 +1,4 @@
-"""Locks whose series was admitted more beyond its limit than `gatelock check` says."""
+"""Late locks: their series was admitted more beyond its limit than `gatelock check` estimates."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MARGIN, FEW = 3, 10
 
 
 class ExceededOvershoot(NamedTuple):
-    """A lock, and the overshoot that was said of its policy."""
+    """A lock, and the overshoot that `gatelock check` estimates for its policy."""
 
     lock: LockOutcome
-    said: PolicyOvershoot
+    estimated: PolicyOvershoot
 
     def __str__(self) -> str:
         at = self.lock.at
         on = " ".join(part for part in (at.scope, at.key, at.resource) if part)
         return (
             f"the lock of {on} by {at.policy} came late: {self.lock.overshoot:,} admitted beyond the limit; "
-            f"`gatelock check` says {self.said}"
+            f"`gatelock check` says {self.estimated}"
         )
 
 
-def said_overshoots(engine: sa.Engine, flush_s: float) -> dict[str, PolicyOvershoot]:
+def estimated_overshoots(engine: sa.Engine, flush_s: float) -> dict[str, PolicyOvershoot]:
     """Returns the overshoot of each policy in force as `gatelock check` says it without a limiter.
 
     `flush_s` is the configured time between two flushes. Raises StoreAway, SchemaBehind.
@@ -52,14 +52,14 @@ def said_overshoots(engine: sa.Engine, flush_s: float) -> dict[str, PolicyOversh
 
 
 def exceeded(
-    locks: Iterable[LockOutcome], said: Mapping[str, PolicyOvershoot]
+    locks: Iterable[LockOutcome], estimated: Mapping[str, PolicyOvershoot]
 ) -> Iterator[ExceededOvershoot]:
-    """Yields the locks whose overshoot is known, and exceeds the one that is said of their policy.
+    """Yields the locks whose overshoot is known, and exceeds the estimate for their policy.
 
     By more than a burst within a minute explains: three times the estimate, and ten.
     """
     for lock in locks:
-        of_policy = said.get(lock.at.policy)
+        of_policy = estimated.get(lock.at.policy)
         if of_policy is None or lock.overshoot is None:
             continue
         if of_policy.amount is not None and lock.overshoot > MARGIN * of_policy.amount + FEW:
@@ -74,7 +74,7 @@ def recent_overshoots(engine: sa.Engine, flush_s: float) -> list[ExceededOversho
     with reading(engine) as db:
         since_ms = clock_ms(db) - RECENT_MS
     began = (lock for lock in lock_outcomes(engine, since_ms) if lock.began_ms >= since_ms)
-    return list(exceeded(islice(began, LOCKS_MAX), said_overshoots(engine, flush_s)))
+    return list(exceeded(islice(began, LOCKS_MAX), estimated_overshoots(engine, flush_s)))
 
 
 def late_locks(engine: sa.Engine, flush_s: float) -> dict[str, str]:
