@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from gatekeeper.caller_view import CallerView
     from gatekeeper.startup import StartupWait
 
 __all__ = ["Gate"]
@@ -34,7 +35,7 @@ class Gate:
     The first check starts the thread, also in a process that was forked later; so do `start`, `ready` and
     `with`. Making a gate starts nothing, connects to nothing and cannot block. All methods may be called from
     any thread. A request never waits: no method that decides on one waits for a mutex, does I/O or raises
-    (`enforce` raises Refused).
+    (`enforce` raises Refused). `caller_view` decides nothing, and asks the server.
 
     The view is stale when more than `stale_after` seconds have passed since the last successful poll began.
     Then each lock follows the `on_stale` of its policy: it is enforced until its end, or ignored. Callers
@@ -185,6 +186,42 @@ class Gate:
         if not decision.allowed:
             raise Refused(decision)
         return decision
+
+    # -- the caller's own view -----------------------------------------------------------------
+
+    def caller_view(self, caller: str) -> CallerView:
+        """Asks the server what a caller has used and what remains, for the application to pass on to it.
+
+        The only method that does I/O for its caller: it blocks until the server has answered, usually for
+        milliseconds, at most for the time-out of the source. No decision depends on it. The token needs the
+        scope `callers`.
+
+        Args:
+            caller: The typed name of a caller that the application has authenticated, such as "api_key:acme".
+
+        Raises:
+            SourceError: The server did not answer in time, or refused.
+            ValueError: The source is not a server, or `caller` has no kind.
+        """
+        from gatekeeper.caller_view import view_from
+
+        return view_from(self._options.source, caller)
+
+    async def caller_view_async(self, caller: str) -> CallerView:
+        """Asks in a thread, as `caller_view` does; for asyncio applications.
+
+        Args:
+            caller: The typed name of a caller that the application has authenticated.
+
+        Raises:
+            SourceError: The server did not answer in time, or refused.
+            ValueError: The source is not a server, or `caller` has no kind.
+        """
+        import asyncio
+
+        return await asyncio.to_thread(self.caller_view, caller)
+
+    # -- the decision --------------------------------------------------------------------------
 
     def _decide(self, scopes: RequestScopes) -> Decision:
         """The slow path: for a request that has a lock, or in a mode in which a look-up is not enough."""

@@ -304,7 +304,8 @@ class LockSource(Protocol):
     """The source from which a gate learns of locks: SQL, HTTP, a file, a fixed list, or a custom one.
 
     A source may have an attribute `longest`, the seconds that a fetch may take at most, and may implement
-    `StatusSink`.
+    `StatusSink`. One that can be asked for the views of callers has a method `caller_view`: it takes a caller
+    and returns a `gatekeeper.caller_view.CallerView`, or raises SourceError; any thread may call it.
     """
 
     def fetch(self, since: Cursor | None) -> Update:

@@ -14,11 +14,14 @@ from analyzer.health import Health
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
+from analyzer.store.reports.explained.caller_document import caller_document
+from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.gate_reports import gate_owners, store_statuses
 from analyzer.store.reports.refused_clients import store_refusals
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.unmet_locks import number_of_unmet_locks
 from analyzer.store.transaction.notify import listening
+from analyzer.web.api.callers_endpoint import add_callers_endpoint
 from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import (
     Authenticator,
@@ -44,7 +47,9 @@ log = logging.getLogger(__name__)
 def web_application(
     settings: Settings, engine: Engine, health: Health, source_problems: Callable[[], Mapping[str, str]]
 ) -> Iterator[tuple[str, int] | None]:
-    """Serves health, metrics, the lock feed and the reports of gates; yields host and port, None when off.
+    """Serves health, metrics, the lock feed, the reports of gates and the views of callers.
+
+    Yields host and port, None when off.
 
     Raises CannotListen, TlsFilesInvalid, StoreAway.
     """
@@ -75,6 +80,7 @@ def web_application(
             )
         )
         add_locks_endpoint(app, feed, authenticator)
+        add_callers_endpoint(app, partial(_document_about, engine), authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)
         health.on_feed_change = feed.notify
@@ -84,6 +90,11 @@ def web_application(
             serving(app, listen, tls, feed.close, long_polls, connections) as address,
         ):
             yield address
+
+
+def _document_about(engine: Engine, caller: str) -> dict[str, object]:
+    """Returns what a caller may know about itself. Raises StoreAway, SchemaBehind."""
+    return caller_document(caller_standing(engine, caller))
 
 
 def _on_refused(engine: Engine, health: Health) -> Callable[[RequestRefused, Credentials], None]:

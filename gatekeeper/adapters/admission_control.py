@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 from gatekeeper.adapters.caller_extraction import asked_caller
 from gatekeeper.adapters.refusal_response import (
     HeaderStyle,
+    LimitItem,
     RefusalResponse,
+    admission_item,
     limit_headers,
     refusal,
     require_style,
@@ -128,12 +130,12 @@ Charge = tuple[GuardLimiter, str]  # a limiter that gave permits, and the key th
 
 
 class CheckResult(NamedTuple):
-    """Decision on a request, and the permits that limiters gave for it."""
+    """Decision on a request, the permits that limiters gave for it, and what remains of each limit."""
 
     decision: Decision
     cost: int = 1
     charged: tuple[Charge, ...] = ()
-    limiter_name: str = ""  # of the limiter with least remaining
+    limits: tuple[LimitItem, ...] = ()
 
 
 class AdmissionController:
@@ -271,17 +273,19 @@ class AdmissionController:
             )
         if identity.notes is not None:
             identity.notes.note_decision(identity, decision)
-        return CheckResult(decision)
+        item = admission_item(decision) if decision.allowed else None
+        return CheckResult(decision) if item is None else CheckResult(decision, limits=(item,))
 
     def denial(self, result: CheckResult) -> RefusalResponse:
         """Returns the response to a denied request."""
         return refusal(result.decision, self._headers)
 
     def limit_headers(self, result: CheckResult) -> list[tuple[str, str]]:
-        """Returns the headers about limits for the response to an admitted request; mostly none."""
-        if result.decision.limit is None:
-            return []
-        return limit_headers(result.decision, self._headers, result.limiter_name)
+        """Returns the headers about limits for the response to an admitted request; mostly none.
+
+        They leave quotas out: no process knows what remains of those of a caller without a lock.
+        """
+        return limit_headers(result.limits, self._headers) if result.limits else []
 
     def _check_gate(self, identity: RequestIdentity) -> Decision:
         caller = asked_caller(identity.caller, identity.address)
@@ -306,13 +310,14 @@ class AdmissionController:
 class CheckResultBuilder:
     """Collects the decisions of the limiters on one request."""
 
-    __slots__ = ("charged", "cost", "decision", "limiter_name")
+    __slots__ = ("charged", "cost", "decision", "limits")
 
     def __init__(self, decision: Decision, cost: int) -> None:
         self.decision = decision  # the denial, or the decision with least remaining
         self.cost = cost
         self.charged: list[Charge] = []
-        self.limiter_name = ""
+        of_lock = None if decision.limit is None else admission_item(decision)  # of one that slows
+        self.limits = [] if of_lock is None else [of_lock]
 
     def add(self, limiter: GuardLimiter, key: str, decision: Decision) -> bool:
         """Adds a limiter's decision; returns whether it allows the request, so that the next is checked."""
@@ -320,14 +325,17 @@ class CheckResultBuilder:
             self.decision = decision
             return False
         self.charged.append((limiter, key))
+        if decision.limit is not None:
+            item = admission_item(decision, getattr(limiter, "name", ""))
+            if item is not None:
+                self.limits.append(item)
         if _remaining(decision) < _remaining(self.decision):
             tags = self.decision.tags
             self.decision = decision._replace(tags=tags) if tags else decision
-            self.limiter_name = getattr(limiter, "name", "")
         return True
 
     def build(self) -> CheckResult:
-        return CheckResult(self.decision, self.cost, tuple(self.charged), self.limiter_name)
+        return CheckResult(self.decision, self.cost, tuple(self.charged), tuple(self.limits))
 
 
 def require_store_client(limiters: Iterable[object], *, awaited: bool) -> None:

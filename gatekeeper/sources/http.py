@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
+from gatekeeper.caller_view import CALLER_FIELD, PATH, CallerView, parse_view
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, GateStatus, SourceError, Update
 from gatekeeper.sources.timed_connection import CHUNK_BYTES, DeadlineSocket, parse_server_url
@@ -39,10 +40,12 @@ ANSWER_BYTES_MAX = 64 << 20  # some 200,000 locks; before and after decompressio
 TOKEN_BYTES_MAX = 4 << 10
 SHOWN_MAX = 200  # characters of a server's text that a message repeats
 READ_AT_ONCE_BYTES = 8 << 10  # of the decompressed answer
+VIEW_CONNECTIONS_MAX = 8  # that stay open for views of callers; further ones are closed after their answer
 
 TOKEN_NAME, TOKEN_FILE_NAME = "GATEKEEPER_TOKEN", "GATEKEEPER_TOKEN_FILE"
 AGENT = "gatekeeper"
 INSTANCE_FIELD = "gatelock-instance"
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class TryLater(SourceError):
@@ -73,7 +76,7 @@ class HttpSource:
         url: `https://HOST:PORT`, followed by the path under which a reverse proxy serves Gatelock, if any.
         token: The token that `gatelock tokens create NAME --scope read` printed, or the path of a file that
             holds it and is read for each request. By default $GATEKEEPER_TOKEN, otherwise the file that
-            $GATEKEEPER_TOKEN_FILE names.
+            $GATEKEEPER_TOKEN_FILE names. `caller_view` needs the scope `callers`.
         ca: A PEM file with the certificate authorities to trust; by default those of the system.
         wait: Seconds that the server may hold a request until there is news, from 0 (no long poll) to 60.
         timeout: Seconds for all the rest of a fetch, above 0, up to 60.
@@ -110,6 +113,7 @@ class HttpSource:
             self._token = _checked_token(self._token, "token")
         self._wait_s = wait
         self._timeout_s = timeout
+        self._arguments = (url, ca, wait, timeout)
         self.longest = wait + timeout
         self._tls = _tls_context(ca) if self._server.scheme == "https" else None
         if self._tls is None and self._token is not None and not self._server.is_local:
@@ -124,6 +128,7 @@ class HttpSource:
         self._socket: DeadlineSocket | None = None  # of `_connection`
         self._instance = ""  # of a gate in this process, once it has reported
         self._closings = 0
+        self._for_views: list[HttpSource] = []  # each with a connection that no thread uses at the moment
 
     def fetch(self, since: Cursor | None) -> Update:
         """Returns what changed after `since`, or a snapshot. Raises SourceError."""
@@ -144,6 +149,32 @@ class HttpSource:
             answer, content = self._request("PUT", path, min(REPORT_S, self._timeout_s), body)
             if answer.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
                 raise _refusal(answer, content)
+
+    def caller_view(self, caller: str) -> CallerView:
+        """Asks /v1/callers/me for a caller, on another connection than the poller's. Raises SourceError.
+
+        May be called by any thread; needs a token with the scope `callers`.
+        """
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        try:
+            source = self._for_views.pop()
+        except IndexError:
+            url, ca, wait_s, timeout_s = self._arguments
+            source = HttpSource(url, self._token, ca=ca, wait=wait_s, timeout=timeout_s)
+        view = source._ask_for_view(caller)
+        if len(self._for_views) < VIEW_CONNECTIONS_MAX:
+            self._for_views.append(source)
+        else:
+            source.close()
+        return view
+
+    def _ask_for_view(self, caller: str) -> CallerView:
+        with self._translate_errors():
+            path, named = f"{self._server.prefix}{PATH}", {CALLER_FIELD: quote(caller, safe=":")}
+            answer, body = self._request("GET", path, self._timeout_s, headers=named)
+            document = _checked_document(answer, body).read()
+            return parse_view(document, _max_age_s(answer.getheader("cache-control", "")))
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -170,12 +201,17 @@ class HttpSource:
         if sock is not None:
             sock.shut_down()
         self._disconnect()
+        idle, self._for_views = self._for_views, []
+        for source in idle:
+            source.close()
 
     def _leave_to_parent(self) -> None:
-        inherited = self._connection
+        inherited, idle = self._connection, self._for_views
         self._reset()
         if inherited is not None:
             inherited.close()  # this process's descriptor; the parent's connection stays open
+        for source in idle:
+            source.close()
 
     def _disconnect(self) -> None:
         with self._mutex:
@@ -191,16 +227,23 @@ class HttpSource:
         return _parse_answer(*self._request("GET", path, wait_s + self._timeout_s))
 
     def _request(
-        self, method: str, path: str, longest_s: float, content: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        longest_s: float,
+        content: bytes | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer and its whole body, within `longest_s` seconds. The server may get the request twice."""
         closings, end_s = self._closings, time.monotonic() + longest_s
-        headers = self._headers() | ({} if content is None else {"content-type": "application/json"})
+        sent = self._headers() | dict(headers)
+        if content is not None:
+            sent["content-type"] = "application/json"
         for attempt in (1, 2):
             reused = self._connection is not None
             connection = self._connected(end_s, closings)
             try:
-                connection.request(method, path, content, headers)
+                connection.request(method, path, content, sent)
                 answer = connection.getresponse()
             except (http.client.RemoteDisconnected, ConnectionError):
                 self._disconnect()
@@ -285,6 +328,11 @@ def _read_body(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _parse_answer(answer: http.client.HTTPResponse, body: bytes) -> Update:
+    return feed_json.read(io.BufferedReader(_checked_document(answer, body), READ_AT_ONCE_BYTES))
+
+
+def _checked_document(answer: http.client.HTTPResponse, body: bytes) -> BoundedStream:
+    """The JSON of an answer, decompressed. Raises SourceError for a refusal and for another content."""
     if answer.status != HTTPStatus.OK:
         raise _refusal(answer, body)
     kind = answer.headers.get_content_type()
@@ -298,7 +346,13 @@ def _parse_answer(answer: http.client.HTTPResponse, body: bytes) -> Update:
             stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # is similar enough
         case coding:
             raise SourceError(f"expected gzip or no content-encoding, got {coding!r:.60}")
-    return feed_json.read(io.BufferedReader(BoundedStream(stream), READ_AT_ONCE_BYTES))
+    return BoundedStream(stream)
+
+
+def _max_age_s(cache_control: str) -> float:
+    """The `max-age` of an answer; 0 if it has none."""
+    found = re.search(r"(?:^|[\s,])max-age=(\d{1,9})", cache_control)
+    return float(found[1]) if found else 0.0
 
 
 def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:

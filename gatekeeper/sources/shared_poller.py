@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gatekeeper import lifecycle
+from gatekeeper.caller_view import CallerView, view_from
 from gatekeeper.feed import feed_json
 from gatekeeper.feed.saved_view import open_regular, read_sealed, write_sealed
 from gatekeeper.model import Change, Cursor, GateStatus, LockSource, SourceError, Update
@@ -126,6 +127,10 @@ class SharedSource:
         report = getattr(self._source, "report_status", None)
         if report is not None:
             report(status)
+
+    def caller_view(self, caller: str) -> CallerView:
+        """Asks `source`, each process for itself. Raises SourceError, ValueError for one without views."""
+        return view_from(self._source, caller)
 
     @property
     def is_leader(self) -> bool:

@@ -17,6 +17,7 @@ import gatekeeper
 PUBLIC = (
     "gatekeeper",
     "gatekeeper.adapters.asgi",
+    "gatekeeper.adapters.caller_view_response",
     "gatekeeper.adapters.django",
     "gatekeeper.adapters.fastapi",
     "gatekeeper.adapters.flask",

@@ -51,6 +51,7 @@ from analyzer.store.operations.caller_changes import OverrideRequest, add_overri
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
+from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
 from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
@@ -247,6 +248,8 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
             pass
     upkeep.end_locks()
     known_among(engine, ["user:001", "user:eve"])
+    for caller in ("user:001", "user:eve"):
+        caller_standing(engine, caller)
     installation_status(engine, "0004")
     is_counted(engine, "caller")
     audit(engine)
@@ -441,6 +444,8 @@ def judge_everything(engine: sa.Engine) -> None:
     clear_locks(engine, of_user, None, None, BY_HAND, str)
     set_locks(engine, of_user, 60_000, Effect(), BY_HAND, str)
     assert list(lock_outcomes(engine, (at_s + 30) * 1000))
+    for caller in ("user:2", "user:eve", "address:192.0.2.1"):
+        assert caller_standing(engine, caller).uses
     profile_of(engine, "user:1")
     installation_status(engine, head())
     while upkeep.prune():

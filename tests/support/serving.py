@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
 from analyzer.store.operations.tokens import TokenList
+from analyzer.web.api.callers_endpoint import add_callers_endpoint
 from analyzer.web.authentication import Authenticator
 from analyzer.web.connection_limits import OpenConnections, connections_max
 from analyzer.web.feed_cache import FeedCache
@@ -30,14 +32,20 @@ LINE_S = 20.0
 def feed_server(
     source: LockSource, load_tokens: Callable[[], TokenList] = lambda: NO_TOKENS,
     identity: TlsFiles | None = None, port: int = 0, pending: PendingStatuses | None = None,
+    views: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """Serves the feed of `source` and yields the URL; with `pending` also the status reports of gates."""
+    """Serves the feed of `source` and yields the URL.
+
+    With `pending` also the status reports of gates, with `views` the documents of callers.
+    """
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)
     connections = OpenConnections(connections_max())
     authenticator = Authenticator(load_tokens, time.monotonic, connections.admitted)
     add_locks_endpoint(app, feed, authenticator)
     if pending is not None:
         add_gates_endpoint(app, pending, authenticator)
+    if views is not None:
+        add_callers_endpoint(app, views, authenticator)
     long_polls = LongPolls(feed, authenticator)
     with serving(app, ("127.0.0.1", port), identity, feed.close, long_polls, connections) as address:
         assert address is not None

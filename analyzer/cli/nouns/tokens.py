@@ -34,7 +34,7 @@ def create(
         str,
         typer.Option(
             metavar="SCOPE",
-            help="read (gates and monitors), operate or admin; each includes those before it.",
+            help="read (gates, monitors), callers (use of callers), operate, admin; with those before it.",
         ),
     ],
     expires: Annotated[

@@ -314,7 +314,7 @@ def test_a_websocket_is_checked_once_and_in_flight_until_it_closes(running: Shop
         for _ in range(5):
             line.send("hello")
         assert line.response is not None
-        assert line.response.headers["ratelimit"].startswith('"busy";r=0')
+        assert '"busy";r=0' in line.response.headers["ratelimit"]
         with pytest.raises(InvalidStatus) as denied, opened(running, "busy", key):
             pass
         assert json.loads(denied.value.response.body)["violated-policies"] == ["busy"]

@@ -17,7 +17,7 @@ from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import SHADOW, Policy
 from analyzer.core.judging.totals import Standing, Sum, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling, Window
+from analyzer.core.judging.windows import Rolling, Window
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import reading
 from analyzer.store.database.row_parameters import is_one_of
@@ -47,6 +47,7 @@ class PolicyUse(NamedTuple):
         limit: The amount that earns a lock.
         until_s: When the window ends; None for a rolling one.
         reached_s: When the limit is reached at the pace of the window so far; None if not in this window.
+        window_s: The length of the window.
     """
 
     policy: Policy
@@ -57,6 +58,7 @@ class PolicyUse(NamedTuple):
     limit: int
     until_s: int | None
     reached_s: int | None
+    window_s: int
 
     @property
     def unit(self) -> Unit | None:
@@ -157,11 +159,10 @@ class _UseReader:
         sum_ = kind.sum_of(policy)
         own = self._limits.policy_for(policy, key)
         window = self._limits.window_of(sum_, key, now_s)
-        is_rolling = window == ALWAYS or isinstance(sum_.window, Rolling)
+        rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
         at = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
         judged = own or policy
-        standings = self._standings(sum_, key, window) or [Standing(TotalKey(sum_, key, "", window), 0)]
-        for standing in standings:
+        for standing in self._standings(sum_, key, window):
             used, limit = kind.amounts(judged, standing, at)
             yield PolicyUse(
                 judged,
@@ -170,19 +171,25 @@ class _UseReader:
                 own is None,
                 used,
                 limit,
-                None if is_rolling else window.until_s,
-                None if is_rolling else _reached_s(used, limit, window, now_s),
+                window.until_s if rolling_s is None else None,
+                _reached_s(used, limit, window, now_s) if rolling_s is None else None,
+                window.until_s - window.start_s if rolling_s is None else rolling_s,
             )
 
     def _standings(self, sum_: Sum, key: str, window: Window) -> list[Standing]:
+        """Returns how the series stand; one that was never counted has used nothing.
+
+        The statements are those of a series that was: how long they take does not tell one from the other.
+        """
+        nothing = [Standing(TotalKey(sum_, key, "", window), 0)]
         number = self._catalog.sums.get(sum_text(sum_))
         if number is None:
-            return []
+            return nothing
         at = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
         wanted = sa.select(totals.c.resource, totals.c.used).where(*at)
         rows = self._db.execute(wanted.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
         read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
-        with_own = with_slots(self._db, read, self._catalog, self._now_s)
+        with_own = with_slots(self._db, read or nothing, self._catalog, self._now_s)
         return with_wholes(self._db, self._plan, with_own, self._catalog, self._now_s)
 
 
