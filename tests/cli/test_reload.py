@@ -34,10 +34,12 @@ def file(tmp_path: Path, text: str) -> Path:
 def analyzer(file: Path, tmp_path: Path) -> Iterator[Analyzer]:
     (tmp_path / "access.log").write_text(line("192.0.2.1", 20) * 2)
     analyzer = Analyzer(tmp_path / "analyzer.log")
-    analyzer.ready()
-    yield analyzer
-    analyzer.child.kill()
-    analyzer.child.wait()
+    try:
+        analyzer.ready()
+        yield analyzer
+    finally:
+        analyzer.child.kill()
+        analyzer.child.wait()
 
 
 def replace(file: Path, text: str) -> None:
