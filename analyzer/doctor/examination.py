@@ -112,13 +112,11 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
         # The query read the database's clock at some moment between the two readings of ours.
         clock_ahead_s=max(database.now_ms - after_ms, min(0.0, database.now_ms - before_ms)) / 1000,
         suspended_until=status.suspended_until,
+        braked=status.braked,
         partitions=followed(engine),
         gates=living_gates(reporting_gates(engine)),
         refused=refused_clients(engine),
     )
-    for policy, text in status.braked.items():
-        cure = f"see whom it locks: `gatelock policies show {policy}`, then change its limit or release it"
-        yield Finding("brake", "wrong", f"the brake of policy {policy} acts: {text}", cure)
     for name, check in CHECKS:
         for observation in check(installation):
             yield Finding(name, *observation)
@@ -483,6 +481,13 @@ def _explain_unknown(installation: Installation, unknown: Sequence[str], overflo
     )
 
 
+def _braked(installation: Installation) -> Iterator[Observation]:
+    """Policies that their brake holds or slows."""
+    for policy, text in installation.braked.items():
+        cure = f"see whom it locks: `gatelock policies show {policy}`, then change its limit or release it"
+        yield Observation("wrong", f"the brake of policy {policy} acts: {text}", cure)
+
+
 Check = Callable[[Installation], Iterator[Observation]]
 
 # Names of findings and their checks, in the order of the output. Two checks may share a name.
@@ -491,6 +496,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("clock", _clock),
     ("configuration", _configurations),
     ("plan", _plan),
+    ("brake", _braked),
     ("sources", _sources),
     ("delays", delays_and_clocks),
     ("gaps", _gaps),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -46,6 +46,7 @@ class Installation:
     database: DatabaseStatus
     clock_ahead_s: float  # of the database's clock, against this machine's
     suspended_until: datetime | None
+    braked: Mapping[str, str]  # policies whose brake acts, and how
     partitions: Sequence[FollowedPartition]
     gates: Sequence[GateHealth]
     refused: Sequence[RefusedRequests]

@@ -583,8 +583,7 @@ gates = Table(
     Column("at_ms", BigInteger, nullable=False),  # of the last report
     Column("first_ms", BigInteger, nullable=False),
     text("told"),  # JSON: see gatekeeper/telemetry/status_json.py
-    # Name of the token that it reports with, which the row belongs to; "" without one, null over SQL.
-    Column("token", Text),
+    Column("token", Text),  # name of the one that the row belongs to; "" without one, null over SQL
     Index(None, "at_ms"),
 )
 
