@@ -242,8 +242,10 @@ class Stop(Act):
     weight: ClassVar[int] = 6
 
     @classmethod
-    def drawn(cls, random: Random, size: Size) -> Stop:
-        return cls(random.randrange(size.analyzers), random.randrange(len(PLANS)))
+    def drawn(cls, random: Random, size: Size) -> Act:
+        """Returns a restart, or for every third plan that the running analyzer reads its file again."""
+        analyzer, plan = random.randrange(size.analyzers), random.randrange(len(PLANS))
+        return cls(analyzer, plan) if plan % 3 else Reload(analyzer, plan)
 
     def do(self, world: World) -> bool:
         analyzer = world.analyzers[self.analyzer]
@@ -255,16 +257,12 @@ class Stop(Act):
 
 @dataclass(frozen=True)
 class Reload(Act):
-    """A running analyzer reads its configuration file again, which has changed."""
+    """A running analyzer reads its configuration file again, which has changed. Drawn by `Stop`."""
 
     analyzer: int
     plan: int
 
-    weight: ClassVar[int] = 4
-
-    @classmethod
-    def drawn(cls, random: Random, size: Size) -> Reload:
-        return cls(random.randrange(size.analyzers), random.randrange(len(PLANS)))
+    weight: ClassVar[int] = 0
 
     def do(self, world: World) -> bool:
         analyzer = world.analyzers[self.analyzer]

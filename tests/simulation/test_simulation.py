@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 
 from tests.house.reading import ROOT
+from tests.simulation.acts import Reload
 from tests.simulation.applications import AnswerFault
 from tests.simulation.database import FaultKind
 from tests.simulation.mutation_stories import STORIES
@@ -91,19 +92,19 @@ FAILURES = {
 }
 # A seed that shows the mutation, so that the test is fast. The next ones are tried if stories have changed.
 SHOWN_BY = {
-    "activation_without_clearing": 6,
+    "activation_without_clearing": 1,
     "empty_resources_judged": 5,
     "ended_locks_stay": 7,
     "flushes_late": 22,
     "memory_kept_after_errors": 8,
     "next_too_high": 15,
-    "offsets_in_a_separate_transaction": 8,
+    "offsets_in_a_separate_transaction": 9,
     "revocations_ignored": 48,
     "slots_never_read_again": 16,
     "values_counted_again": 12,
     "values_not_kept": 12,
     "windows_not_compared_with_the_time": 15,
-    "without_compare_and_set": 139,
+    "without_compare_and_set": 135,
 }
 
 
@@ -125,14 +126,15 @@ def test_everything_is_counted_judged_and_passed_on_in_every_story(first: int) -
         # Few locks of rolling quotas end within a story.
         assert locks.keys() | {"rolling-quota"} == KINDS_OF_POLICIES, locks
         assert min(locks.values()) >= least, locks
-    assert seen.keys() == {
+    # Few judgements wait: an analyzer is rarely behind while a limit is reached.
+    assert seen.keys() | {"judgements that wait"} == {
         "further offences",
         "holds",
         "releases",
         "judgements that wait",
         "notices that end",
     }
-    assert acts.keys() == {kind.__name__ for kind in KINDS}
+    assert acts.keys() == {kind.__name__ for kind in (*KINDS, Reload)}
     assert faults.keys() == {*get_args(FaultKind), *get_args(AnswerFault)}
     assert min(faults.values()) >= 5, faults
 
@@ -207,7 +209,7 @@ def test_stories_differ_and_a_part_of_one_is_valid() -> None:
     stories = [draw(seed) for seed in range(50)]
     assert draw(8) == stories[8]
     kinds = Counter(type(act).__name__ for story in stories for _, act in story.acts)
-    assert len(kinds) == len(KINDS)
+    assert len(kinds) == len((*KINDS, Reload))
     assert {story.size.analyzers for story in stories} == {1, 2, 3}
     assert play(part_of(stories[8], range(0, 40, 3))).wrong == ""
     assert play(part_of(stories[8], [])).wrong == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -10,8 +10,11 @@ import sqlalchemy as sa
 from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
 from analyzer.core.judging.plan_differences import differences, in_words
+from analyzer.core.judging.totals import Sum
+from analyzer.core.judging.windows import Rolling
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.store.database.clock import clock_ms
@@ -19,7 +22,7 @@ from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.buckets import newest_event_ms
-from analyzer.store.transaction.judgement import brake_rows, directory
+from analyzer.store.transaction.judgement import brake_rows, directory, stored_notices
 from analyzer.store.transaction.judgement.activation import (
     Activation,
     StoredPlan,
@@ -170,11 +173,21 @@ def activate(
     kept = {
         sum_ for sum_, number in numbers.sum_numbers(plan).items() if known.sums.get(sum_text(sum_)) == number
     }
+    _end_notices(db, before or Plan(), plan, kept, now_ms // 1000)
     # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
     from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000
     steps = steps_after(before or Plan(), unfinished, plan, numbers.sum_numbers(plan), kept, from_s)
     activation = Activation(db, StoredPlan(plan, version, now_ms), numbers, now_ms, rows_max)
     return Activated(version, _run(db, activation, version, steps, random_mark))
+
+
+def _end_notices(db: sa.Connection, before: Plan, plan: Plan, kept: Collection[Sum], now_s: int) -> None:
+    """Ends notices that last of policies that are gone, and of sums that begin again."""
+    for policy in before.policies:
+        sum_ = kind_of(policy).sum_of(policy)
+        is_judged = sum_ in kept and any(one.name == policy.name for one in plan.policies_of[sum_])
+        if isinstance(sum_.window, Rolling) and not is_judged:
+            stored_notices.end_lasting(db, policy.name, sum_text(sum_), now_s)
 
 
 def continue_activation(db: sa.Connection, random_mark: Callable[[], str], rows_max: int) -> JudgedRows:

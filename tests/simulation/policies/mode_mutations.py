@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from analyzer.core.judging.kinds import earned_locks
 from analyzer.store.operations import locks_by_hand
+from analyzer.store.transaction import plans
 from analyzer.store.transaction.judgement import hold_offs
-from analyzer.store.transaction.judgement.activation import Activation
 from tests.faults.mutations import Patch
 
 
@@ -33,7 +33,7 @@ def held_off_without_end(patch: Patch) -> None:
 
 def notices_outlast_policies(patch: Patch) -> None:
     """A notice of a rolling window lasts after its policy is gone, and is never raised again."""
-    patch.setattr(Activation, "_end_notices", lambda *_: None)
+    patch.setattr(plans, "_end_notices", lambda *_: None)
 
 
 MODE_MUTATIONS: Sequence[Callable[[Patch], None]] = (

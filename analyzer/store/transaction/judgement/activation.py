@@ -17,7 +17,7 @@ from analyzer.core.judging.activation_steps import (
     first_start_s,
     stored_text,
 )
-from analyzer.core.judging.earned_notices import Notice, sum_text
+from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.judge import (
     Earned,
     Evidence,
@@ -288,8 +288,6 @@ class Activation:
         return lock.began > self._in_force_since
 
     def _clear(self, step: ClearStep) -> ClearStep | None:
-        if step.behind is None and not step.exempt:
-            self._end_notices(step.policies)
         present = lock_feed.of_policies(self._db, step.policies, step.behind, LOCKS_AT_ONCE)
         self._count(len(present))
         if step.exempt:
@@ -301,13 +299,6 @@ class Activation:
         if len(present) < LOCKS_AT_ONCE:
             return None
         return step.continued(max(present))
-
-    def _end_notices(self, policies: Collection[str]) -> None:
-        """Ends notices that last of policies that are gone, or look at another sum now."""
-        for name in policies:
-            policy = self._plan.policy(name)
-            kept = "" if policy is None else sum_text(kind_of(policy).sum_of(policy))
-            stored_notices.end_lasting(self._db, name, kept, self._now_s)
 
     def _clear_exempt(self, present: Mapping[LockKey, Lock]) -> None:
         limits = limits_of(self._db, self._plan, self._directory, {at.key for at in present})

@@ -57,10 +57,10 @@ def last(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, LastNo
     return found
 
 
-def end_lasting(db: sa.Connection, policy: str, kept: str, now_s: int) -> None:
-    """Ends notices of a policy that last, but those of the sum `kept`, which is still judged."""
-    is_other = sa.or_(notices.c.sum < kept, notices.c.sum > kept)
-    lasting = sa.update(notices).where(notices.c.policy == policy, is_other, notices.c.until_s == LASTS_S)
+def end_lasting(db: sa.Connection, policy: str, sum_name: str, now_s: int) -> None:
+    """Ends the notices of a policy and a sum that last: no judgement looks at them any more."""
+    of_policy = notices.c.policy == policy, notices.c.sum == sum_name
+    lasting = sa.update(notices).where(*of_policy, notices.c.until_s == LASTS_S)
     db.execute(lasting.values(until_s=now_s))
 
 
