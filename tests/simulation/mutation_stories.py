@@ -19,7 +19,7 @@ from tests.simulation.acts import (
     Stop,
 )
 from tests.simulation.operator_acts import ClearLocks, Override, Suspend
-from tests.simulation.policies.plans import RESOURCES
+from tests.simulation.policies.plans import CALLERS, RESOURCES
 from tests.simulation.stories import Story
 
 NOON_S = 1_795_176_000  # 2026-11-20T12:00:00Z
@@ -147,6 +147,16 @@ STORIES: Mapping[str, Story] = {
     "held_off_without_end": story(
         (0,), *((1.0 + at, requests("eve", 8)) for at in range(2)), (4.0, ClearLocks("eve", 2.0)),
         (9.0, requests("ann", 1)),
+    ),
+    # Four callers in the first day of a policy; two may be locked in an interval.
+    **dict.fromkeys(("brakes_ignored", "braked_locks_stay"), story(
+        (9,), *((1.0 + 0.5 * number, requests(caller, 7)) for number, caller in enumerate(CALLERS)),
+        (8.0, requests("eve", 1)),
+    )),
+    # After a day.
+    "paced_locks_forgotten": story(
+        (9,), (1.0, requests("eve", 1)), (2.0, Sleep(90_000.0)),
+        *((3.0, requests(caller, 7)) for caller in CALLERS), (18.0, requests("eve", 1)),
     ),
     # The policy goes and comes back. Its sum has another number then.
     "notices_outlast_policies": story(

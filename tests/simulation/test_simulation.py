@@ -87,6 +87,9 @@ FAILURES = {
     "hold_offs_ignored": "Wrong: LockKey.*: locked, and held off until",
     "hold_offs_not_stored": "Wrong: hold-offs: ",
     "held_off_without_end": NO_LOCK,
+    "brakes_ignored": "Wrong: policy braked began 3 locks",
+    "braked_locks_stay": "Wrong: .* s after all is counted: .*: enforced, and the brake holds",
+    "paced_locks_forgotten": NO_LOCK,
     "notices_outlast_policies": "Wrong: .* s after all is counted: a notice that lasts",
     "rolling_grace_ignored": "Wrong: LockKey.*: (not earned by|set before its grace is over)",
 }

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 from kafka import TopicPartition
 
@@ -23,7 +22,7 @@ from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_o
 from analyzer.core.judging.earned_notices import NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import SHADOW, Policy, Quota, base_name
+from analyzer.core.judging.policies import SHADOW, Brake, Policy, Quota, base_name
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.schema import COLUMNS_PER_PAGE
@@ -32,8 +31,18 @@ from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
+from tests.simulation.policies.brake_truth import BrakeTruth, BrakeTruthState
 from tests.simulation.policies.by_hand import HandState, HandTruth
-from tests.simulation.policies.commits import FLUSH_S_MAX, WAITING, Commit, Wrong, read_commit
+from tests.simulation.policies.commits import (
+    FLUSH_S_MAX,
+    WAITING,
+    Commit,
+    LockTime,
+    NoticeRow,
+    StoredLock,
+    Wrong,
+    read_commit,
+)
 from tests.simulation.policies.rolling_truth import (
     Entry,
     RollingState,
@@ -60,31 +69,6 @@ LOCK_ROW = "select scope, key, resource, policy, until_ms, action, began_ms from
 
 NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
 CALENDAR_NOTICE_ROW = f"{NOTICE_ROW} where sum not like '% rolling %'"
-
-
-class StoredLock(NamedTuple):
-    """A lock as gates must see it."""
-
-    at: LockKey
-    until_ms: int
-    action: str
-    began_ms: int
-
-
-class LockTime(NamedTuple):
-    """A lock that denies requests, and when it is in force as long as it is not cleared."""
-
-    at: LockKey
-    until_ms: int
-    began_ms: int
-
-
-class NoticeRow(NamedTuple):
-    """A stored notice without its key."""
-
-    used: int
-    limit: int
-    at_ms: int
 
 
 @dataclass
@@ -118,6 +102,7 @@ class Stored:
     values: dict[tuple[Sum, int, str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     rolling: RollingState = field(default_factory=RollingState)
     by_hand: HandState = field(default_factory=HandState)
+    brakes: BrakeTruthState = field(default_factory=BrakeTruthState)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -137,6 +122,7 @@ class Truth:
         self.ended: Counter[str] = Counter()
         self.rolling = RollingTruth()
         self.by_hand = HandTruth(database)
+        self.brakes = BrakeTruth(database)
         self.slept_at_s = -inf  # when all machines were suspended, by the scheduler
         self._rolling_names: set[str] = set()  # of policies, in this story so far
         self._database = database
@@ -153,11 +139,13 @@ class Truth:
 
     def copy(self) -> Stored:
         self.stored.rolling, self.stored.by_hand = self.rolling.state, self.by_hand.state
+        self.stored.brakes = self.brakes.state
         return copy.deepcopy(self.stored)
 
     def restore(self, stored: Stored) -> None:
         self.stored = copy.deepcopy(stored)
         self.rolling.state, self.by_hand.state = self.stored.rolling, self.stored.by_hand
+        self.brakes.state = self.stored.brakes
         if self.stored.version not in self.locks_at:
             raise Wrong("the dump has an unknown version")
         self.order.append(self.stored.version)
@@ -181,7 +169,9 @@ class Truth:
         if version != self.stored.version:
             self._check_version(version)
             self._read_lock_times()  # behind the counts: a flush believes by the locks before it
-        self.by_hand.check(is_clock_believed=self.is_clock_believed())
+        is_clock_believed = self.is_clock_believed()
+        self.by_hand.check(is_clock_believed=is_clock_believed)
+        self.brakes.check(plan, self._reached(plan), is_clock_believed=is_clock_believed)
         self._check_locks(plan, unready)
         self._check_notices(plan, unready)
         if self.stored.rolling.entries or self.stored.rolling.locks or any(rolling_policies(plan)):
@@ -191,7 +181,8 @@ class Truth:
         """Returns a lock of a rolling window that must come or go though nothing happens; "" if none."""
         plan, _, unready = self._read_plan()
         before = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
-        return self.rolling.unfinished(self._commit(plan, unready, before), self._history(plan))
+        found = self.rolling.unfinished(self._commit(plan, unready, before), self._history(plan))
+        return found or self.brakes.unfinished()
 
     def _commit(self, plan: Plan, unready: set[str], before: Mapping[int, int]) -> Commit:
         next_ = {number: ledger.next for number, ledger in self.stored.ledgers.items()}
@@ -461,8 +452,10 @@ class Truth:
         present = {lock.at: lock for lock in self._read_locks()}
         own = self._own_limits()
         held_off = self.by_hand.held_off(round(now_s * 1000))
-        # A lock whose hold-off has ended is set by the warden's next look at what waits.
-        waiting = set(self._database.read(WAITING)) if self.by_hand.state.has_cleared else set()
+        # A lock whose hold-off or brake has ended is set by the warden's next look at what waits.
+        has_brakes = any(isinstance(one.brake, Brake) for one in plan.policies)
+        is_needed = has_brakes or self.by_hand.state.has_cleared
+        waiting = set(self._database.read(WAITING)) if is_needed else set()
         for policy in calendar_policies(plan):
             if policy.name in unready:
                 continue
@@ -484,6 +477,18 @@ class Truth:
                 if not is_set and not waits and judged_s >= window.start_s:
                     raise Wrong(f"{at}: {used} of {limit} used, and the lock is {lock}")
         self._check_no_other(plan, unready, present.values(), now_s)
+
+    def _reached(self, plan: Plan) -> dict[str, int]:
+        """Returns how many series are at their limit in the present window, by policy."""
+        own, now_s = self._own_limits(), int(self._now_s)
+        return {
+            policy.name: sum(
+                window_s == window_at(policy.window, now_s).start_s
+                and used >= own.get((base_name(policy.name), key), policy.limit)
+                for (window_s, key, _), used in self.stored.totals[sum_of(policy)].items()
+            )
+            for policy in calendar_policies(plan)
+        }
 
     def _own_limits(self) -> dict[tuple[str, str], int]:
         """Returns the limits of callers with overrides, by policy and caller: the latest holds."""
@@ -507,7 +512,8 @@ class Truth:
             policy = plan.policy(lock.at.policy)
             if policy is None:
                 raise Wrong(f"a lock of a policy that is not in force: {lock}")
-            if lock.action != (action := SHADOW if policy.is_shadow else policy.action):
+            action = SHADOW if policy.is_shadow else policy.action
+            if lock.action not in self.brakes.actions(policy.name, action):
                 raise Wrong(f"{lock}: the action must be {action}")
             if not isinstance(policy, Quota):
                 continue

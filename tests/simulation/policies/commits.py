@@ -35,6 +35,31 @@ class Wrong(AssertionError):
     """Something is not as it must be."""
 
 
+class StoredLock(NamedTuple):
+    """A lock as gates must see it."""
+
+    at: LockKey
+    until_ms: int
+    action: str
+    began_ms: int
+
+
+class LockTime(NamedTuple):
+    """A lock that denies requests, and when it is in force as long as it is not cleared."""
+
+    at: LockKey
+    until_ms: int
+    began_ms: int
+
+
+class NoticeRow(NamedTuple):
+    """A stored notice without its key."""
+
+    used: int
+    limit: int
+    at_ms: int
+
+
 class SeenLock(NamedTuple):
     """A lock as it was stored."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from analyzer.core.judging.kinds import earned_locks
 from analyzer.store.operations import locks_by_hand
 from analyzer.store.transaction import plans
-from analyzer.store.transaction.judgement import hold_offs
+from analyzer.store.transaction.judgement import brake_rows, hold_offs
 from tests.faults.mutations import Patch
 
 
@@ -36,10 +36,28 @@ def notices_outlast_policies(patch: Patch) -> None:
     patch.setattr(plans, "_end_notices", lambda *_: None)
 
 
+def brakes_ignored(patch: Patch) -> None:
+    """A policy locks any number of series in its first day."""
+    patch.setattr(brake_rows, "within", lambda _db, _plan, _catalog, judged, _now_ms: judged)
+
+
+def braked_locks_stay(patch: Patch) -> None:
+    """Gates keep the locks that a policy set before its brake acted."""
+    patch.setattr(brake_rows, "turn_to_shadow", lambda *_: ([], 0))
+
+
+def paced_locks_forgotten(patch: Patch) -> None:
+    """Series whose lock must wait for the next interval are not judged again."""
+    patch.setattr(brake_rows, "_postpone", lambda *_: None)
+
+
 MODE_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     shadow_enforced,
     hold_offs_ignored,
     hold_offs_not_stored,
     held_off_without_end,
     notices_outlast_policies,
+    brakes_ignored,
+    braked_locks_stay,
+    paced_locks_forgotten,
 )

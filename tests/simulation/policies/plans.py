@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import CANDIDATE, Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import CANDIDATE, Brake, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 
 CALLERS = ("acme", "ann", "bob", "eve")
@@ -34,6 +34,7 @@ SCAN = Surge("scan", 2, Rolling(12), meter="origins", lock_for_s=(3,))
 NEIGHBOUR = LoadShare("neighbour", 400_000, 9, Rolling(24), per="caller+resource", hold_s=1, release=380_000)
 GREEDY = LoadShare("greedy", 400_000, 800, Rolling(6), meter="bytes", hold_s=1, release=300_000)
 CANDIDATE_OF_DAILY = {"name": f"daily{CANDIDATE}", "limit": 6, "mode": "shadow", "notify": UNSET}
+BRAKED = Quota("braked", 6, Calendar("minute"), brake=Brake(callers=2, per_s=4))
 # Limits, meters, groupings, kinds of policy and policies come and go between them.
 PLANS = (
     plan_of([], [], [DAILY, MINUTELY]),
@@ -52,7 +53,7 @@ PLANS = (
     ),
     plan_of([], [], [NEIGHBOUR, Surge("flood", 12, FLOOD.window, lock_for_s=(2,)), EVERYONE]),
     # In shadow, and candidates; other plans enforce policies of these names.
-    plan_of([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), MINUTELY]),
+    plan_of([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), BRAKED]),
     plan_of([], [], [replace(FLOOD, mode="shadow"), replace(SLIDING, mode="shadow"), DAILY]),
 )
 
