@@ -421,3 +421,23 @@ def changes_of_feed(engine: sa.Engine) -> list[tuple[str, str, str]]:
     with engine.connect() as db:
         rows = db.execute(sa.select(*columns).order_by(lock_changes.c.version, lock_changes.c.number))
         return [tuple(row) for row in rows]
+
+
+def test_a_notice_that_lasts_ends_with_its_policy_or_its_sum(store: SqlStore, engine: sa.Engine) -> None:
+    def sliding(name: str) -> RollingQuota:
+        return RollingQuota(name=name, limit=10, window=Rolling(7_200), notify=(500,))
+
+    def ends() -> dict[str, int]:
+        with engine.connect() as db:
+            rows = db.execute(sa.select(notices.c.policy, notices.c.until_s))
+            return {row.policy: row.until_s for row in rows}
+
+    two, one = (plan_of([], [], [sliding(name) for name in names]) for names in (("gone", "kept"), ("kept",)))
+    store.activate(two)
+    assert len(raise_by(store, two, a_row(6, now_s(engine)))) == 2
+    assert ends() == {"gone": LASTS_S, "kept": LASTS_S}
+    store.activate(one)
+    assert ends()["gone"] <= now_s(engine)
+    assert ends()["kept"] == LASTS_S
+    store.activate(plan(quota(99)))
+    assert ends()["kept"] <= now_s(engine)
