@@ -19,7 +19,7 @@ from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.delays.measured_delays import MeasuredDelays
+from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
@@ -69,6 +69,8 @@ class Observer(LoopObserver, JobObserver, Protocol):
 
 class MeasuringObserver(Observer, Protocol):
     """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
+
+    delay_limits: DelayLimits  # of its alarms
 
     def overshoots_found(self, sentences: Sequence[str]) -> None: ...
 
@@ -124,7 +126,7 @@ def build(
     )
     daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
     if reader is not None:
-        add_reload(daemon, settings, engine, plans, own, reader)
+        add_reload(daemon, settings, engine, plans, own, reader, health)
     daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
     return daemon
 
@@ -290,20 +292,23 @@ def add_reload(
     plans: SqlAgreement,
     own: OwnSources,
     reader: ConfigurationReader,
+    health: MeasuringObserver,
 ) -> None:
     """Has the daemon propose what `reader` accepts, and store what it refuses."""
+    beat_before = daemon.beat
     outcome = ConfigurationOutcome(SqlJobOutcomes(engine, owner_of(settings)), settings.analyzer.name)
 
     def take_configuration() -> bool:
         taken = reader.take()
         if taken is None:
             return False
+        health.delay_limits = taken.delays.limits
         plan = plan_while_running(settings, taken, own.mappings)
         own.change(plan, digests_of(taken))
         return plans.propose(plan)
 
     def beat() -> None:
-        plans.beat()
+        beat_before()
         outcome.store(reader.refusal)
 
     daemon.take_configuration, daemon.beat = take_configuration, beat

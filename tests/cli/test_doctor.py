@@ -521,7 +521,12 @@ def test_two_databases_in_one_consumer_group_are_found(
     text = Path("gatelock.toml").read_text()
     Path("gatelock.toml").write_text(text.replace("[kafka]\n", f"[kafka]\n{group}"))
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=kafka.bootstrap, group_id=topic, client_id="gatelock-other-7-0a1b2c3d"
+        topic,
+        bootstrap_servers=kafka.bootstrap,
+        group_id=topic,
+        client_id="gatelock-other-7-0a1b2c3d",
+        # The topic is new, and the first answer may not have it.
+        metadata_max_age_ms=500,
     )
     try:
         wait_for(lambda: consumer.poll(100) or consumer.assignment(), DEADLINE_S)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from analyzer.store.database.engine import open_engine
 from tests.cli.test_run import CONFIGURATION, Analyzer, Gatelock, line, usage_by_day, wait_for
 
 RELOADED = "gatelock_config_last_reload_successful"
@@ -71,6 +73,23 @@ def refusals(gatelock: Gatelock, file: Path) -> list[str]:
     return [
         found["what"] for found in findings if (found["check"], found["state"]) == ("configuration", "wrong")
     ]
+
+
+def test_an_analyzer_that_reads_its_file_again_stores_what_it_measures(
+    analyzer: Analyzer, database_url: str
+) -> None:
+    wait_for(lambda: analyzer.metric("gatelock_records_total") == 2)
+    engine = open_engine(database_url)
+
+    def measured_s() -> float | None:
+        with engine.connect() as db:
+            stored = db.execute(sa.text("select measured from analyzers")).scalar_one()
+        return json.loads(stored or "{}").get("flush_s")
+
+    try:
+        assert wait_for(measured_s) > 0
+    finally:
+        engine.dispose()
 
 
 def test_a_changed_limit_comes_in_force_without_a_restart(

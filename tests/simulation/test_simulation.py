@@ -106,7 +106,7 @@ SHOWN_BY = {
     "slots_never_read_again": 16,
     "values_counted_again": 12,
     "values_not_kept": 12,
-    "windows_not_compared_with_the_time": 15,
+    "windows_not_compared_with_the_time": 8,
     "without_compare_and_set": 135,
 }
 

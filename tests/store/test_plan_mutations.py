@@ -49,8 +49,8 @@ def comes_in_force_at_once(patch: Patch) -> None:
 def keeps_its_own_mapping(patch: Patch) -> None:
     init = fleet_of_analyzers.FleetAnalyzer.__init__
 
-    def with_own(self: Any, fleet: Fleet, name: str, file: Plan, number: int, *, is_applied: bool) -> None:
-        init(self, fleet, name, file, number, is_applied=is_applied)
+    def with_own(self: Any, fleet: Fleet, name: str, file: Plan, number: int, **options: Any) -> None:
+        init(self, fleet, name, file, number, **options)
         own = self.daemon.counter_for
         self.daemon.counter_for = lambda plan: own(plan.with_sources(file.sources))
 

@@ -1,7 +1,7 @@
 """The brake of a policy: how many series it may begin to lock in an interval, and what happens beyond that.
 
-Pure: `analyzer.store.transaction.judgement.brake_rows` holds the row of the policy, so that of transactions which
-set locks by one policy each sees what the others have set.
+Pure: `analyzer.store.transaction.judgement.brake_rows` holds the row of the policy, so that of transactions
+which set locks by one policy each sees what the others have set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The truth about brakes: how many series a policy has begun to lock in each interval, and in shadow or not.
 
-Only policies that state a bound of callers are looked at.
+Only policies that state a bound of callers are checked.
 """
 
 from __future__ import annotations
