@@ -21,7 +21,7 @@ from kafka import TopicPartition
 
 from analyzer.build import new_counter
 from analyzer.core.delays.delay_bound import POLL_S, own_delay
-from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.policies import Brake, Quota
 from analyzer.core.judging.windows import Window, window_at
 from analyzer.errors import StoreAway
 from analyzer.pipeline import FlushPace
@@ -202,6 +202,7 @@ class World:
             if (
                 not isinstance(policy, Quota)
                 or policy.is_shadow
+                or isinstance(policy.brake, Brake)  # locks that it stops are late
                 or (policy.per, policy.meter, policy.action) != wanted
             ):
                 continue
