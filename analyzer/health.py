@@ -20,9 +20,8 @@ FLUSH_OVERDUE_S = 15.0
 # Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
 # analyzers read the same partitions.
 LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
-WATCHED_S = (
-    300.0  # since the warden looked last: it looks each minute, and another analyzer may be the warden now
-)
+# Since the last look at overshoots. The warden takes it each minute, and may be another analyzer by now.
+WATCHED_S = 300.0
 MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
 
 

@@ -45,6 +45,7 @@ def test_a_braked_policy_is_shown(gatelock: Gatelock) -> None:
 @pytest.mark.usefixtures("braked")
 def test_a_release_says_what_it_will_lock_and_locks_it(gatelock: Gatelock) -> None:
     assert gatelock("policies", "release", "daily").exit_code == 2, "it needs a reason"
+    assert gatelock("policies", "release", "daily", "--reason", " ").exit_code == 2
     tried = gatelock("policies", "release", "daily", "--reason", "a flood", "--dry-run")
     assert tried.exit_code == 0
     assert WHY in tried.output

@@ -18,6 +18,7 @@ from analyzer.cli.options import (
     open_database,
     parse_time,
     require_name,
+    require_reason,
 )
 from analyzer.cli.output import say
 
@@ -216,7 +217,7 @@ def promote(
 def release(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The policy, as `policies list` names it.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why its locks are right; it is recorded.")],
+    reason: ReasonOption,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
@@ -229,6 +230,7 @@ def release(
 
     Example: gatelock policies release daily --reason "a real flood"
     """
+    why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
         from analyzer.cli.output import json_lines, plural
@@ -245,7 +247,7 @@ def release(
             say(f"the brake does not hold {name}", err=True)
             raise typer.Exit(FOUND)
         waiting = shadow_locks(engine, name)
-        done = None if dry_run else release_policy(engine, name, operator_name(), reason, new_mark)
+        done = None if dry_run else release_policy(engine, name, operator_name(), why, new_mark)
         if json:
             fields = {"policy": name, "why": state.why, "shadow_locks": waiting, "changed": done is not None}
             json_lines([fields | ({} if done is None else JudgedChanges(done.judged).fields)])

@@ -60,7 +60,7 @@ def delay_parts(
     """
     origins: dict[str, PartOrigin] = {}
     shipping_ms = [source.p99_ms for one in measured for source in one.sources.values()]
-    found_s = max(0, *shipping_ms, 0) / 1000
+    found_s = max([0, *shipping_ms]) / 1000
     if shipping_s is not None or shipping_ms:
         origins["shipping"] = "measured" if shipping_s is None else "given"
         found_s = found_s if shipping_s is None else shipping_s

@@ -39,7 +39,7 @@ class PolicyUse(NamedTuple):
     """One policy, and what a caller has used of it.
 
     Attributes:
-        policy: The policy, with the limit and the windows of this caller; None in it would be an exemption.
+        policy: The policy, with the limit and the windows of this caller.
         key: Key of the series: the caller, its tenant, or its address.
         resource: Of a policy that judges by resource.
         is_exempt: Whether the policy does not hold for the series.
