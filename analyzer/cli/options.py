@@ -108,6 +108,19 @@ def parse_time(text: str | None, zone: tzinfo = UTC) -> int | None:
         raise usage_error(str(error)) from error
 
 
+def parse_stretch(text: str | None) -> tuple[int, int] | None:
+    """The begin and the exclusive end of a time, in seconds: a day, a minute or a second, as it is written.
+
+    None for None. Exits with 2 if the text is not a time.
+    """
+    from analyzer.cli.time_expressions import stretch_of
+
+    try:
+        return None if text is None else stretch_of(text, datetime.now(UTC))
+    except ValueError as error:
+        raise usage_error(str(error)) from error
+
+
 def parse_length_ms(option: str, text: str, days_max: int) -> int:
     """Milliseconds in a length such as "90d", "12h", "30m" or "45s". Exits with 2 if the text is not one."""
     from analyzer.config.values import DAY_S, DURATION, UNITS_S

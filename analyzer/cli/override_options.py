@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +15,7 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.core.counting.meter_units import Unit
     from analyzer.core.judging.caller_limits import Subject
     from analyzer.core.judging.policies import OverrideKind, Policy
     from analyzer.store.operations.caller_changes import OverrideRequest, StoredOverride
@@ -33,7 +34,7 @@ FromOption = Annotated[
 ]
 EndOption = Annotated[
     str | None,
-    typer.Option("--until", metavar="TIME", help="End; as --from. Default: until a command ends it."),
+    typer.Option("--until", metavar="TIME", help="End: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: none."),
 ]
 ForOption = Annotated[
     str | None, typer.Option("--for", metavar="LENGTH", help="Instead of --until: 12h or 30d from now.")
@@ -135,16 +136,37 @@ def amount_of(policy: Policy, option: str, text: str) -> int:
     return found[policy.meter_unit]
 
 
-def show_overrides(found: Iterable[StoredOverride], empty: str, *, as_json: bool) -> None:
-    """Prints overrides as a table or as JSON."""
+def show_overrides(
+    engine: sa.Engine, kinds: Collection[OverrideKind], empty: str, *, ended: bool, as_json: bool
+) -> None:
+    """Prints overrides of these kinds as a table, with amounts in the unit of the meter, or as JSON."""
     from analyzer.cli.output import json_lines, table
+    from analyzer.store.operations.caller_changes import stored_overrides
+
+    found = stored_overrides(engine, kinds, ended=ended)
 
     names = ["id", "for", "name", "policy", "change", "from", "until", "state", "reason", "who"]
     if as_json:
         json_lines(map(fields_of, found))
         return
-    rows = (list(fields_of(one).values()) for one in found)
+    units = _units(engine)
+    rows = (list((fields_of(one) | {"change": _change(one, units)}).values()) for one in found)
     table(names, [["" if cell is None else str(cell) for cell in row] for row in rows], empty)
+
+
+def _units(engine: sa.Engine) -> Mapping[str, Unit | None]:
+    """Returns the units of the limits of policies, by name."""
+    from analyzer.store.transaction.analyzers import plan_in_force
+
+    plan = plan_in_force(engine)
+    return {} if plan is None else {policy.name: policy.meter_unit for policy in plan.policies}
+
+
+def _change(override: StoredOverride, units: Mapping[str, Unit | None]) -> str:
+    from analyzer.core.counting.meter_units import amount_text
+
+    amount = amount_text(override.amount, units.get(override.policy))
+    return {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
 
 
 def fields_of(override: StoredOverride) -> dict[str, Any]:
@@ -177,7 +199,9 @@ def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: boo
 
     stored, judged = add_override(engine, asked, operator_name(), why, new_mark)
     done = JudgedChanges(judged)
-    sentence = f"{stored.id}: {in_words(stored)}, {stored.state}; {done.sentence}"
+    sentence = (
+        f"{stored.id}: {in_words(stored, _units(engine).get(stored.policy))}, {stored.state}; {done.sentence}"
+    )
     outcome(sentence, fields_of(stored) | done.fields, as_json=as_json)
 
 
@@ -194,5 +218,5 @@ def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: s
         raise typer.Exit(FOUND)
     stored, judged = ended
     done = JudgedChanges(judged)
-    sentence = f"ended: {in_words(stored)}; {done.sentence}"
+    sentence = f"ended: {in_words(stored, _units(engine).get(stored.policy))}; {done.sentence}"
     outcome(sentence, fields_of(stored) | {"state": "ended"} | done.fields, as_json=as_json)

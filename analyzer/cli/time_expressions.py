@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 EPOCH, SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 CURE = 'write 2026-11-20, 2026-11-20T14:00:00Z, "today", "yesterday", or an age: 30m, 2h, 7d'
 AGE = re.compile(r"(\d+) *([smhd])")
+MINUTE = re.compile(r"[^T ]+[T ]\d\d:?\d\d(?:Z|[+-].*)")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -35,6 +36,23 @@ def second_of(text: str, now: datetime, zone: tzinfo = UTC) -> int:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} lacks its time zone: {CURE}")
     return _seconds(moment)
+
+
+def stretch_of(text: str, now: datetime, zone: tzinfo = UTC) -> tuple[int, int]:
+    """The begin of a time and its exclusive end, in seconds since 1970: as exact as it is written.
+
+    A date is its day, `14:03` its minute, a time with seconds and an age one second. Raises ValueError as
+    `second_of` does.
+
+    >>> now = datetime(1970, 1, 3, tzinfo=UTC)
+    >>> [stretch_of(text, now) for text in ("yesterday", "1970-01-01T00:03Z", "1970-01-01T00:00:07Z", "1d")]
+    [(86400, 172800), (180, 240), (7, 8), (86400, 86401)]
+    """
+    begin_s = second_of(text, now, zone)
+    if text in ("today", "yesterday") or len(text) == len("2026-11-20"):
+        day = datetime.fromtimestamp(begin_s, zone).date()
+        return begin_s, _midnight_s(day + timedelta(days=1), zone)
+    return begin_s, begin_s + (60 if MINUTE.fullmatch(text) else 1)
 
 
 def _seconds(moment: datetime) -> int:

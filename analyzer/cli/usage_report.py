@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from analyzer.core.counting.groupings import Grouping
     from analyzer.store.reports.usage import UsageRow
 
+ALL = "(all)"  # of the grouping `everyone`, whose key is always empty
 NO_KEY = "(none)"  # of records without the field that they are counted by
 PROVISIONAL = " *"
 
@@ -142,7 +143,8 @@ class UsageReport(NamedTuple):
         bucket, *names = self._series(row.of)
         width = "" if self._is_regular(row.of) else f" ({row.of.width_s} s)"
         mark = PROVISIONAL if self.is_provisional(row.of) else ""
-        return [bucket + width + mark, *(name or NO_KEY for name in names)]
+        empty = ALL if self.grouping.key is None else NO_KEY
+        return [bucket + width + mark, *(name or empty for name in names)]
 
     def _amounts(self, meter: str, rows: Sequence[ReportRow]) -> Iterator[tuple[str, list[str]]]:
         """Yields head and cells of the columns of a meter."""

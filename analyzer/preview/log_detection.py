@@ -23,18 +23,20 @@ READABLE_SHARE = 0.5  # of the sample, in the format that is recognised
 DEPTH_MAX = 4  # of objects within a JSON document
 KEYS_SHOWN = 20
 
-# Names of fields in logs, in lower case with underscores, preferred ones first; either a whole path, or its
-# last key. Those of nginx, Caddy, Traefik, Envoy, our request log, and usual ones.
+# Names of fields in logs, preferred ones first; either a whole path, or its last key. Upper case, underscores
+# and hyphens make no difference: `client_ip` is also `clientIp`. Those of nginx, Caddy, Traefik, Envoy, our
+# request log, the Elastic Common Schema, and usual ones.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "time": (
         *("startutc", "start_utc", "ts", "@timestamp", "timestamp", "time_iso8601", "time", "start_time"),
         *("time_local", "startlocal", "datetime", "date", "event_time", "msec", "time_unix"),
     ),
     "api_key": ("api_key", "apikey", "x_api_key", "request_x_api_key", "key_id", "client_id", "consumer"),
-    "user": ("user", "user_id", "userid", "username", "remote_user", "clientusername", "sub"),
+    "user": ("user", "user_id", "user.id", "user.name", "username", "remote_user", "clientusername", "sub"),
     "address": (
         *("client_ip", "clienthost", "address", "remote_addr", "remote_ip", "client_addr", "ip", "client"),
-        *("ip_address", "source_ip", "src_ip", "realip", "x_real_ip", "x_forwarded_for", "host_ip"),
+        *("ip_address", "remote_address", "client_address", "source_ip", "src_ip", "realip", "x_real_ip"),
+        *("x_forwarded_for", "host_ip"),
         "downstream_remote_address_without_port",
     ),
     "tenant": (
@@ -163,13 +165,17 @@ def _leaves(document: Mapping[str, object], above: FieldPath = ()) -> Iterator[t
 
 def _found(name: str, columns: Mapping[FieldPath, Sequence[object]], documents: int) -> FieldPath | None:
     """Returns the path of a field; None if no path of its names has values that can be read."""
-    normal = {path: ".".join(path).lower().replace("-", "_") for path in columns}
-    for wanted in NAMES[name]:
-        matching = [path for path, text in normal.items() if wanted in (text, text.rpartition(".")[2])]
+    plain = {path: _plain(".".join(path)) for path in columns}
+    for wanted in map(_plain, NAMES[name]):
+        matching = [path for path, text in plain.items() if wanted in (text, text.rpartition(".")[2])]
         for path in sorted(matching, key=lambda path: (len(path), path)):
             if _is_readable(name, columns[path], documents):
                 return path
     return None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _is_readable(name: str, values: Sequence[object], documents: int) -> bool:

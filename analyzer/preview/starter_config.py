@@ -12,7 +12,11 @@ from analyzer.preview.log_detection import Table
 POLICY = "surge"
 # A policy that was never watched must lock no caller. The one place that says how it only watches.
 WATCHING: Mapping[str, str] = {"mode": "shadow"}
-WATCHING_COMMENT = "judged, and no gate gets its locks; remove this line to enforce the limit"
+COMMENTS: Mapping[str, str] = {
+    "mode": "judged, and no gate gets its locks; remove this line to enforce the limit",
+    "deny_if": "requests that a gate denied, which are not counted as use",
+}
+DENIED_STATUS = "429"  # of guards, unless a policy says otherwise
 
 
 def policy_table(per: str, limit: int, window: str) -> Table:
@@ -22,25 +26,30 @@ def policy_table(per: str, limit: int, window: str) -> Table:
 
 
 def source_text(source: Table, file: str) -> str:
-    """Returns [[sources]] and [sources.fields] of a file."""
+    """Returns [[sources]] and [sources.fields] of a file.
+
+    A log without a field for it shows by the status which requests a gate denied. Without `deny_if` these
+    count as use, and a caller that continues is locked again and again.
+    """
     fields = source["fields"]
     head = {"file": file} | {key: value for key, value in source.items() if key != "fields"}
+    if "deny_if" not in head and (source["format"] != "json" or "status" in fields):
+        head["deny_if"] = {"status": DENIED_STATUS}
     return f"[[sources]]\n{_lines(head)}\n[sources.fields]\n{_lines(fields)}"
 
 
 def policy_text(policy: Table, reason: str) -> str:
     """Returns [[policies]], with the reason for its limit above."""
-    lines = [
-        f"{line}  # {WATCHING_COMMENT}" if line.split(" ")[0] in WATCHING else line
-        for line in _lines(policy).splitlines()
-    ]
     comment = textwrap.wrap(reason, 100, initial_indent="# ", subsequent_indent="# ")
-    return "\n".join([*comment, "[[policies]]", *lines]) + "\n"
+    return "\n".join([*comment, "[[policies]]", _lines(policy)])
 
 
 def _lines(table: Table) -> str:
     width = max(map(len, table))
-    return "".join(f"{key:<{width}} = {toml_value(value)}\n" for key, value in table.items())
+    comments = {key: f"  # {text}" for key, text in COMMENTS.items()}
+    return "".join(
+        f"{key:<{width}} = {toml_value(value)}{comments.get(key, '')}\n" for key, value in table.items()
+    )
 
 
 def toml_value(value: Any) -> str:

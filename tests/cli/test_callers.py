@@ -175,6 +175,23 @@ def test_an_override_is_added_listed_and_ended(gatelock: Gatelock, locks: Callab
     assert gatelock("overrides", "end", added["id"]).exit_code == 1
 
 
+def test_amounts_are_shown_in_the_unit_of_the_meter(gatelock: Gatelock, migrated_url: str) -> None:
+    engine = open_engine(migrated_url)
+    share = LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", release=250_000)
+    SqlStore(engine, "here").activate(plan(quota(2 << 30, unit="bytes"), share))
+    engine.dispose()
+    reason = ("--reason", "asked")
+    added = gatelock("overrides", "add", "--caller", ACME, "--limit", "3 GiB", "--policy", "daily", *reason)
+    assert "limit 3 GiB, in force" in added.output
+    assert "1 kB more" in gatelock("callers", "grant", ACME, "+1 kB", "--policy", "daily", *reason).output
+    listed = gatelock("overrides", "list").output
+    assert "3 GiB" in listed
+    assert "+1 kB" in listed
+    shown = gatelock("callers", "show", ACME).output
+    assert "2 GiB" in shown
+    assert "neighbour" not in shown, "a share limits no single caller"
+
+
 def test_a_share_takes_no_amounts_for_single_callers(gatelock: Gatelock, migrated_url: str) -> None:
     engine = open_engine(migrated_url)
     share = LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", release=250_000)

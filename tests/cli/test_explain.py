@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,23 @@ def test_the_locks_of_a_time_are_found(gatelock: Gatelock) -> None:
     then = explained(gatelock, "api_key:acme", "--at", f"{began[:19]}Z")["history"]
     assert all(one["began"] <= f"{began[:19]}Z" for one in then)
     assert explained(gatelock, "api_key:acme", "--at", "2020-01-01")["history"] == []
-    assert (
-        "no lock at 2020-01-01T00:00:00Z" in gatelock("explain", "api_key:acme", "--at", "2020-01-01").stdout
-    )
+
+
+def test_a_time_is_as_exact_as_it_is_written(gatelock: Gatelock) -> None:
+    """A customer who was locked at 14:03 was so at any second of that minute."""
+    [lock] = explained(gatelock, "api_key:acme")["locks"][:1]
+    began = datetime.fromisoformat(lock["began"])
+    for text in (f"{began:%Y-%m-%dT%H:%MZ}", f"{began:%Y-%m-%d}", f"{began:%Y-%m-%dT%H:%M:%SZ}"):
+        found = explained(gatelock, "api_key:acme", "--at", text)["history"]
+        assert "daily" in {one["policy"] for one in found}, text
+    before = began - timedelta(minutes=1)
+    shown = gatelock("explain", "api_key:acme", "--at", f"{before:%Y-%m-%dT%H:%MZ}").stdout
+    assert shown.splitlines()[0] == f"no lock at {before:%Y-%m-%dT%H:%MZ}"
+    assert "the one after: " in shown
+    assert "the one before" not in shown
+    assert gatelock("locks", "clear", "--caller", "api_key:acme", *REASON).exit_code == 0
+    later = f"{datetime.now(UTC) + timedelta(minutes=2):%Y-%m-%dT%H:%MZ}"
+    assert "the one before: " in gatelock("explain", "api_key:acme", "--at", later).stdout
 
 
 def test_an_exempt_caller_is_shown_as_such(gatelock: Gatelock) -> None:

@@ -312,6 +312,25 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     assert running.returncode == 0
 
 
+def test_what_a_gate_denies_does_not_count_by_the_configuration_that_it_writes(
+    gatelock: Gatelock, process: Gatelock, access_log: Path, tmp_path: Path
+) -> None:
+    """If they counted, a client that continues would be locked again and again, and each lock be late."""
+    assert gatelock("look", "access.log", "--write", "gatelock.toml").exit_code == 0
+    text = (tmp_path / "gatelock.toml").read_text()
+    assert tomllib.loads(text)["sources"][0]["deny_if"] == {"status": "429"}
+    now = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime())
+    line = f'203.0.113.9 - - [{now}] "GET / HTTP/1.1" 429 5 "-" "curl"\n'
+    (tmp_path / "later.log").write_text(line * 7)
+    assert gatelock("db", "upgrade").exit_code == 0
+    assert gatelock("policies", "apply").exit_code == 0
+    lock = ("locks", "set", "--caller", "address:203.0.113.9", "--for", "1h", "--reason", "TICKET-7")
+    assert gatelock(*lock).exit_code == 0
+    assert process("import", "later.log", "--source", "access.log").returncode == 0
+    [row] = map(json.loads, gatelock("usage", "--json").output.splitlines())
+    assert (row["value"], row["denied"]) == (0, 7)
+
+
 def test_a_rotated_log_is_followed_under_the_name_that_grows(gatelock: Gatelock, tmp_path: Path) -> None:
     (tmp_path / "access.log.2.gz").write_bytes(gzip.compress(flood(30).encode()))
     result = gatelock("look", "access.log.2.gz", "--write", "new.toml")

@@ -148,7 +148,7 @@ REQUESTS = [
         ("address", {"203.0.113.7": 1, "203.0.113.9": 1, "2001:db8:1:2::/64": 1, "(none)": 1}),
         ("address/24", {"203.0.113.0/24": 2, "(none)": 2}),
         ("address6/56", {"2001:db8:1::/56": 1, "(none)": 3}),
-        ("everyone", {"(none)": 4}),
+        ("everyone", {"(all)": 4}),
         (
             "tenant+resource",
             {"o1 /v1/{kind}": 2, "o2 (none)": 1, "(none) other": 1},
@@ -168,7 +168,8 @@ def test_a_log_is_counted_by_each_grouping(
     found: dict[str, int] = {}
     for row in rows:
         parts = [row[key], *([row["resource"]] if by.endswith("+resource") else [])]
-        found[" ".join(part or "(none)" for part in parts)] = row["value"]
+        empty = "(all)" if by == "everyone" else "(none)"
+        found[" ".join(part or empty for part in parts)] = row["value"]
     assert found == shown
     table = gatelock("usage", "--by", by).output
     assert all(part in table for name in shown for part in name.split())

@@ -104,6 +104,35 @@ def test_keys_with_points_are_paths_of_one_key() -> None:
     assert detected.source["fields"]["address"]["path"] == ["http.client_ip"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {
+            "time": 1_763_596_800_250,
+            "req": {"method": "GET", "url": "/a/1", "remoteAddress": "::ffff:192.0.2.7"},
+            "res": {"statusCode": 200},
+        },
+        {
+            "startTime": "2025-11-20T00:00:00Z",
+            "clientIp": "192.0.2.7",
+            "requestPath": "/a/1",
+            "status-code": 200,
+        },
+        {
+            "@timestamp": "2025-11-20T00:00:00Z",
+            "source": {"ip": "192.0.2.7"},
+            "url": {"path": "/a/1"},
+            "http": {"response": {"status_code": 200}},
+            "user": {"name": "ann"},
+        },
+    ],
+    ids=["pino", "camel case", "Elastic Common Schema"],
+)
+def test_spellings_of_other_programs_are_recognised(line: dict[str, Any]) -> None:
+    assert found(line).fields >= {"time", "address", "resource", "status"}
+    assert ("user" in found(line).fields) == ("user" in line)
+
+
 def test_names_that_a_client_may_invent_count_only_if_the_login_succeeded() -> None:
     detected = found({"ts": 1_763_596_800, "user": "ann", "ip": "192.0.2.7", "status": 200})
     assert detected.source["caller"] == ["user", "address"]

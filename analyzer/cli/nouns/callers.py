@@ -72,6 +72,7 @@ def show(
     name = require_caller(caller)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
+        from analyzer.core.counting.meter_units import amount_text
         from analyzer.store.operations.applied_facts import origins_of
         from analyzer.store.operations.caller_changes import profile_of
 
@@ -86,7 +87,11 @@ def show(
         for one in origins:
             say(f"  {one.fact} {one.value}{_unknown(one)}: {describe_origin(one)}")
         rows = [
-            (one.policy, "exempt" if one.limit is None else f"{one.limit:,}", f"{one.stated:,}")
+            (
+                one.policy,
+                "exempt" if one.limit is None else amount_text(one.limit, one.unit),
+                amount_text(one.stated, one.unit),
+            )
             for one in limits
         ]
         table(["policy", "limit", "stated for all"], rows, "no policy limits callers")

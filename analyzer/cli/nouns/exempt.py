@@ -76,10 +76,7 @@ def list_(
     Example: gatelock exempt list
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.store.operations.caller_changes import stored_overrides
-
-        found = stored_overrides(engine, KINDS, ended=all_)
-        show_overrides(found, "nothing is exempt", as_json=json)
+        show_overrides(engine, KINDS, "nothing is exempt", ended=all_, as_json=json)
 
 
 @app.command("end")

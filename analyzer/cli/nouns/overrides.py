@@ -82,9 +82,7 @@ def list_(
     Example: gatelock overrides list
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.store.operations.caller_changes import stored_overrides
-
-        show_overrides(stored_overrides(engine, KINDS, ended=all_), "there is no override", as_json=json)
+        show_overrides(engine, KINDS, "there is no override", ended=all_, as_json=json)
 
 
 @app.command("end")

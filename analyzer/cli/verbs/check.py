@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -267,20 +268,22 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
 def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     """Yields a sentence for each threshold of a policy: which lock a total of this size earns at `now_s`.
 
-    >>> from analyzer.core.judging.policies import Quota
-    >>> from analyzer.core.judging.windows import Calendar
+    >>> from analyzer.core.judging.policies import Quota, RollingQuota
+    >>> from analyzer.core.judging.windows import Calendar, Rolling
     >>> list(dry_run(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 1_763_596_800))
     ['daily: from 100,000 requests on, deny 429 for each caller until 2025-11-21T00:00:00+01:00']
+    >>> list(dry_run(RollingQuota("hourly", 50, Rolling(3_600)), 1_763_596_800.25))
+    ['hourly: from 50 requests on, deny 429 for each caller for 1h5m']
     """
     from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
 
     from analyzer.cli.nouns.locks import describe_action
-    from analyzer.config.values import format_duration
     from analyzer.core.counting.groupings import grouping_of
     from analyzer.core.counting.meter_units import with_noun
     from analyzer.core.judging.circumstances import Circumstances
     from analyzer.core.judging.kinds import kind_of
+    from analyzer.core.judging.kinds.earned_locks import duration_text
     from analyzer.core.judging.rolling import Slot
     from analyzer.core.judging.totals import Standing, TotalKey
     from analyzer.core.judging.windows import Calendar, window_at
@@ -302,7 +305,7 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
             until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
             ends = f"until {until}"
         else:
-            ends = f"for {format_duration((lock.until - at.now).total_seconds())}"
+            ends = f"for {duration_text(ceil((lock.until - at.now).total_seconds()))}"
         yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} {ends}"
 
 

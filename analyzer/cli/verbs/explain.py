@@ -15,6 +15,7 @@ from analyzer.cli.options import (
     SinceOption,
     load_settings,
     open_database,
+    parse_stretch,
     parse_time,
 )
 from analyzer.cli.output import say
@@ -37,7 +38,11 @@ def explain(
     caller: Annotated[str, typer.Argument(metavar="CALLER", help="With its kind in front: api_key:acme.")],
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="Only the locks in force then: 2026-12-01T14:03Z, 2h."),
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Only the locks in force then, here in that minute: 2026-12-01T14:03Z.",
+        ),
     ] = None,
     since: SinceOption = None,
     config: ConfigOption = None,
@@ -52,29 +57,28 @@ def explain(
 
     Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
     """
-    name, at_s, since_s = require_caller(caller), parse_time(at), parse_time(since or "40d") or 0
+    name, then, since_s = require_caller(caller), parse_stretch(at), parse_time(since or "40d") or 0
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.reports.explained.caller_standing import caller_standing
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
         from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
         standing = caller_standing(engine, name)
-        first_ms = (since_s if at_s is None else at_s) * 1000
-        past = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
-        if at_s is not None:
-            past = [
-                one for one in past if one.began_ms <= at_s * 1000 < (one.ended_ms or standing.now_ms + 1)
-            ]
+        first_ms = min(since_s, since_s if then is None else then[0]) * 1000
+        history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
+        past = history if then is None else [one for one in history if _overlaps(one, *then, standing.now_ms)]
         resources = _resources(engine, name, standing.now_ms // 1000)
         if json:
             from analyzer.cli.output import json_lines
 
             json_lines([_fields(name, standing, past, resources)])
             return
-        if at_s is None:
+        if then is None:
             _show_present(name, standing, resources)
             _show_met(engine, standing)
-        _show_past(past, at_s)
+        _show_past(past, "in the time of the history" if then is None else f"at {at}")
+        if then is not None and not past:
+            _show_nearest(history, *then)
         for late in exceeded(
             past, estimated_overshoots(engine, load_settings(context, config).analyzer.flush_every)
         ):
@@ -154,7 +158,26 @@ def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
             say(f"the lock by {lock.policy}: {found}")
 
 
-def _show_past(past: Sequence[LockOutcome], at_s: int | None) -> None:
+def _overlaps(lock: LockOutcome, begin_s: int, end_s: int, now_ms: int) -> bool:
+    """Whether a lock was in force at any time of a stretch, as far as that is over."""
+    ended_ms = now_ms + 1 if lock.ended_ms is None else lock.ended_ms
+    return lock.began_ms < end_s * 1000 and ended_ms > begin_s * 1000
+
+
+def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
+    """Says which locks came before and after a time without any; `history` has the latest first."""
+    from analyzer.cli.output import format_second
+
+    before = [one for one in history if one.ended_ms is not None and one.ended_ms <= begin_s * 1000]
+    after = [one for one in history if one.began_ms >= end_s * 1000]
+    for which, found in (("the one before", before[:1]), ("the one after", after[-1:])):
+        for one in found:
+            ended = "" if one.ended_ms is None else f" to {format_second(one.ended_ms // 1000)}"
+            say(f"{which}: {one.at.policy}, {format_second(one.began_ms // 1000)}{ended}: {one.detail}")
+
+
+def _show_past(past: Sequence[LockOutcome], then: str) -> None:
+    """Prints locks; `then` says when there is none."""
     from analyzer.cli.output import format_second, table
 
     rows = (
@@ -170,7 +193,6 @@ def _show_past(past: Sequence[LockOutcome], at_s: int | None) -> None:
         ]
         for one in islice(past, HISTORY_MAX)
     )
-    then = "in the time of the history" if at_s is None else f"at {format_second(at_s)}"
     columns = ["locked from", "to", "policy", "does", "on", "judged by", "beyond limit", "detail"]
     table(columns, rows, f"no lock {then}")
     if len(past) > HISTORY_MAX:

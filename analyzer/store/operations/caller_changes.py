@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.meter_units import Unit, amount_text
 from analyzer.core.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
 from analyzer.core.judging.judge import Judged, JudgedRows
+from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import OverrideKind, base_name
 from analyzer.errors import AnalyzerError
@@ -290,17 +292,18 @@ def known_callers(
 
 
 class CallerLimit(NamedTuple):
-    """The limit of one caller by one policy."""
+    """The limit of one caller by one policy, in the unit of the policy's meter."""
 
     policy: str
     stated: int  # by the policy for all
     limit: int | None  # None: exempt
+    unit: Unit | None
 
 
 def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
     """Returns the facts about a caller, and its limits by the plan in force.
 
-    Raises StoreAway, SchemaBehind.
+    Shares, which limit no single caller, are not among them. Raises StoreAway, SchemaBehind.
     """
     with reading(engine) as db:
         directory = directory_of(db, [caller])
@@ -310,23 +313,27 @@ def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimi
     limits = Limits(plan, directory)
     found = []
     for policy in plan.policies:
-        if policy.per in ("caller", "caller+resource"):
+        if policy.per in ("caller", "caller+resource") and kind_of(policy).whole_of is None:
             own: Any = limits.policy_for(policy, caller)
             stated: Any = policy
-            found.append(CallerLimit(policy.name, stated.limit, None if own is None else own.limit))
+            limit = None if own is None else own.limit
+            found.append(CallerLimit(policy.name, stated.limit, limit, policy.meter_unit))
     return profile, found
 
 
-def in_words(override: StoredOverride) -> str:
-    """Returns an override as a phrase: "caller api_key:acme, policy daily, limit 5,000"."""
+def in_words(override: StoredOverride, unit: Unit | None = None) -> str:
+    """Returns an override as a phrase: "caller api_key:acme, policy daily, limit 5,000".
+
+    `unit` is that of the policy's meter.
+    """
     about = f"{override.subject.kind} {override.subject.name}"
     if override.policy:
         about += f", policy {override.policy}"
     match override.kind:
         case "limit":
-            return f"{about}, limit {override.amount:,}"
+            return f"{about}, limit {amount_text(override.amount, unit)}"
         case "grant":
-            return f"{about}, {override.amount:,} more"
+            return f"{about}, {amount_text(override.amount, unit)} more"
         case _:
             return f"{about}, exempt"
 
