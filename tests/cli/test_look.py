@@ -312,7 +312,7 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     assert running.returncode == 0
 
 
-def test_what_a_gate_denies_does_not_count_by_the_configuration_that_it_writes(
+def test_denied_requests_are_no_use_by_the_configuration_that_it_writes(
     gatelock: Gatelock, process: Gatelock, access_log: Path, tmp_path: Path
 ) -> None:
     """If they counted, a client that continues would be locked again and again, and each lock be late."""
