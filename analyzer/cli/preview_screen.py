@@ -8,6 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from analyzer.cli.output import format_second, plural
 from analyzer.config.values import format_duration
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.judging.brakes import exceeded_sentence
 from analyzer.core.judging.windows import HOUR_S
 from analyzer.preview.preview_report import LogReport, Rehearsal
 from analyzer.preview.traffic_profile import SeriesTraffic
@@ -156,6 +157,8 @@ def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
             f". The limit is a suggestion: those had {rehearsal.suggestion.above:,} or more at peak, all "
             f"others {rehearsal.suggestion.below:,} at most"
         )
+    if rehearsal.braked_s is not None:
+        text += f". And {exceeded_sentence(policy, rehearsal.braked_s)}"
     return text
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analyzer.cli.output import format_second, plural, say, table
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
+from analyzer.core.judging.brakes import brake_of, exceeded_sentence, first_exceeded_s
 from analyzer.core.judging.earned_notices import percent as threshold_text
 from analyzer.core.judging.kinds.compared import noun_of, plural_of
 from analyzer.core.judging.kinds.quota import phrase_of
@@ -53,6 +54,7 @@ class SimulationReport(NamedTuple):
         if simulation is None or proposed is None:
             return found | {"refused": refusal}
         keys = f"{plural_of(policy).replace(' ', '_')}"
+        braked_s = self._braked_s(simulation, proposed)
         return found | {
             "from": format_second(simulation.span.from_s),
             "to": format_second(simulation.span.until_s),
@@ -60,6 +62,7 @@ class SimulationReport(NamedTuple):
             keys: simulation.keys,
             "requests": simulation.requests,
             "simulated": _sums(proposed, keys),
+            "braked": None if braked_s is None else format_second(braked_s),
             "present": None
             if present is None or before is None
             else {"limit": present.limit} | _sums(before, keys),
@@ -115,6 +118,9 @@ class SimulationReport(NamedTuple):
                 for threshold, count in sorted(proposed.notices.items())
             )
             yield f"thresholds reached: {', '.join(reached)}"
+        braked_s = self._braked_s(simulation, proposed)
+        if braked_s is not None:
+            yield exceeded_sentence(self.comparison.policy, braked_s)
         in_force = self.comparison.in_force
         if in_force is not None:
             locks = in_force.locks
@@ -122,6 +128,14 @@ class SimulationReport(NamedTuple):
                 f"it has locked {self._keys(locks.keys)}, {_times(locks.locks)}, since "
                 f"{format_second(in_force.since_s)}"
             )
+
+    def _braked_s(self, simulation: Simulation, proposed: PolicyLocks) -> int | None:
+        """When a brake would have held the policy; None if never, or if its interval is below a bucket."""
+        policy = self.comparison.policy
+        if simulation.span.width_s > brake_of(policy).per_s:
+            return None
+        begins_s = sorted(lock.began_s for one in proposed.series.values() for lock in one.locks)
+        return first_exceeded_s(policy, begins_s)
 
     def _listed(self) -> Sequence[SeriesChange]:
         proposed, before = self.comparison.proposed, self.comparison.before

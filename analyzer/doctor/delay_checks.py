@@ -13,13 +13,17 @@ DELAY_CURES = {
     "shipping-delay": "look at the shipper between the log and Kafka: its buffers, its retries, its machine",
     "clock-skew": "synchronise these machines (NTP): locks are judged by the database's clock",
 }
+LATE_CURE = (
+    "compare the parts of the delay: `gatelock check`; see that gates ask for the caller: `gatelock explain`, "
+    "and that the log shows what they deny: `deny_if`"
+)
 
 
 def late_locks(installation: Installation) -> Iterator[Observation]:
     """Yields the locks of the last hour whose overshoot exceeds what `gatelock check` says, or how many."""
     found = recent_overshoots(installation.engine, installation.settings.analyzer.flush_every)
     for late in found[:LISTED_MAX]:
-        yield Observation("wrong", str(late), "compare the parts of the delay: `gatelock check`")
+        yield Observation("wrong", str(late), LATE_CURE)
     if len(found) > LISTED_MAX:
         more = f"{len(found) - LISTED_MAX} more locks of the last hour came late"
         yield Observation("wrong", more, "`gatelock explain` names those of a caller")

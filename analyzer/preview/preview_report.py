@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from analyzer.core.judging.brakes import first_exceeded_s
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.windows import HOUR_S
 from analyzer.preview.limit_suggestions import LimitSuggestion
@@ -44,6 +45,11 @@ class Rehearsal(NamedTuple):
     def locked_s(self) -> int:
         """The length of all locks together."""
         return sum(lock.until_s - lock.began_s for lock in self.locks)
+
+    @property
+    def braked_s(self) -> int | None:
+        """When the brake would have put the policy in shadow in its first day; None if never."""
+        return first_exceeded_s(self.policy, (lock.began_s for lock in self.locks))
 
     @property
     def refused(self) -> int:
@@ -210,6 +216,7 @@ def _rehearsal_json(report: LogReport, rehearsal: Rehearsal) -> dict[str, Any]:
         "locked_s": rehearsal.locked_s,
         "refused": rehearsal.refused,
         "refused_share": round(report.share(rehearsal.refused), 6),
+        "braked_s": rehearsal.braked_s,
         "locked": [
             {
                 "key": key,

@@ -96,6 +96,17 @@ def test_a_limit_locks_the_addresses_that_reach_it_in_some_minute(gatelock: Gate
     assert found["locked_s"] == 600 * found["locks"]
 
 
+def test_a_limit_that_locks_more_than_a_brake_allows_says_so(gatelock: Gatelock, tmp_path: Path) -> None:
+    lines = [LINE.format(5, n).replace("192.0.2.7", f"10.0.{n // 250}.{n % 250}") for n in range(1_001)]
+    (tmp_path / "access.log").write_text("".join(lines * 5))
+    sentence = " ".join(gatelock("look", "access.log", "--limit", "5").stdout.split())
+    assert "And the brake would have put surge in shadow at 2025-10-10T13:55:09Z" in sentence
+    found = looked(gatelock, "access.log", "--limit", "5")["rehearsal"]
+    assert (found["series"], found["braked_s"]) == (1_001, 1_760_104_509)
+    (tmp_path / "access.log").write_text("".join(lines[1:] * 5))
+    assert looked(gatelock, "access.log", "--limit", "5")["rehearsal"]["braked_s"] is None
+
+
 def test_without_a_caller_that_stands_out_none_is_locked(gatelock: Gatelock, tmp_path: Path) -> None:
     (tmp_path / "access.log").write_text("".join(LINE.format(n, n) for n in range(60)))
     found = looked(gatelock, "access.log")["rehearsal"]
@@ -312,7 +323,7 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     assert running.returncode == 0
 
 
-def test_denied_requests_are_no_use_by_the_configuration_that_it_writes(
+def test_denied_requests_are_not_counted_by_the_configuration_that_it_writes(
     gatelock: Gatelock, process: Gatelock, access_log: Path, tmp_path: Path
 ) -> None:
     """If they counted, a client that continues would be locked again and again, and each lock be late."""

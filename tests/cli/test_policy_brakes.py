@@ -37,8 +37,10 @@ def test_a_braked_policy_is_shown(gatelock: Gatelock) -> None:
     explained = gatelock("explain", "api_key:ann").output
     assert "api_key:ann is not locked" in explained
     assert "not locked by daily: its brake holds the lock, in shadow since" in explained
+    assert any(line.split()[:2] == ["daily", "braked"] for line in explained.splitlines())
     [fields] = lines(gatelock("explain", "api_key:bob", "--json").output)
     assert fields["held_by_brakes"] == ["daily"]
+    assert fields["policies"][0]["brake"].startswith("in shadow since")
     assert "the brake of policy daily acts: in shadow since" in gatelock("doctor").output
 
 

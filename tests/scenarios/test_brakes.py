@@ -11,6 +11,7 @@ from analyzer.core.judging import brakes
 from analyzer.core.judging.policies import Brake
 from analyzer.store.database.audit_log import entries
 from analyzer.store.operations.braked_policies import brake_states, brake_texts, release_policy
+from analyzer.store.reports.explained.caller_document import caller_document
 from analyzer.store.reports.explained.caller_standing import caller_standing, held_by_brakes
 from analyzer.store.reports.status import locks_in_force
 from analyzer.store.transaction.analyzers import change_plan
@@ -85,6 +86,11 @@ def test_a_young_policy_beyond_its_bound_opens_all_gates_and_alarms(
     standing = caller_standing(world.engine, "api_key:c0")
     assert held_by_brakes(standing) == ["daily"]
     assert standing.braked["daily"].startswith("in shadow since 2026-11-21 04:3")
+    assert caller_document(standing)["limits"] == [], "it has no effect that the caller notices"
+    released = release_policy(world.engine, "daily", "ann", "a real flood", lambda: "m")
+    assert released is not None
+    standing = caller_standing(world.engine, "api_key:c0")
+    assert len(caller_document(standing)["limits"]) == 1
 
 
 def test_a_release_enforces_the_locks_in_shadow_and_is_not_taken_back(open_world: OpenWorld) -> None:

@@ -99,6 +99,22 @@ def test_a_file_of_policies_is_simulated_and_what_is_too_fine_is_refused() -> No
 
 
 @pytest.mark.usefixtures("world")
+def test_a_brake_that_would_have_acted_is_named() -> None:
+    braked = PROPOSED.partition('[[policies]]\nname = "any-hour"')[0].replace("limit = 40", "limit = 20")
+    Path("proposed.toml").write_text(braked + 'brake = { callers = 1, per = "5m" }\n')
+    shown = simulated("proposed.toml")
+    assert "would have locked 2 of 3 callers" in shown
+    assert (
+        "  the brake would have put daily in shadow at 2026-11-21T04:29:00Z, if that was in its first day: "
+        "more than 1 new lock in 5m\n"
+    ) in shown
+    [found] = map(json.loads, simulated("proposed.toml", "--json").splitlines())
+    assert found["braked"] == "2026-11-21T04:29:00Z"
+    Path("proposed.toml").write_text(braked + 'brake = { callers = 2, per = "5m" }\n')
+    assert "brake" not in simulated("proposed.toml")
+
+
+@pytest.mark.usefixtures("world")
 def test_a_simulation_as_json_has_every_lock() -> None:
     [found] = [
         json.loads(line) for line in simulated("--policy", "daily", "--limit", "40", "--json").splitlines()

@@ -110,7 +110,11 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
     if enforced:
         say("  to admit it now: `gatelock locks clear`; to allow it more: `gatelock overrides add`")
     columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
-    table(columns, map(_use_row, standing.uses), "no policy is in force: no caller is locked")
+    table(
+        columns,
+        [_use_row(use, standing) for use in standing.uses],
+        "no policy is in force: no caller is locked",
+    )
     if resources:
         table(
             ["resource, last day", "requests", "denied"],
@@ -128,14 +132,20 @@ def _lock_text(lock: Lock) -> str:
     return f"{lock.policy}, {describe_action(lock)}, {times}, on {on}: {lock.detail}"
 
 
-def _use_row(use: PolicyUse) -> list[str]:
+def _mode(use: PolicyUse, standing: CallerStanding) -> str:
+    if use.policy.name in standing.braked:
+        return "braked"
+    return "shadow" if use.policy.is_shadow else "enforce"
+
+
+def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
     from analyzer.cli.output import format_second
     from analyzer.core.counting.meter_units import amount_text
 
     limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
     return [
         use.policy.name,
-        "shadow" if use.policy.is_shadow else "enforce",
+        _mode(use, standing),
         f"{use.key} {use.resource}".strip(),
         amount_text(use.used, use.unit),
         "exempt" if use.is_exempt else limit,
@@ -239,7 +249,7 @@ def _fields(
             for one in standing.held_off
         ],
         "held_by_brakes": held_by_brakes(standing),
-        "policies": list(_policy_fields(standing.uses)),
+        "policies": list(_policy_fields(standing)),
         "resources": [dict(zip(("resource", "requests", "denied"), row, strict=True)) for row in resources],
         "history": [
             {
@@ -253,13 +263,14 @@ def _fields(
     }  # fmt: skip
 
 
-def _policy_fields(uses: Sequence[PolicyUse]) -> Iterator[dict[str, object]]:
+def _policy_fields(standing: CallerStanding) -> Iterator[dict[str, object]]:
     from analyzer.cli.output import format_second
 
-    for use in uses:
+    for use in standing.uses:
         yield {
             "policy": use.policy.name,
             "mode": "shadow" if use.policy.is_shadow else "enforce",
+            "brake": standing.braked.get(use.policy.name),
             "key": use.key,
             "resource": use.resource,
             "exempt": use.is_exempt,

@@ -6,7 +6,7 @@ which set locks by one policy each sees what the others have set.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import NamedTuple
@@ -128,6 +128,40 @@ def apply_brake(
     )
     text += f"at most {bound_text(bound)}"
     return Braking(state, waiting=waiting, alarm="" if was_paced else text)
+
+
+def first_exceeded_s(policy: Policy, begins_s: Iterable[int]) -> int | None:
+    """Returns when the brake of a policy in its first day would have put it in shadow; None if never.
+
+    `begins_s` are the begins of its locks, in seconds and in their order. Only their number is compared, not
+    their part of the traffic. A policy that is in shadow is taken as if it were enforced.
+
+    >>> from analyzer.core.judging.policies import Surge
+    >>> from analyzer.core.judging.windows import Rolling
+    >>> flood = Surge("flood", 300, Rolling(60), (600,), brake=Brake(callers=2, per_s=300))
+    >>> first_exceeded_s(flood, [0, 10, 310, 320, 330]), first_exceeded_s(flood, [0, 10, 310])
+    (330, None)
+    """
+    bound = brake_of(policy)
+    if policy.action == "notify" or not bound.callers:
+        return None
+    state = BrakeState(0)
+    for begin_s in begins_s:
+        state = _in_interval(state, bound, begin_s * 1000)
+        state = state._replace(locks=state.locks + 1)
+        if _beyond(bound, state, None):
+            return begin_s
+    return None
+
+
+def exceeded_sentence(policy: Policy, at_s: int) -> str:
+    """Returns what the brake would have done at the time that `first_exceeded_s` has returned."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    bound = bound_text(Brake(callers=brake_of(policy).callers, per_s=brake_of(policy).per_s))
+    return (
+        f"the brake would have put {policy.name} in shadow at {at:%Y-%m-%dT%H:%M:%SZ}, if that was in its "
+        f"first day: more than {bound}"
+    )
 
 
 def bound_text(bound: Brake) -> str:

@@ -1,8 +1,8 @@
 """The document about a caller that its application passes on: what is the caller's business.
 
-Pure. It leaves out what `gatelock explain` shows to operators alone: policies in shadow, candidates, and
-those that only notify or tag; shares, whose limits are made of the use of other callers; who set, cleared or
-held off a lock; and the names of the caller, its tenant and its networks.
+Pure. It leaves out what `gatelock explain` shows to operators alone: policies in shadow, also by their brake,
+candidates, and those that only notify or tag; shares, whose limits are made of the use of other callers; who
+set, cleared or held off a lock; and the names of the caller, its tenant and its networks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ def caller_document(standing: CallerStanding) -> dict[str, object]:
         "now": time_text(instant(standing.now_ms)),
         "locked": any(lock.action == "deny" for lock in locks),
         "locks": [_lock_fields(lock) for lock in locks],
-        "limits": [_limit_fields(use) for use in standing.uses if _is_for_callers(use.policy)],
+        "limits": [
+            _limit_fields(use)
+            for use in standing.uses
+            if _is_for_callers(use.policy) and use.policy.name not in standing.in_shadow
+        ],
     }
 
 

@@ -77,6 +77,7 @@ class CallerStanding(NamedTuple):
         held_off: Locks that are not set before a time.
         uses: What it has used of each policy.
         braked: What the brakes of policies do at this time, by policy.
+        in_shadow: The policies whose locks are in shadow by their brakes.
     """
 
     now_ms: int
@@ -87,6 +88,7 @@ class CallerStanding(NamedTuple):
     held_off: Sequence[HoldOff]
     uses: Sequence[PolicyUse]
     braked: Mapping[str, str] = {}
+    in_shadow: Collection[str] = frozenset()
 
 
 def held_by_brakes(standing: CallerStanding) -> list[str]:
@@ -111,8 +113,9 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
         uses = [
             use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
         ]
-        found, braked = _locks_on(db, names, now_ms), brake_rows.texts(db)
-    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked)
+        found = _locks_on(db, names, now_ms)
+        braked, in_shadow = brake_rows.texts(db), brake_rows.in_shadow(db)
+    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked, in_shadow)
 
 
 def _names(caller: str, tenant: str) -> Iterator[LockedName]:

@@ -165,6 +165,11 @@ def texts(db: sa.Connection) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
+def in_shadow(db: sa.Connection) -> frozenset[str]:
+    """Returns the policies whose locks are in shadow by their brakes."""
+    return frozenset(name for name, state in states(db).items() if state.braked_ms is not None)
+
+
 def is_sample_due(db: sa.Connection, now_ms: int) -> bool:
     """Whether the traffic must be noted, which is done once in SAMPLE_EVERY_MS."""
     newest = db.execute(sa.select(sa.func.max(traffic_samples.c.at_ms))).scalar()
