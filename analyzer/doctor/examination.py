@@ -38,6 +38,7 @@ from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
+from analyzer.store.operations.applied_facts import waiting_since
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.store.operations.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
 from analyzer.store.operations.tokens import stored_tokens
@@ -58,6 +59,7 @@ EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
 JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
+FACTS_WAIT_S = 60.0  # before facts hold: a million callers at once take minutes
 POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
 
 
@@ -490,7 +492,18 @@ def _braked(installation: Installation) -> Iterator[Observation]:
 
 Check = Callable[[Installation], Iterator[Observation]]
 
+
 # Names of findings and their checks, in the order of the output. Two checks may share a name.
+def _facts(installation: Installation) -> Iterator[Observation]:
+    waiting = waiting_since(installation.engine)
+    if waiting is None:
+        return
+    since_s = (installation.database.now_ms - waiting.since_ms) / 1000
+    if since_s > FACTS_WAIT_S:
+        what = f"facts that records state wait for {since_s:,.0f} s, of {waiting.callers:,} callers"
+        yield Observation("wrong", what, "look at the `upkeep` of the analyzer that does it, and at its log")
+
+
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("database", _free_space),
     ("clock", _clock),
@@ -508,6 +521,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gates", _gates),
     ("gates", _refused),
     ("gates", _sql_gates),
+    ("facts", _facts),
     ("locks", _unmet_locks),
     ("locks", _waiting),
     ("locks", late_locks),

@@ -29,7 +29,15 @@ from analyzer.doctor import examination as doctor
 from analyzer.doctor.examination import CHECKS
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import analyzers, catalog, disbelieved, jobs, offsets, rejects
+from analyzer.store.database.schema import (
+    analyzers,
+    catalog,
+    disbelieved,
+    jobs,
+    offsets,
+    rejects,
+    waiting_facts,
+)
 from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -347,6 +355,20 @@ def test_suspended_locks_and_expiring_tokens_are_found(gatelock: Gatelock, engin
     found = first_wrong(gatelock)
     assert "all locks are suspended until" in found["gates"]["what"]
     assert "shop expires at" in found["tokens"]["what"]
+
+
+def test_facts_that_wait_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    rows = [{"caller": f"api_key:{n}", "at_ms": NowMs() - 50_000 * n} for n in range(3)]
+    with engine.begin() as db:
+        db.execute(sa.insert(waiting_facts).values(rows[0]))
+    assert "facts" not in findings(gatelock, exit_code=0), "they are applied within seconds"
+    with engine.begin() as db:
+        for row in rows[1:]:
+            db.execute(sa.insert(waiting_facts).values(row))
+    what = first_wrong(gatelock)["facts"]["what"]
+    assert what.startswith("facts that records state wait for 10")
+    assert what.endswith(" s, of 3 callers")
 
 
 @pytest.mark.parametrize("database", ["postgresql"])

@@ -56,6 +56,21 @@ def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRo
         return JudgedRows(len(names), judged, "facts that records state")
 
 
+class WaitingFacts(NamedTuple):
+    """Callers whose facts have changed in records, and do not hold yet."""
+
+    callers: int
+    since_ms: int  # of the one that waits longest
+
+
+def waiting_since(engine: sa.Engine) -> WaitingFacts | None:
+    """Returns the callers whose facts wait for the warden; None for none. Raises StoreAway."""
+    oldest = sa.func.min(waiting_facts.c.at_ms)
+    with reading(engine) as db:
+        number, since_ms = db.execute(sa.select(sa.func.count(), oldest).select_from(waiting_facts)).one()
+    return WaitingFacts(number, since_ms) if number else None
+
+
 class FactOrigin(NamedTuple):
     """A fact about a caller, and where it comes from."""
 
