@@ -48,7 +48,7 @@ class Rehearsal(NamedTuple):
 
     @property
     def braked_s(self) -> int | None:
-        """When the brake would have put the policy in shadow in its first day; None if never."""
+        """The time at which a brake in its first day would have put the policy in shadow; None if never."""
         return first_exceeded_s(self.policy, (lock.began_s for lock in self.locks))
 
     @property

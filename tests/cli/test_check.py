@@ -86,6 +86,8 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "delay       gates close within about 0.9 s after the record is in the log:"
         " fetch 0.1 (default), flush 0.1 (configured), commit 0.25 (default), poll 0.44 (default)",
         "            the installation was not asked: --offline",
+        "overshoot   daily, hourly: unknown, as much as a caller sends in 0.89 s: no rate was measured in the"
+        " last ten minutes, and --limiter names no limiter in front",
     ]
 
 
@@ -130,15 +132,18 @@ def test_the_overshoot_behind_a_limiter_is_shown(gatelock: Gatelock, configure: 
     configure(VALID)
     options = ["--offline", "--limiter", "20/s", "--processes", "8", "--shipping", "0.31"]
     lines = gatelock("check", *options).output.splitlines()
-    assert "after a request is logged: shipping 0.31 (given), fetch 0.1 (default)" in lines[-3]
-    assert lines[-1] == (
+    assert "after a request is logged: shipping 0.31 (given), fetch 0.1 (default)" in lines[-4]
+    assert lines[-1].startswith("overshoot   hourly: unknown"), "it does not count requests"
+    assert lines[-2] == (
         "overshoot   daily: at most 320 requests, and those in flight: 20 in 1 s in each of 8 processes, for"
         " 1.20 s"
-    ), "and nothing of a policy that does not count requests"
+    )
     summary = json.loads(gatelock("check", "--json", *options).output)
-    assert summary["overshoot"] == [{"policy": "daily", "amount": 320, "is": "bound"}]
+    assert summary["overshoot"] == [
+        {"policy": "daily", "amount": 320, "is": "bound"},
+        {"policy": "hourly", "amount": None, "is": "unknown"},
+    ]
     assert summary["delay"]["shipping"] == {"seconds": 0.31, "is": "given"}
-    assert "overshoot" not in gatelock("check", "--offline").output
     refused = gatelock("check", "--limiter", "fast")
     assert refused.exit_code == 2
     assert '--limiter fast is not a rate: write "20/s"' in refused.stderr

@@ -95,7 +95,7 @@ class DelayReport(NamedTuple):
     """The delay of locks and the overshoot of each policy, and what is known of the installation."""
 
     parts: DelayParts
-    overshoots: Sequence[PolicyOvershoot]  # of the policies of which an amount is known
+    overshoots: Sequence[PolicyOvershoot]  # of each policy
     too_short: Sequence[str]  # a sentence for each policy whose window is too short for the delay
     unasked: str  # why the installation was not asked; "": it was
 
@@ -108,8 +108,7 @@ class DelayReport(NamedTuple):
                 for name, origin in self.parts.origins.items()
             },
             "overshoot": [
-                {"policy": one.policy, "amount": one.amount, "is": "bound" if one.is_bound else "estimate"}
-                for one in self.overshoots
+                {"policy": one.policy, "amount": one.amount, "is": one.certainty} for one in self.overshoots
             ],
             "too_short": list(self.too_short),
             "not_asked": self.unasked,
@@ -122,7 +121,14 @@ class DelayReport(NamedTuple):
         if self.unasked:
             yield f"            the installation was not asked: {self.unasked}"
         for overshoot in self.overshoots:
-            yield f"overshoot   {overshoot}"
+            if overshoot.amount is not None:
+                yield f"overshoot   {overshoot}"
+        unknown = [one.policy for one in self.overshoots if one.amount is None]
+        if unknown:
+            yield (
+                f"overshoot   {', '.join(unknown)}: unknown, as much as a caller sends in {total_s:.2f} s: "
+                "no rate was measured in the last ten minutes, and --limiter names no limiter in front"
+            )
         for sentence in self.too_short:
             yield f"warning     {sentence}"
 
@@ -151,8 +157,7 @@ def delay_report(
                 f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
                 f"come within {most_s:.3g} s, and take up to {delay_s:.3g} s"
             )
-    known = [one for one in overshoots if one.amount is not None]
-    return DelayReport(parts, known, too_short, unasked)
+    return DelayReport(parts, overshoots, too_short, unasked)
 
 
 def _living(settings: Settings) -> tuple[LivingDelays | None, str]:

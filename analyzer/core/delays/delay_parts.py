@@ -108,9 +108,11 @@ class PolicyOvershoot(NamedTuple):
     rate: float | None = None
 
     @property
-    def is_bound(self) -> bool:
-        """Whether the amount is a bound; without a limiter it is an estimate."""
-        return self.front is not None
+    def certainty(self) -> Literal["bound", "estimate", "unknown"]:
+        """What the amount is: behind a limiter a bound."""
+        if self.front is not None:
+            return "bound"
+        return "unknown" if self.rate is None else "estimate"
 
     @property
     def amount(self) -> int | None:

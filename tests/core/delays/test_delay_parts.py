@@ -54,13 +54,14 @@ def test_each_part_is_the_greatest_that_was_measured_and_says_so(
 
 def test_the_overshoot_is_a_bound_behind_a_limiter_and_else_an_estimate() -> None:
     bound = PolicyOvershoot("daily", 1.2, FrontLimiter(20, 1.0, 8), 7.5)
-    assert (bound.amount, bound.is_bound) == (320, True)
+    assert (bound.amount, bound.certainty) == (320, "bound")
     estimate = PolicyOvershoot("daily", 1.2, None, 7.5)
-    assert (estimate.amount, estimate.is_bound) == (9, False)
+    assert (estimate.amount, estimate.certainty) == (9, "estimate")
     assert str(estimate) == (
         "daily: about 9, an estimate: 7.5 a second, the highest rate seen of one series, for 1.20 s"
     )
-    assert PolicyOvershoot("daily", 1.2).amount is None
+    unknown = PolicyOvershoot("daily", 1.2)
+    assert (unknown.amount, unknown.certainty) == (None, "unknown")
 
 
 def test_a_surge_may_come_later_in_its_window_than_a_quota() -> None:
