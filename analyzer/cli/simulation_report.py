@@ -130,7 +130,7 @@ class SimulationReport(NamedTuple):
             )
 
     def _braked_s(self, simulation: Simulation, proposed: PolicyLocks) -> int | None:
-        """Returns the time of `first_exceeded_s`; None also if the interval of the brake is below a bucket."""
+        """Returns the time of `first_exceeded_s`; None also if a bucket is wider than its interval."""
         policy = self.comparison.policy
         if simulation.span.width_s > brake_of(policy).per_s:
             return None

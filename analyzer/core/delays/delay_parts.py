@@ -109,7 +109,7 @@ class PolicyOvershoot(NamedTuple):
 
     @property
     def certainty(self) -> Literal["bound", "estimate", "unknown"]:
-        """What the amount is: behind a limiter a bound."""
+        """The meaning of the amount: behind a limiter it is a bound."""
         if self.front is not None:
             return "bound"
         return "unknown" if self.rate is None else "estimate"
