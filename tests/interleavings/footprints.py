@@ -51,7 +51,10 @@ ORDERED = {  # pairs of modes whose order matters
 ORDERED |= {(second, first) for first, second in ORDERED}
 
 TABLES = sorted({*metadata.tables, old_buckets.name})
-NAMED = re.compile(rf"\b({'|'.join(TABLES)})\b")
+# Columns may have the name of a table, as `brakes.locks` has: behind a dot, in an assignment, or in the list
+# of an insert.
+NAMED = re.compile(rf"(?<!\.)\b({'|'.join(TABLES)})\b(?! =)")
+INSERTED = re.compile(r"(\binsert into \w+) \([^)]*\)")
 WRITTEN = re.compile(r"\b(insert into|(?<!for )update|delete from) (\w+)")
 FOR_UPDATE = re.compile(r"\bfor (?:no key )?update\b(?: of (\w+))?")
 FOR_SHARE = re.compile(r"\bfor (?:key )?share\b")
@@ -72,6 +75,7 @@ ROW_PARAMETERS = {
     "lock_history": ("given_key",),
     "feed_versions": ("version",),
     "lock_changes": ("version",),
+    "events": ("id",),
 }
 SEPARATOR = "given_between"
 ROWS = "#"  # between a table and the parameter
@@ -105,7 +109,7 @@ def _of_tables(statement: str) -> Footprint:
         return frozenset({(dropped[1], Mode.DROP)})
     if not text.startswith(KNOWN):
         raise ValueError(f"which tables does it touch, and how? {text}")
-    named = set(NAMED.findall(text))
+    named = set(NAMED.findall(INSERTED.sub(r"\1", text)))
     written = {table for _, table in WRITTEN.findall(text)} & named
     shared = named if FOR_SHARE.search(text) else set()
     for found in FOR_UPDATE.finditer(text):
