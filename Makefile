@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-limits bench-gate audit constraints
+.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -21,6 +21,10 @@ demo: $(READY)  ## a noisy caller, counted and refused, within a minute
 # Four at a time: on two cores two of them usually wait for a server. ARGS='-n0 -x' for one at a time.
 test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
 	@$(PY) -m pytest -n4 --dist=worksteal $(ARGS)
+
+# Ten times the examples, stories and orders: about an hour. A test may take as long as it needs.
+deep: $(READY) $(SERVERS)  ## every test, with ten times as many drawn examples: before a release, or at night
+	@GATELOCK_TEST_DEEP=1 $(PY) -m pytest -n4 --dist=worksteal --timeout=7200 -o faulthandler_timeout=0 $(ARGS)
 
 check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
 

@@ -16,6 +16,7 @@ import pytest
 pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
+from tests.support.depth import IS_DEEP, deeper
 from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed, in_ci
@@ -25,10 +26,14 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
     from tests.support.servers.postgres import NativePostgres, Postgres
     from tests.support.servers.redis import NativeRedis, Redis
 
-# No deadline: the time of an example depends on the machine's load. Half of hypothesis' usual number of
-# examples where a test does not set it, so that the whole run stays short.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
+# No deadline: the time of an example depends on the machine's load. Numbers of examples, here and where tests
+# set them, are those of `make test`, so that its whole run stays short. `make deep` (GATELOCK_TEST_DEEP=1)
+# draws ten times as many, and other ones each time: see `tests.support.depth`.
+EXAMPLES = deeper(30)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=EXAMPLES, derandomize=not IS_DEEP, print_blob=True
+)
 hypothesis.settings.load_profile("ci" if in_ci() else "default")
 
 keep_files_in_memory()
@@ -45,10 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection() -> Iterator[None]:
     """Excludes imported modules and collected tests, which live to the end, from garbage collection.
 
-    Scanning them took a quarter of the time of tests that start no process.
+    Scanning them took a quarter of the time of tests that start no process; the usual threshold of 700 new
+    objects, which one statement of SQLAlchemy reaches, another twentieth.
     """
     gc.disable()
     found = yield
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
     gc.freeze()
     return found

@@ -36,6 +36,7 @@ from tests.contracts.lock_publishers import (
     updated,
     with_settable_clock,
 )  # fmt: skip
+from tests.support.depth import deeper
 
 
 def test_the_first_answer_is_a_snapshot_of_every_lock(publisher: LockPublisher) -> None:
@@ -272,7 +273,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=deeper(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=12))
 def test_after_any_history_of_the_feed_the_next_poll_makes_the_view_equal_to_the_locks(
     sql_publisher: SqlPublisher, steps: list[tuple[str, tuple[Change, ...]]]

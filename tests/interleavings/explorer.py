@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import factorial, prod
+from random import Random
 from typing import NamedTuple, Protocol
 
 from tests.interleavings.footprints import Footprint, are_dependent
@@ -125,6 +126,23 @@ def explore(system: System, check: Callable[[Sequence[DoneStep]], None], *, redu
             path.pop()
         if not path:
             return explored
+
+
+def sample(system: System, check: Callable[[Sequence[DoneStep]], None], count: int) -> Explored:
+    """Runs `count` orders, each step of which is drawn from those that are possible; the same ones each time.
+
+    Calls `check` with the steps of each.
+    """
+    explored, random = Explored(), Random(count)
+    for _ in range(count):
+        system.begin()
+        steps: list[DoneStep] = []
+        while enabled := system.enabled():
+            steps.append(system.step(random.choice(sorted(enabled))))
+        explored.run += 1
+        explored.possible = explored.possible or possible_orders(steps)
+        check(steps)
+    return explored
 
 
 def replay(system: System, actors: Iterable[int]) -> list[DoneStep]:

@@ -10,7 +10,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import NoSuchGap
 from tests.interleavings import invariants
 from tests.interleavings.actors import TransactionFunction, Transactions
-from tests.interleavings.explorer import DoneStep, Explored, explore, replay
+from tests.interleavings.explorer import DoneStep, Explored, explore, replay, sample
 from tests.interleavings.transactions import TRANSACTIONS
 from tests.interleavings.worlds import Counted, State, World
 
@@ -54,6 +54,12 @@ class Orders:
             self._check(replay(self._transactions, map(int, order)))
             return Explored(run=1)
         return explore(self._transactions, self._check, reduced=reduced)
+
+    def sample(self, count: int) -> Explored:
+        """Runs so many orders, drawn at random. Raises OrderFailed."""
+        if REPLAY in os.environ:
+            return self.explore()
+        return sample(self._transactions, self._check, count)
 
     def run(self, *script: tuple[str, str | None]) -> list[str]:
         """Runs one order, and returns its steps: each named transaction until it is ready for a step whose

@@ -13,6 +13,7 @@ import pytest
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import Orders
 from tests.interleavings.worlds import World
+from tests.support.depth import IS_DEEP
 
 # Each of these with each, itself included.
 WRITERS = (
@@ -193,6 +194,12 @@ FURTHER = {
     ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
+# With hundreds of orders that may differ: `make test` draws so many of them, `make deep` runs all.
+SAMPLED = {
+    ("usual", "activate suspend"): 60,
+    ("one_sum", "flush-one flush-one-other end-locks"): 100,
+    ("one_sum", "override flush-one flush-one-other"): 60,
+}
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]
 
@@ -204,6 +211,8 @@ PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for 
     ids=[f"{world}-{'+'.join(names)}" for world, names in PLAYS],
 )
 def test_every_order(transactions: Transactions, world: World, names: tuple[str, ...]) -> None:
-    explored = Orders(transactions, world, names).explore()  # checks the invariants after each order
+    orders, drawn = Orders(transactions, world, names), SAMPLED.get((world.name, " ".join(names)))
+    # Both check the invariants after each order.
+    explored = orders.sample(drawn) if drawn and not IS_DEEP else orders.explore()
     assert 1 <= explored.run <= explored.possible
     print(f"{' + '.join(names)}: {explored}")

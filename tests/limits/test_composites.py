@@ -26,9 +26,10 @@ from gatekeeper.model import Refused
 from gatekeeper.testing import run
 from tests.limits.memory_kinds import KINDS
 from tests.limits.oracles import LogOracle, StepClock
+from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
-modest = settings(max_examples=80, deadline=None)
+modest = settings(max_examples=deeper(40), deadline=None)
 
 
 @modest

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from gatekeeper.limits import TokenBucket
 from tests.limits.memory_kinds import KINDS, Kind
 from tests.limits.oracles import StepClock, worst_in_any
+from tests.support.depth import deeper
 
 NEVER = None
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=35, deadline=None)
+modest = settings(max_examples=deeper(35), deadline=None)
 
 limits = st.integers(1, 7)
 periods = st.one_of(st.integers(1, 40), st.sampled_from([10_000_000_000, 999_999_937, 60_000_000_001]))

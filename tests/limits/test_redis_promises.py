@@ -19,10 +19,13 @@ from tests.limits.booking_plays import assert_in_order, assert_refunds_give_noth
 from tests.limits.memory_kinds import KINDS as MEMORY_KINDS
 from tests.limits.oracles import StepClock, worst_in_any
 from tests.limits.redis_kinds import KINDS, Kind, SteppedRedis, new_name
+from tests.support.depth import deeper
 from tests.support.servers.redis import Redis
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=deeper(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 limits = st.integers(1, 7)
 periods_us = st.sampled_from([600_000_000, 999_999_937, 8_000_000_000_001])
 plays = st.lists(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gatekeeper.limits import SlidingLog
 from tests.limits.oracles import LogOracle, StepClock, worst_in_any
+from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
 
@@ -34,7 +35,7 @@ def test_a_permit_comes_back_exactly_one_period_after_it_was_used():
     assert log.check().retry_after == 1.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=deeper(30), deadline=None)
 @given(
     st.integers(1, 6),
     st.sampled_from([1, 10 * SECOND_NS, 86_400 * SECOND_NS, 999_999_937]),

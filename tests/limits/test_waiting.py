@@ -16,10 +16,11 @@ from gatekeeper.testing import run
 from tests.limits.booking_plays import assert_in_order, assert_refunds_give_nothing_back, bookings
 from tests.limits.memory_kinds import KINDS, Kind
 from tests.limits.oracles import StepClock, worst_in_any
+from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=35, deadline=None)
+modest = settings(max_examples=deeper(35), deadline=None)
 
 
 @every_kind

@@ -20,6 +20,7 @@ from analyzer.core.judging.windows import Calendar, window_at
 from analyzer.core.model import CountRow
 from gatekeeper.model import Clear, Lock, LockKey, Set
 from tests.oracle.slow_judging import Crossing, Flush, Reached, crossings, reached
+from tests.support.depth import deeper
 from tests.support.stored_counts import tables_of
 
 ACME, ANN = "api_key:acme", "user:ann"
@@ -114,7 +115,7 @@ row_amounts = st.lists(amounts, max_size=5)
 steps = st.lists(st.tuples(st.integers(0, 45), row_amounts, st.booleans()), min_size=1, max_size=25)
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(steps)
 @example(
     [

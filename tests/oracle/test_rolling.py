@@ -27,6 +27,7 @@ from analyzer.core.judging.rolling import (
 from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, DAY_S, Rolling
 from gatekeeper.model import Lock
+from tests.support.depth import deeper
 
 BEGIN_S = 1_795_219_200
 KEY = "api_key:acme"
@@ -179,7 +180,7 @@ few = st.lists(
 steps = st.lists(st.tuples(st.sampled_from([0, 20, 90, 90, 400]), few), min_size=10, max_size=40)
 
 
-@settings(max_examples=400)
+@settings(max_examples=deeper(130))
 @given(st.sampled_from([5, 60, 600, DAY_S]), st.integers(6, 30), steps)
 # A clock that is ahead has reached the limit in a window of the future.
 @example(5, 6, [(0, [(0, 1)]), (0, [(1200, 3)]), (0, [(0, 3), (1200, 3)]), (0, [(0, 2)])])

@@ -18,6 +18,7 @@ from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
 from tests.oracle.test_rolling import BEGIN_S, KEY, Series, slots_of
+from tests.support.depth import deeper
 
 Records = dict[int, list[tuple[int, int]]]  # by the second in which they are counted: time and amount
 
@@ -104,7 +105,7 @@ def records_of(given: list[tuple[int, int, int]]) -> Records:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(st.sampled_from([5, 12, 24]), st.integers(4, 20), counted)
 @example(5, 10, [(0, 0, 5), (20, 0, 5), (22, 0, 5), (23, 0, 5)])
 @example(12, 4, [(0, 0, 4), (14, 0, 4), (30, 0, 4)])
@@ -119,7 +120,7 @@ def test_a_threshold_is_raised_each_time_the_sum_passes_it_once_in_the_length_of
     event(f"{max((sum(t == one for t, _ in played.raised) for one in policy.thresholds), default=0)} times")
 
 
-@settings(max_examples=200)
+@settings(max_examples=deeper(60))
 @given(st.sampled_from([5, 24]), st.integers(4, 20), st.integers(0, 9), counted)
 def test_the_lock_of_a_rolling_quota_with_a_grace_by_volume_begins_beyond_it(
     period_s: int, limit: int, more: int, given: list[tuple[int, int, int]]
@@ -134,7 +135,7 @@ def test_the_lock_of_a_rolling_quota_with_a_grace_by_volume_begins_beyond_it(
     assert play(policy, records, seconds).locked_s == above
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(st.sampled_from([5, 24]), st.integers(4, 20), st.integers(1, 15), counted)
 @example(24, 4, 3, [(0, 0, 4)])
 def test_a_grace_of_time_ends_so_long_after_the_sum_has_passed_the_limit(

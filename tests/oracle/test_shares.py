@@ -24,6 +24,7 @@ from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
 from gatekeeper.model import Clear, Lock, LockKey
 from tests.oracle.compared_stories import changed, patched
+from tests.support.depth import deeper
 
 POLICY = LoadShare(
     "neighbour", 500_000, 12, Rolling(60), per="caller+resource", hold_s=20, release=250_000, action="slow"
@@ -140,7 +141,7 @@ steps = st.builds(
 NOISY = [Step(10, 9, 2)] * 4
 
 
-@settings(max_examples=400)
+@settings(max_examples=deeper(130))
 @given(st.lists(steps, min_size=1, max_size=40))
 @example(NOISY)
 @example([*NOISY, *[Step(10, 4, 14)] * 12])  # between the two marks it stays locked

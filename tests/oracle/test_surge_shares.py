@@ -18,6 +18,7 @@ from analyzer.core.judging.totals import Standing, TotalKey
 from analyzer.core.judging.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
 from tests.oracle.test_rolling import BEGIN_S, KEY, slots_of
+from tests.support.depth import deeper
 
 
 class Request(NamedTuple):
@@ -102,7 +103,7 @@ def requests_of(given: list[tuple[int, int, int, int]]) -> list[Request]:
     ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=deeper(130))
 @given(
     st.sampled_from([5, 12, 24, 36]),
     st.integers(1, 12),

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
 from tests.oracle.slow_windows import begins_on, slow_window_at
+from tests.support.depth import deeper
 
 ZONES = {
     "UTC": [],
@@ -50,7 +51,7 @@ def moments(draw: st.DrawFn) -> tuple[str, int]:
     return zone, draw(st.integers(FIRST_S, LAST_S))
 
 
-@settings(max_examples=120)
+@settings(max_examples=deeper(40))
 @given(moments(), st.sampled_from(["week", "month", "month"]), st.data())
 def test_windows_from_an_anchor_agree_with_local_time(
     moment: tuple[str, int], per: CalendarPeriod, data: st.DataObject
@@ -101,7 +102,8 @@ def test_years_follow_each_other_over_leap_years(first_day: int | UnsetType, zon
         window = after
 
 
-@settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])  # each takes seconds
+# Each takes seconds.
+@settings(max_examples=deeper(2), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(moments(), st.sampled_from([UNSET, 229, 301, 1130]))
 @example(("Europe/Berlin", 951_782_400), 229)  # 29 February 2000
 @example(("Europe/Berlin", 983_318_400), 229)  # 28 February 2001
@@ -114,7 +116,7 @@ def test_years_agree_with_local_time(moment: tuple[str, int], first_day: int | U
 
 @pytest.mark.parametrize("per", ["minute", "hour", "day", "week", "month"])
 def test_windows_agree_with_local_time(per: str) -> None:
-    @settings(max_examples={"minute": 60, "hour": 250, "day": 150, "week": 80, "month": 50}[per])
+    @settings(max_examples=deeper({"minute": 30, "hour": 80, "day": 50, "week": 30, "month": 20}[per]))
     @given(moments())
     def compare(moment: tuple[str, int]) -> None:
         zone, at_s = moment
@@ -141,7 +143,7 @@ def test_windows_agree_with_local_time_around_each_clock_change(zone: str) -> No
             assert window_at(calendar, change_s - 1) == slow_window_at(calendar, change_s - 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(
     moments(), st.sampled_from(["minute", "hour", "day", "week", "month"]), st.floats(0, 1, exclude_max=True)
 )

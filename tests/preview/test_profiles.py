@@ -15,6 +15,7 @@ from analyzer.core.model import CountTable
 from analyzer.preview.preview_report import peak_ranges
 from analyzer.preview.rehearsal import rehearse
 from analyzer.preview.traffic_profile import COUNTED, TrafficProfile
+from tests.support.depth import deeper
 
 MINUTE = Rolling(60)
 Request = tuple[int, str, int, int]  # second, caller, status, bytes
@@ -84,7 +85,7 @@ def test_each_caller_has_the_totals_and_the_peak_of_a_recount(records: list[Requ
 
 
 @given(requests.map(sorted), st.integers(1, 30))
-@settings(max_examples=60)
+@settings(max_examples=deeper(30))
 def test_slots_that_are_dropped_change_no_judgement_from_the_floor_on(
     records: list[Request], limit: int
 ) -> None:

@@ -39,9 +39,10 @@ def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[
     folder = Folder.read(FOLDERS / name)
     assert folder.expected.contrast, "the folder names no change that must be noticed"
     if folder.expected.locks:
-        assert differences(folder, new_sqlite_url(), without_policies=True), "without its policies"
+        found = differences(folder, new_sqlite_url(), without_policies=True, must_fail=True)
+        assert found, "without its policies"
     for contrast in folder.expected.contrast:
-        assert differences(folder.changed(contrast), new_sqlite_url()), contrast.why
+        assert differences(folder.changed(contrast), new_sqlite_url(), must_fail=True), contrast.why
 
 
 @pytest.mark.parametrize("name", ON_POSTGRESQL)

@@ -24,9 +24,10 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.policies.plans import PLANS
 from tests.simulation.runs import part_of, play, play_mutated, shrunk
 from tests.simulation.stories import KINDS, draw, with_reloads
+from tests.support.depth import deeper
 
-SEEDS, AT_ONCE = 200, 50
-RELOADED_SEEDS = range(30)
+SEEDS, AT_ONCE = deeper(100), 50
+RELOADED_SEEDS = range(deeper(12))
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
 EVENTS_MIN = 100
 TRIED_MAX = 120  # seeds for one mutation

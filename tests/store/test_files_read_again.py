@@ -21,6 +21,7 @@ from analyzer.store.database.schema import offsets, totals
 from tests.store.fleet_of_analyzers import BY_NAME, WITH_STATUS, Fleet, FleetAnalyzer, file_of, limit
 from tests.store.flushing import quota
 from tests.store.simulated_analyzers import empty_tables
+from tests.support.depth import deeper
 from tests.support.flush_orders import SeededFlushes
 from tests.support.stored_counts import stored_counts
 
@@ -275,7 +276,7 @@ class Story:
 
 @given(steps=STEPS, seed=st.integers(0, 1_000))
 @settings(
-    max_examples=40,
+    max_examples=deeper(20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -43,6 +43,7 @@ from tests.support.whole_loop import STEP_S, World
 
 BEFORE_S = 1.0  # the analyzer runs before the first moment of a story
 AFTER_S = 2.0  # and after its last one: a flush, a poll, a turn of the warden
+LATEST_S = 10.0  # a lock that has not begun so long after its time does not begin at it any more
 NEW_CHANGES = (
     sa.select(lock_changes)
     .where(lock_changes.c.version > sa.bindparam("seen"))
@@ -319,8 +320,11 @@ class Stage:
                 who = asked.caller or asked.tenant or asked.address or asked.resource
                 self.differences.append(f"{asked.at} {who}: {name} is {found[name]!r}, not {value!r}")
 
-    def play(self, moments: Sequence[Moment]) -> None:
-        """Plays the moments in the order of their times. Time in which nothing happens is skipped."""
+    def play(self, moments: Sequence[Moment], is_decided: Callable[[], bool]) -> None:
+        """Plays the moments in the order of their times, to the end or until `is_decided`.
+
+        Time in which nothing happens is skipped.
+        """
         quiet_since = self.world.clock.now()
         at = 0
         while True:
@@ -331,11 +335,30 @@ class Stage:
                 at += 1
             self.world.step(is_running=self._is_running)
             self._read_feed()
+            if is_decided():
+                return
             if (now - quiet_since).total_seconds() >= AFTER_S:
                 if at == len(moments):
                     return
                 self._skip_to(moments[at].at)
                 quiet_since = self.world.clock.now()
+
+    def has_failed(self, expected: Expected) -> bool:
+        """Whether nothing that may still happen makes the outcome the expected one."""
+        give_or_take = timedelta(seconds=expected.give_or_take_s)
+        latest = self.world.clock.now() - give_or_take - timedelta(seconds=LATEST_S)
+
+        def has_begun(one: Raised, locks: Sequence[Raised]) -> bool:
+            return any(
+                lock_of(one) == lock_of(other) and abs(one.began - other.began) <= give_or_take
+                for other in locks
+            )
+
+        return (
+            bool(self.differences)
+            or any(one.began < latest and not has_begun(one, self.raised) for one in expected.locks)
+            or not all(has_begun(one, expected.locks) for one in self.raised)
+        )
 
     def _skip_to(self, moment: datetime) -> None:
         """Sets all clocks forward to shortly before `moment`, or before the warden has something to do."""
@@ -401,10 +424,13 @@ class Stage:
             return db.execute(of_series.limit(1)).first() is not None
 
 
-def differences(folder: Folder, url: str, *, without_policies: bool = False) -> list[str]:
+def differences(
+    folder: Folder, url: str, *, without_policies: bool = False, must_fail: bool = False
+) -> list[str]:
     """Plays a folder; returns how its outcome differs from what it expects, nothing if it does not.
 
-    `url` is that of a migrated database, which belongs to this story alone.
+    `url` is that of a migrated database, which belongs to this story alone. One that `must_fail` is played
+    until something differs that remains so.
     """
     expected, plan = folder.expected, folder.plan()
     asked = [Moment(one.at, partial(Stage.ask, asked=one)) for one in expected.asked]
@@ -413,7 +439,7 @@ def differences(folder: Folder, url: str, *, without_policies: bool = False) -> 
         plan = replace(plan, policies=())
     stage = Stage(url, plan, moments[0].at - timedelta(seconds=BEFORE_S))
     try:
-        stage.play(moments)
+        stage.play(moments, lambda: must_fail and stage.has_failed(expected))
         return [
             *stage.differences,
             *lock_differences(stage.raised, expected.locks, expected),

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, cast
 
 import msgspec
@@ -302,7 +302,7 @@ def meaning(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         values = {} if tag is None else {"": tag}
-        for one in msgspec.structs.fields(value):
+        for one in _fields_of(type(value)):
             given = getattr(value, one.name)
             if one.default_factory is not msgspec.NODEFAULT:
                 is_default = given == one.default_factory()
@@ -316,6 +316,12 @@ def meaning(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [meaning(item) for item in value]
     return value
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Returns the fields of a part of a plan, whose annotations take long to evaluate."""
+    return msgspec.structs.fields(kind)
 
 
 def meaning_of(meter: Meter) -> str:

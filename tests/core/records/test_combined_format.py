@@ -20,6 +20,7 @@ from analyzer.core.records.combined_format import (
 from analyzer.core.records.mapping import AddressField, ResourceField, SourceMapping
 from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
+from tests.support.depth import deeper
 
 AGENT = '"https://a.example/" "Mozilla/5.0 (X11)"'
 USUAL = '192.0.2.1 - ann [10/Oct/2000:13:55:36 -0700] "GET /v1/items/7?x=1 HTTP/1.1" 200 2326'
@@ -285,7 +286,7 @@ def changed_lines(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(changed_lines(), min_size=1, max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 def test_a_block_is_split_only_as_the_expression_would_match_it(lines: list[bytes]) -> None:
     assert_split_as_matched(lines)
 

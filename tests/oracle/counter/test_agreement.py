@@ -10,6 +10,7 @@ from analyzer.core.records.mapping import SourceMapping
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass
+from tests.support.depth import deeper
 from tests.support.stored_counts import comparable
 
 
@@ -28,7 +29,7 @@ def assert_equal_counts(
     assert comparable(fast.drain()) == comparable(slow.drain())
 
 
-@settings(max_examples=400)
+@settings(max_examples=deeper(130))
 @given(hostile.json_mappings(), hostile.wanted(), hostile.sets(hostile.VALUES))
 def test_json_documents_are_counted_as_the_contract_says(
     counter_class: CounterClass,
@@ -42,7 +43,7 @@ def test_json_documents_are_counted_as_the_contract_says(
 LINES = st.one_of(hostile.lines(), hostile.lines(), hostile.lines(), st.none(), st.binary(max_size=60))
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(hostile.combined_mappings(), hostile.wanted(), hostile.plain_records(LINES))
 def test_combined_lines_are_counted_as_the_contract_says(
     counter_class: CounterClass,

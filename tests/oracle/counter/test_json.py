@@ -11,6 +11,7 @@ from analyzer.core.records import strict_json
 from tests.oracle.counter import hostile
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json
+from tests.support.depth import deeper
 
 TOKENS = [
     *"{}[]:, ",
@@ -54,7 +55,7 @@ def outcome(read: Callable[[str], object], text: str) -> object:
         return "not JSON"
 
 
-@settings(max_examples=500)
+@settings(max_examples=deeper(160))
 @given(st.one_of(HOSTILE, HOSTILE, NEARLY_JSON))
 def test_three_parsers_agree(text: str) -> None:
     found = outcome(strict_json.read, text)

@@ -23,6 +23,7 @@ from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, mapping_of
+from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS, Entry, batch
 from tests.support.stored_counts import comparable
 
@@ -108,7 +109,7 @@ def store_facts(stored: dict[str, FactRun], counted: DrainedCounts) -> None:
                 stored[caller] = run._replace(is_first=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=deeper(100), deadline=None)
 @given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
 def test_drains_and_replaced_counters_do_not_change_the_counts(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
@@ -145,7 +146,7 @@ def test_drains_and_replaced_counters_do_not_change_the_counts(
     assert_equal(fast.drain(), slow.drain())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=deeper(60), deadline=None)
 @given(MAPPINGS, STEPS)
 def test_one_drain_and_many_drains_give_the_same_counts(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step]
@@ -192,7 +193,7 @@ SENT = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=deeper(100), deadline=None)
 @given(st.integers(1, 3), st.lists(SENT, min_size=8, max_size=60))
 def test_drawn_callers_are_those_of_the_slow_counter(
     counter_class: CounterClass, callers_max: int, sent: list[Sent]

@@ -17,6 +17,7 @@ from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, mapping_of
+from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS
 from tests.support.stored_counts import comparable
 
@@ -95,7 +96,7 @@ def drained(
     return [*found, counter.drain()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=deeper(100), deadline=None)
 @given(wanted(), SENT)
 def test_slots_have_the_requests_of_their_seconds(
     counter_class: CounterClass, wanted: hostile.Wanted, sent: list[Sent]
@@ -105,7 +106,7 @@ def test_slots_have_the_requests_of_their_seconds(
     assert [*map(comparable, fast)] == [*map(comparable, slow)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=deeper(100), deadline=None)
 @given(wanted(), SENT)
 def test_disbelieved_requests_count_in_minutes_and_slots_as_if_they_had_been_admitted(
     counter_class: CounterClass, wanted: hostile.Wanted, sent: list[Sent]

@@ -14,11 +14,12 @@ from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
 from gatekeeper.identity import address_of, is_name
 from tests.oracle.counter import slow_values
 from tests.oracle.counter.slow_json import Digits
+from tests.support.depth import deeper
 
 NUMBERS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?\Z")
 
 
-@settings(max_examples=500)
+@settings(max_examples=deeper(160))
 @given(NUMBERS, st.integers(-9, 9))
 @example("-0.0", 6)
 @example("0." + "0" * 400 + "1e400", 3)
@@ -59,7 +60,7 @@ def one_char_off(text: str, at: int, char: str) -> str:
 CHARS = st.sampled_from(["", " ", "0", "9", ":", "-", "\uff11", "\n", "Z"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=deeper(160))
 @given(DATES, st.sampled_from(["T", "t", " ", "_"]), CLOCKS, PLACES, ZONES, st.integers(0, 60), CHARS)
 def test_rfc3339_times_are_read_as_by_the_slow_implementation(
     date: str, between: str, clock: str, places: str, zone: str, at: int, char: str
@@ -68,7 +69,7 @@ def test_rfc3339_times_are_read_as_by_the_slow_implementation(
     assert rfc3339_ms(text) == slow_values.rfc3339_ms(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=deeper(100))
 @given(
     st.integers(0, 32), MONTHS, st.integers(1, 9999), CLOCKS, ZONES, st.booleans(), st.integers(0, 60), CHARS
 )
@@ -91,7 +92,7 @@ PATHS = st.tuples(
 ).map(lambda drawn: "/" + "/".join(drawn[0]) + drawn[1])
 
 
-@settings(max_examples=500)
+@settings(max_examples=deeper(160))
 @given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
 def test_a_path_gets_its_most_specific_route(patterns: list[str], paths: list[str]) -> None:
     field = mappings.ResourceField(("path",), tuple(patterns), "other")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from analyzer.store.database.engine import reading
 from analyzer.store.database.row_parameters import LookUp, as_parameters, rows_given
 from analyzer.store.database.schema import TOTAL_MAX, slots, totals
+from tests.support.depth import deeper
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]
 
@@ -28,7 +29,7 @@ def test_rows_arrive_unchanged_and_in_order(engine: sa.Engine) -> None:
 
     statement = sa.select(rows_given(engine.dialect.name, COLUMNS))
 
-    @settings(max_examples=150)
+    @settings(max_examples=deeper(50))
     @given(rows)
     @example([("", 0, "")])
     @example([("", 0, ""), ("", 1, "")])

@@ -21,6 +21,7 @@ from analyzer.store.operations.roll_up import widen
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, now_s
+from tests.support.depth import deeper
 from tests.support.stored_counts import put_counts, stored_counts
 
 SLOWEST = Meter("slowest", "duration", "max")
@@ -227,7 +228,7 @@ rows = st.lists(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=deeper(30))
 @given(narrow=rows, widths=st.sampled_from([[QUARTER_S], [DAY_S], [QUARTER_S, DAY_S]]))
 def test_wide_rows_have_the_sums_of_the_narrow_ones(
     store: SqlStore, engine: sa.Engine, narrow: list[CountRow], widths: list[int]

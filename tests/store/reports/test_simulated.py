@@ -17,6 +17,7 @@ from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, S
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.simulating.policy_locks import PolicyLocks
 from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
+from tests.support.depth import deeper
 from tests.support.live_judgement import LiveJudgement, Request, live_judgement
 
 BEGIN_S = 1_893_974_400  # 2030-01-07T00:00:00Z: after the templates of databases were made
@@ -100,7 +101,7 @@ def new_url(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return new_url
 
 
-@settings(max_examples=40)
+@settings(max_examples=deeper(20))
 @given(policy=policies(), asked=requests(), has_gates=st.booleans())
 def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
     new_url: Callable[[], str], policy: Any, asked: list[Request], has_gates: bool

@@ -20,6 +20,7 @@ from analyzer.store.reports.audit import audit
 from analyzer.store.reports.status import locks_in_force
 from analyzer.store.reports.usage import UsageQuery, UsageRow, is_counted, usage_rows
 from analyzer.store.transaction.plans import activate
+from tests.support.depth import deeper
 from tests.support.stored_counts import put_counts
 
 SLOWEST = Meter("slowest", "took", "max")
@@ -128,7 +129,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=deeper(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, width_s=st.sampled_from([60, 3600, 86_400]), edges=st.tuples(*[st.integers(-200, 200)] * 2))
 def test_usage_equals_a_sum_row_by_row(
     engine: sa.Engine, rows: list[CountRow], width_s: int, edges: tuple[int, int]

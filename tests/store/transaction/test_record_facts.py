@@ -29,6 +29,7 @@ from analyzer.store.transaction.judgement import directory
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import locked, now_s, quota
+from tests.support.depth import deeper
 
 NAMES = ("plan", "tenant")
 MAPPING = SourceMapping(
@@ -174,7 +175,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=deeper(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_facts_and_locks_are_a_function_of_the_log(engine: sa.Engine, steps: list[Any]) -> None:
     shop = Installation(engine)
