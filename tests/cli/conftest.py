@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from analyzer.cli import app
 from analyzer.store.database.engine import open_engine
+from tests.support.command_line import run_command
 
 Gatelock = Callable[..., Any]
 
@@ -33,10 +32,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def gatelock() -> Gatelock:
     """Runs a command in this process and returns its result."""
-    runner = CliRunner()
 
     def gatelock(*arguments: str) -> Any:
-        result = runner.invoke(app, arguments)
+        result = run_command(arguments)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from analyzer.cli import app
 from tests.house.reading import ROOT
+from tests.support.command_line import run_command
 
 PAGES = (
     *("troubleshooting", "upgrading", "backup", "doctor", "reports", "faq"),
@@ -72,7 +71,7 @@ def gatelock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     Path("access.log.gz").write_bytes((ROOT / "tests/data/apache_combined_10k.log.gz").read_bytes())
 
     def gatelock(*arguments: str) -> Any:
-        return CliRunner().invoke(app, arguments)
+        return run_command(arguments)
 
     assert gatelock("import", "requests.jsonl", "--source", "web").exit_code == 0
     assert gatelock("policies", "apply").exit_code == 0

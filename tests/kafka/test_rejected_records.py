@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from analyzer.cli import app
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, rejects
+from tests.support.command_line import run_command
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -117,7 +116,7 @@ class World:
         wait_until(lambda: self.rejected() != before or retry.poll() is not None, WAIT_S_MAX, every_s=0.001)
 
     def run(self, *words: str) -> tuple[int, str]:
-        ran = CliRunner().invoke(app, ["--config", self.config, *words])
+        ran = run_command(["--config", self.config, *words])
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
         return ran.exit_code, ran.stdout

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from analyzer.cli import app
 from analyzer.store.database.schema import lock_history
 from tests.scenarios.conftest import OpenWorld
+from tests.support.command_line import run_command
 from tests.support.whole_loop import World
 
 CONFIGURATION = """
@@ -65,7 +64,7 @@ def world(open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def simulated(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["simulate", "--since", "2026-11-01", *arguments])
+    result = run_command(["simulate", "--since", "2026-11-01", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
 
@@ -90,7 +89,7 @@ def test_another_limit_is_compared_with_the_present_one() -> None:
 
 @pytest.mark.usefixtures("world")
 def test_a_file_of_policies_is_simulated_and_what_is_too_fine_is_refused() -> None:
-    result = CliRunner().invoke(app, ["simulate", "proposed.toml", "--since", "2026-11-01"])
+    result = run_command(["simulate", "proposed.toml", "--since", "2026-11-01"])
     assert result.exit_code == 1
     text = result.output
     assert "any-hour at 30 requests in any 1h would have locked 1 of 3 callers, 2 times" in text

@@ -11,10 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
-from typer.testing import CliRunner
 
 from analyzer.build import build
-from analyzer.cli import app
 from analyzer.config.settings import load
 from analyzer.daemon import Daemon
 from analyzer.health import Health
@@ -22,6 +20,7 @@ from analyzer.metrics import Metrics
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.database.schema import buckets
+from tests.support.command_line import run_command
 from tests.support.configured import source
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.waiting import wait_until
@@ -82,7 +81,7 @@ class Installation:
         return {key.removeprefix("api_key:") for key in found}
 
     def gatelock(self, *arguments: str) -> Any:
-        result = CliRunner().invoke(app, ["--config", str(self.file), *arguments])
+        result = run_command(["--config", str(self.file), *arguments])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

@@ -11,9 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from analyzer.cli import app
 from analyzer.config.settings import Settings
 from analyzer.core.fleet.refused_requests import REASONS
 from analyzer.errors import StoreAway
@@ -30,6 +28,7 @@ from gatekeeper import Gate
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.telemetry import gate_status
 from tests.support import plain_http
+from tests.support.command_line import run_command
 from tests.support.waiting import PATIENCE_S, wait_for, wait_until
 
 
@@ -49,7 +48,7 @@ def url(
 
 
 def gatelock(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, arguments)
+    result = run_command(arguments)
     return result.exit_code, result.stdout
 
 

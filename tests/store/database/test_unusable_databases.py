@@ -48,15 +48,14 @@ def test_a_database_that_cannot_hold_every_name_is_refused(
 def test_commands_refuse_it_in_a_sentence(
     encoded_url: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from typer.testing import CliRunner
 
-    from analyzer.cli import app
+    from tests.support.command_line import run_command
 
     monkeypatch.chdir(tmp_path)
     Path("gatelock.toml").write_text(
         f'[database]\nurl = "{encoded_url}"\n[[sources]]\nfile = "access.log"\nformat = "combined"\n'
     )
-    result = CliRunner().invoke(app, command)
+    result = run_command(command)
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit)
     assert "which cannot hold every caller's name" in result.output
