@@ -16,6 +16,7 @@ import pytest
 pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
+from tests.support.compiled_statements import share_compiled_statements
 from tests.support.depth import IS_DEEP, deeper
 from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
@@ -37,6 +38,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if in_ci() else "default")
 
 keep_files_in_memory()
+share_compiled_statements()
 
 SERVERS = pytest.StashKey[ServersUsed]()
 
