@@ -1,4 +1,4 @@
-"""How deep randomised tests look: `make test` draws a share, `make deep` ten times as much.
+"""The share of examples that randomised tests draw: one part in `make test`, ten parts in `make deep`.
 
 Examples of hypothesis, seeds of simulated stories, and orders of transactions. All else is the same in both,
 the mutations among it.
