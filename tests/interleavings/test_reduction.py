@@ -10,7 +10,7 @@ import pytest
 
 from analyzer.store.database.engine import reading, writing
 from tests.interleavings.actors import Actor, TransactionFunction, Transactions
-from tests.interleavings.explorer import DoneStep, Explored, explore
+from tests.interleavings.explorer import DoneStep, Explored, explore, sample
 from tests.interleavings.footprints import Footprint, Mode, are_dependent, commit_of, footprint_of
 from tests.interleavings.orders import Orders
 from tests.interleavings.worlds import World
@@ -137,6 +137,35 @@ def only(footprint: Footprint, table: str) -> set[Mode]:
 )
 def test_the_footprint_of_a_statement(statement: str, table: str, mode: Mode) -> None:
     assert only(footprint_of(statement), table) == {mode}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT brakes.locks FROM brakes WHERE brakes.policy = 'a' FOR UPDATE",
+        "INSERT INTO brakes (policy, locks) VALUES (1, 2) ON CONFLICT (policy) DO UPDATE SET locks = 1",
+        "UPDATE brakes SET requests = 1, locks = brakes.locks + 1",
+    ],
+)
+def test_a_column_may_have_the_name_of_a_table(statement: str) -> None:
+    footprint = footprint_of(statement)
+    assert only(footprint, "brakes") == {Mode.WRITE}
+    assert only(footprint, "locks") == set()
+
+
+def test_entries_of_the_audit_log_do_not_depend_on_each_other() -> None:
+    statement = "insert into events (id, who) values (%(id)s, 'operator')"
+    one, other = (footprint_of(statement, {"id": name}) for name in ("1f", "2f"))
+    assert not are_dependent(one, other)
+    assert are_dependent(commit_of([one]), footprint_of("select who from events"))
+
+
+def test_a_sample_has_different_orders(transactions: Transactions, world: World) -> None:
+    Orders(transactions, world, ["lease", "lease"])
+    found: set[tuple[int, ...]] = set()
+    explored = sample(transactions, lambda steps: found.add(tuple(step.actor for step in steps)), 20)
+    assert explored.run == 20
+    assert len(found) > 4
 
 
 def test_a_statement_of_another_kind_is_refused() -> None:

@@ -45,6 +45,11 @@ def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[
         assert differences(folder.changed(contrast), new_sqlite_url(), must_fail=True), contrast.why
 
 
+@pytest.mark.parametrize("name", ["clock-ahead", "minute-per-caller", "surge-behind-a-backlog"])
+def test_a_right_folder_is_played_to_its_end(name: str, new_sqlite_url: Callable[[], str]) -> None:
+    assert differences(Folder.read(FOLDERS / name), new_sqlite_url(), must_fail=True) == []
+
+
 @pytest.mark.parametrize("name", ON_POSTGRESQL)
 def test_postgresql_gives_the_same(name: str, postgres: Postgres, postgres_template: str) -> None:
     url = postgres.new_database(template=postgres_template)

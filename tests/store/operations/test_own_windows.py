@@ -255,7 +255,7 @@ acts = st.lists(
 )
 
 
-@settings(max_examples=deeper(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=deeper(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(STARTS), acts)
 @example(STARTS[2], [Count(ACME, "/a", 0, 12), Change(ACME, "", "2026-01-31", True), Count(ACME, "/a", 0, 9)])
 def test_totals_and_locks_are_those_of_the_callers_windows(
