@@ -22,7 +22,7 @@ demo: $(READY)  ## a noisy caller, counted and refused, within a minute
 test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
 	@$(PY) -m pytest -n4 --dist=worksteal $(ARGS)
 
-# Ten times the examples, stories and orders: about an hour. A test may take as long as it needs.
+# Ten times the examples, stories and orders. A test may take as long as it needs.
 deep: $(READY) $(SERVERS)  ## every test, with ten times as many drawn examples: before a release, or at night
 	@GATELOCK_TEST_DEEP=1 $(PY) -m pytest -n4 --dist=worksteal --timeout=7200 -o faulthandler_timeout=0 $(ARGS)
 
