@@ -116,8 +116,9 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
     kind = kind_of(policy)
     if kind.whole_of is not None:
         raise NotSimulated(
-            "a share is judged each second, against the load of all others in that second: stored counts are "
-            'minutes; put it in force with action = "tag" to see whom it would lock'
+            "a share compares two sums, and both grow within a minute: stored counts do not say in which "
+            "order, so they show neither when a series was above its mark nor whether that lasted for its "
+            'hold; put it in force with action = "tag" to see whom it would lock'
         )
     if sum_.join == DISTINCT:
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
