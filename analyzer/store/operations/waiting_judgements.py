@@ -64,7 +64,7 @@ class JudgeOfWarden:
 
 def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:
     """Judges totals whose time has come, up to a bound, and returns how many."""
-    if not postponed.has_due(db):
+    if not postponed.has_due(db, clock_ms(db)):
         return JudgedRows(0)
     judge = judges.in_force(db)
     if judge is None:

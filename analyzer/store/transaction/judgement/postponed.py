@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.circumstances import Wait
 from analyzer.core.judging.totals import Sum, TotalKey
-from analyzer.store.database.engine import NowMs
 from analyzer.store.database.row_parameters import delete_given, in_parts, insert_given, store_given
 from analyzer.store.database.schema import postponed
 from analyzer.store.transaction.catalog import Catalog
@@ -52,15 +51,12 @@ def _store_earlier(dialect: str) -> Any:
     return added.on_conflict_do_update(index_elements=postponed.primary_key, set_=changed, where=is_earlier)
 
 
-def has_due(db: sa.Connection) -> bool:
-    """Whether the time of a total has come, by the database's clock."""
-    return db.execute(FIRST_DUE).first() is not None
-
-
-# The time is read once, by a subquery: it may be looked up in the index then.
-FIRST_DUE = (
-    sa.select(postponed.c.sum).where(postponed.c.due_ms <= sa.select(NowMs()).scalar_subquery()).limit(1)
-)
+def has_due(db: sa.Connection, now_ms: int) -> bool:
+    """Whether the time of a total has come."""
+    return (
+        db.execute(sa.select(postponed.c.sum).where(postponed.c.due_ms <= now_ms).limit(1)).first()
+        is not None
+    )
 
 
 class DueTotal(NamedTuple):
