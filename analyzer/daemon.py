@@ -21,7 +21,6 @@ Any other error is a bug and ends the process.
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,6 +40,7 @@ from analyzer.errors import (
     SchemaBehind,
     StoreAway,
 )
+from analyzer.garbage_collector import tune_garbage_collector
 from analyzer.jobs.job_runner import JobRunner, JobThread
 from analyzer.judgement_log import log_judged
 from analyzer.pipeline import FlushResult, Pipeline
@@ -351,14 +351,3 @@ def log_notes(agreement: Agreement) -> None:
     """Logs in what the configuration differs from the plan, and what happens to it."""
     for note in agreement.notes:
         log.warning("%s", note)
-
-
-def tune_garbage_collector() -> None:
-    """Makes cyclic garbage collection rare.
-
-    A flush creates a hundred thousand tuples that live for a second and are part of no cycle. With the
-    default thresholds, scanning them costs more than creating them.
-    """
-    gc.collect()
-    gc.freeze()  # modules and settings live as long as the process: never scan them again
-    gc.set_threshold(100_000, 50, 100)

@@ -63,7 +63,9 @@ def look(
 
     Example: gatelock look access.log --limit 600 --write gatelock.toml
     """
-    with reporting_errors():
+    from analyzer.garbage_collector import rare_collections
+
+    with reporting_errors(), rare_collections():
         shown_in = _zone(zone)
         policy = _policy(by, limit or 1, per)
         _require_files(files)

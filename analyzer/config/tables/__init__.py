@@ -11,4 +11,5 @@ from pydantic import BaseModel, ConfigDict
 class ConfigTable(BaseModel):
     """Base of all tables: unknown keys are faults, and values do not change after they were read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    # Each is built when it is used first: a command needs few of them.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)

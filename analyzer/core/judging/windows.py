@@ -86,6 +86,15 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return DAY_S if has_utc_days else QUARTER_S
 
 
+@lru_cache
+def _slot_s(period_s: int) -> int:
+    """Returns `Rolling.slot_s`, which a judgement asks for again and again."""
+    unit_s = 1 if period_s <= HOUR_S else 60
+    most = min(period_s // unit_s // 12, 900 // unit_s)
+    units = period_s // unit_s
+    return unit_s * next((n for n in range(most, 0, -1) if units % n == 0), 1)
+
+
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Windows of `period_s` seconds that end at any moment, accurate to one slot.
 
@@ -117,10 +126,7 @@ class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> [Rolling(period_s).slot_s for period_s in (5, 12, 60, 600, 3600, 7200, 30 * DAY_S)]
         [1, 1, 5, 50, 300, 600, 900]
         """
-        unit_s = 1 if self.has_slots else 60
-        most = min(self.period_s // unit_s // 12, 900 // unit_s)
-        units = self.period_s // unit_s
-        return unit_s * next((n for n in range(most, 0, -1) if units % n == 0), 1)
+        return _slot_s(self.period_s)
 
     @property
     def widest_bucket_s(self) -> int:

@@ -13,10 +13,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import Grace, LoadShare, Policy, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.simulating.policy_locks import PolicyLocks
-from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
+from analyzer.store.reports.simulated import policy_simulation
+from analyzer.store.reports.simulated.policy_simulation import NotSimulated, locks_in_force, simulate
 from tests.support.depth import deeper
 from tests.support.live_judgement import LiveJudgement, Request, live_judgement
 
@@ -102,17 +103,28 @@ def new_url(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @settings(max_examples=deeper(20))
-@given(policy=policies(), asked=requests(), has_gates=st.booleans())
+@given(policy=policies(), asked=requests(), has_gates=st.booleans(), stretch_days=st.sampled_from([1, 10]))
 def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
-    new_url: Callable[[], str], policy: Any, asked: list[Request], has_gates: bool
+    new_url: Callable[[], str], policy: Any, asked: list[Request], has_gates: bool, stretch_days: int
 ) -> None:
     has_gates &= policy.per == "caller"
     with live_judgement(new_url(), plan_of([], [], [policy]), BEGIN_S - DAY_S) as live:
         counted(live, asked, has_gates=has_gates)
-        simulation = simulate(live.engine, [policy], BEGIN_S - DAY_S)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(policy_simulation, "STRETCH_S", stretch_days * DAY_S)
+            simulation = simulate(live.engine, [policy], BEGIN_S - DAY_S)
         _, known = locks_in_force(live.engine, policy, BEGIN_S - DAY_S)
     found = simulation.of[policy]
     event(f"{policy.kind} with {min(found.locks, 4)} locks")
     assert_equal_within_a_minute(found, known, is_exact_end=not isinstance(policy, Surge))
     assert simulation.keys == len({request.caller for request in asked})
     assert simulation.requests == sum(request.amount for request in asked)
+
+
+def test_a_share_is_refused_because_counts_have_no_order_within_a_minute(new_url: Callable[[], str]) -> None:
+    share = LoadShare("busy", 400_000, 1_000, Rolling(HOUR_S), release=250_000, per="caller+resource")
+    with (
+        live_judgement(new_url(), plan_of([], [], [share]), BEGIN_S) as live,
+        pytest.raises(NotSimulated, match="both grow within a minute"),
+    ):
+        simulate(live.engine, [share], BEGIN_S)

@@ -1,9 +1,10 @@
-"""Two passes over the buckets of a grouping: which series may reach a limit, and the counts of these.
+"""Which series of a grouping may reach a limit, and the buckets of these.
 
-The database adds up the series of a step (a calendar window, or a day or more) and returns those that have
-enough, so that of ten million rows only a few thousand leave it. What it adds up is a bound: a window that
-is no longer than a chunk of time lies in two neighbouring chunks at most, so a series with a limit in any
-window has half of it in one chunk. The exact decision is made from the rows of the second pass.
+The database adds up the series of a stretch of several days, and returns those that may have enough in one
+window. Only these are added up by window, so that of ten million rows a few thousand leave it. Where windows
+roll, a sum is a bound: a window that is no longer than a chunk of time lies in two neighbouring chunks at
+most, so a series with a limit in any window has half of it in one chunk. The exact decision is made from the
+buckets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WORK_MB = 256  # of PostgreSQL's memory, while the series of a step are added up
 ROUNDED = 1 - 1e-9  # sums are floats: a bound must not miss a series
 SERIES = (buckets.c.key, buckets.c.resource)
 NO_RESOURCE = sa.literal("").label("resource")  # to group by less takes less time
-LOOKUP_ROWS = 16  # rows that a scan reads in the time of one look-up
+LOOKUP_ROWS = 4  # rows that a scan reads in the time of one look-up
 ROWS_AT_ONCE = 10_000
 NEWLINE = "\n"  # no key contains a control character
 SeriesName = tuple[str, str]  # key and resource
@@ -39,20 +40,20 @@ class StoredWidth(NamedTuple):
 
 
 class ScanStep(NamedTuple):
-    """A stretch of time that is added up by one statement."""
+    """A stretch of time that is read by one statement."""
 
     from_s: int
     until_s: int
     is_asked: bool = True  # False: read for the windows that reach into the time that was asked for
 
 
-class StepSums(NamedTuple):
-    """The sums over the series of one step."""
+class StretchSums(NamedTuple):
+    """The sums over the series of a stretch of time."""
 
     rows: int
     requests: int
     keys: Sequence[str]
-    reached: Mapping[SeriesName, float]  # series with the bound in a chunk, and the largest sum of a chunk
+    reached: Mapping[SeriesName, float]  # series that may have the bound in a window, and their sums
 
 
 class BucketScan(NamedTuple):
@@ -71,52 +72,65 @@ class BucketScan(NamedTuple):
         meters = known.meters[meter], known.meters[REQUESTS.name]
         return cls(known.groupings[grouping], has_resource, *meters, widths_s)
 
-    def step_sums(self, db: sa.Connection, step: ScanStep, chunk_s: int | None, bound: float) -> StepSums:
-        """Adds up the series of a step; those whose sum in a chunk is at least `bound` are named.
-
-        `chunk_s` None: the step is one chunk.
-        """
-        sums = self._sums(db, step, bound, self.meter)
-        if chunk_s is not None and sums.reached:
-            # Most series of a step have less than the bound in the whole step: only others by chunk.
-            keys = sorted({key for key, _ in sums.reached})
-            sums = sums._replace(reached=self._chunk_sums(db, step, chunk_s, bound, keys, sums.rows))
+    def stretch_sums(self, db: sa.Connection, stretch: ScanStep, window_s: int, bound: float) -> StretchSums:
+        """Adds up the series of a stretch; names those that may have `bound` in a window of `window_s`."""
+        sums = self._sums(db, stretch, window_s, bound, self.meter)
         if self.meter.page == self.requests.page:
             return sums
-        return self._sums(db, step, float("inf"), self.requests)._replace(reached=sums.reached)
+        of_requests = self._sums(db, stretch, window_s, float("inf"), self.requests)
+        return of_requests._replace(reached=sums.reached)
 
-    def _sums(self, db: sa.Connection, step: ScanStep, bound: float, meter: MeterColumn) -> StepSums:
+    def _sums(
+        self, db: sa.Connection, stretch: ScanStep, window_s: int, bound: float, meter: MeterColumn
+    ) -> StretchSums:
         asked = self.requests if self.requests.page == meter.page else meter
         used, requests = _joined(meter), sa.func.sum(_amount(asked))
         series = SERIES if self.has_resource else (buckets.c.key, NO_RESOURCE)
+        enough = [used >= bound * ROUNDED]
+        if meter.join == "sum" and stretch.until_s - stretch.from_s > window_s:
+            # A window has at most as many buckets as it can have, each like the largest.
+            largest = sa.func.coalesce(_largest(meter, "value"), 0) + sa.func.coalesce(
+                _largest(meter, "denied"), 0
+            )
+            enough.append(largest >= bound * min(self.widths_s) / window_s * ROUNDED)
         sums = (
             sa.select(*series, used.label("used"), requests.label("requests"), sa.func.count().label("rows"))
-            .where(*self._in(step, meter))
+            .add_columns(sa.and_(*enough).label("is_enough"))
+            .where(*self._in(stretch, meter))
             .group_by(*SERIES[: 1 + self.has_resource])
             .cte("sums")
         )
         keys = sa.func.aggregate_strings(sums.c.key, NEWLINE)
         whole = sa.select(sa.func.sum(sums.c.requests), keys, sa.literal(""), sa.func.sum(sums.c.rows))
-        has_reached = sums.c.used >= bound * ROUNDED
         reached = sa.select(sums.c.used, *(sums.c[column.name] for column in SERIES), sa.literal(0))
         found: dict[SeriesName, float] = {}
         requests_in, rows_in, names = 0, 0, None
-        statement: sa.CompoundSelect[Any] = sa.union_all(whole, reached.where(has_reached))
+        statement: sa.CompoundSelect[Any] = sa.union_all(whole, reached.where(sums.c.is_enough))
         for amount, key, resource, rows in db.execute(statement).all():
             if rows != 0:  # of the whole: None without rows
                 requests_in, rows_in, names = int(amount or 0), int(rows or 0), key
             else:
                 found[key, resource] = max(amount, found.get((key, resource), 0.0))
-        return StepSums(rows_in, requests_in, [] if names is None else names.split(NEWLINE), found)
+        return StretchSums(rows_in, requests_in, [] if names is None else names.split(NEWLINE), found)
 
-    def _chunk_sums(
-        self, db: sa.Connection, step: ScanStep, chunk_s: int, bound: float, keys: Sequence[str], rows: int
+    def window_sums(
+        self,
+        db: sa.Connection,
+        step: ScanStep,
+        chunk_s: int | None,
+        bound: float,
+        keys: Sequence[str],
+        rows: int,
     ) -> dict[SeriesName, float]:
-        """Returns those of these keys' series that have the bound in a chunk, each with its largest sum."""
+        """Returns the series of these keys with `bound` in a chunk of a step, each with its largest sum.
+
+        `chunk_s` None: the step is one chunk. The step has some `rows` rows.
+        """
         of_keys, parameters = self._of_keys(db.dialect.name, step, keys, self.meter, rows)
-        used = _joined(self.meter)
-        statement = sa.select(*SERIES, used).where(*of_keys)
-        statement = statement.group_by(*SERIES, (buckets.c.bucket_s - step.from_s) // chunk_s)
+        used, by_chunk = _joined(self.meter), list[sa.ColumnElement[Any]](SERIES)
+        if chunk_s is not None:
+            by_chunk.append((buckets.c.bucket_s - step.from_s) // chunk_s)
+        statement = sa.select(*SERIES, used).where(*of_keys).group_by(*by_chunk)
         found: dict[SeriesName, float] = {}
         for key, resource, amount in db.execute(statement.having(used >= bound * ROUNDED), parameters):
             found[key, resource] = max(amount, found.get((key, resource), 0.0))
@@ -125,7 +139,7 @@ class BucketScan(NamedTuple):
     def buckets_of(
         self, db: sa.Connection, step: ScanStep, series: Collection[SeriesName], rows: int
     ) -> Iterator[tuple[SeriesName, SeriesBucket]]:
-        """Yields the buckets of these series in a step, which has `rows` rows; in the order of time."""
+        """Yields the buckets of these series in a step with some `rows` rows, in the order of time."""
         keys = sorted({key for key, _ in series})
         requests: dict[tuple[Any, ...], int] = {}
         if self.meter.page != self.requests.page:
@@ -184,6 +198,10 @@ def _joined(meter: MeterColumn) -> sa.ColumnElement[float]:
     return (sa.func.sum if meter.join == "sum" else sa.func.max)(_amount(meter))
 
 
+def _largest(meter: MeterColumn, kind: str) -> sa.ColumnElement[float]:
+    return sa.cast(sa.func.max(buckets.c[f"{kind}_{meter.place}"]), sa.Float)
+
+
 def _amount(meter: MeterColumn) -> sa.ColumnElement[float]:
     """Returns what a row has of a meter, denied requests included."""
     value, denied = (
@@ -213,7 +231,12 @@ def stored_widths(db: sa.Connection, known: Catalog, grouping: str) -> list[Stor
 
 
 def allow_large_sums(db: sa.Connection) -> None:
-    """Lets PostgreSQL add up all series of a step in memory, and plan for all rows of a cursor."""
+    """Lets PostgreSQL add up all series of a stretch in memory, and plan for all rows of a cursor.
+
+    Each statement is planned for its own times and keys: a plan for any of them reads all that was counted
+    once for each key.
+    """
     if db.dialect.name == "postgresql":
         db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
         db.exec_driver_sql("set local cursor_tuple_fraction = 1.0")
+        db.exec_driver_sql("set local plan_cache_mode = force_custom_plan")

@@ -38,6 +38,8 @@ from analyzer.store.transaction import catalog
 from analyzer.store.transaction.judgement.directory import IN_FORCE, directory_of
 from analyzer.store.transaction.verdicts import lock_history
 
+PASSES = 3  # over each step
+STRETCH_S = 10 * DAY_S  # added up at once: longer ones take less time, and progress is shown after each
 NOTHING_COUNTED = "nothing was counted yet"
 Progress = Callable[[int, int], None]  # steps that are done, and all
 
@@ -95,7 +97,7 @@ def simulate(
         def step_done() -> None:
             nonlocal done
             done += 1
-            progress(done, 2 * len(reading.steps))
+            progress(done, PASSES * len(reading.steps))
 
         bound = min(_least_threshold(db, policy) for policy in policies)
         first = _first_pass(db, reading, sum_, bound, step_done)
@@ -114,8 +116,9 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
     kind = kind_of(policy)
     if kind.whole_of is not None:
         raise NotSimulated(
-            "a share is judged each second, against the load of all others in that second: stored counts are "
-            'minutes; put it in force with action = "tag" to see whom it would lock'
+            "a share compares two sums, and both grow within a minute: stored counts do not say in which "
+            "order, so they show neither when a series was above its mark nor whether that lasted for its "
+            'hold; put it in force with action = "tag" to see whom it would lock'
         )
     if sum_.join == DISTINCT:
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
@@ -211,7 +214,7 @@ def _part(reading: _Reading) -> int:
 
 
 class _FirstPass(NamedTuple):
-    """The number of keys and of requests; by step its rows, and the series that may have a lock."""
+    """The number of keys and of requests; by step its rows, about, and the series that may have a lock."""
 
     keys: int
     requests: int
@@ -224,16 +227,43 @@ def _first_pass(
 ) -> _FirstPass:
     keys: set[str] = set()
     requests, rows, grouping = 0, [], grouping_of(sum_.grouping)
-    reached = []
-    for step in reading.steps:
-        sums = reading.scan.step_sums(db, step, reading.chunk_s, bound / _part(reading))
-        if step.is_asked:
+    reached: list[Mapping[SeriesName, float]] = []
+    least = bound / _part(reading)
+    for steps in _stretches(reading.steps):
+        stretch = ScanStep(steps[0].from_s, steps[-1].until_s, steps[0].is_asked)
+        window_s = reading.chunk_s or max(step.until_s - step.from_s for step in steps)
+        sums = reading.scan.stretch_sums(db, stretch, window_s, least)
+        if stretch.is_asked:
             keys.update(sums.keys)
             requests += sums.requests
-        rows.append(sums.rows)
-        reached.append({one: used for one, used in sums.reached.items() if is_judged(grouping, *one)})
-        step_done()
+        rows += [sums.rows // len(steps)] * len(steps)
+        for _ in steps:
+            step_done()
+        judged = {one: used for one, used in sums.reached.items() if is_judged(grouping, *one)}
+        is_exact = len(steps) == 1 and reading.chunk_s is None
+        of_keys = sorted({key for key, _ in judged})
+        for step in steps:
+            if of_keys and not is_exact:
+                found = reading.scan.window_sums(db, step, reading.chunk_s, least, of_keys, rows[-1])
+                reached.append({one: used for one, used in found.items() if one in judged})
+            else:
+                reached.append(judged)
+            step_done()
     return _FirstPass(len(keys.difference(unjudged_keys(grouping))), requests, rows, reached)
+
+
+def _stretches(steps: Sequence[ScanStep]) -> Iterator[list[ScanStep]]:
+    """Yields steps that follow each other and are added up at once."""
+    together: list[ScanStep] = []
+    for step in steps:
+        if together and (
+            step.is_asked != together[0].is_asked or step.until_s - together[0].from_s > STRETCH_S
+        ):
+            yield together
+            together = []
+        together.append(step)
+    if together:
+        yield together
 
 
 def _hot(
