@@ -23,7 +23,7 @@ from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import Counter
+from analyzer.core.model import Counter, Partition
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.value_rules import SecretMissing
 from analyzer.daemon import Daemon, LoopObserver, log_notes
@@ -38,6 +38,9 @@ from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import require_head
+from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.day_closing.day_digest import DigestKey
+from analyzer.store.operations.day_closing.targets import AskEnds
 from analyzer.store.operations.followed_partitions import release_removed, rename_sources
 from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
@@ -59,6 +62,7 @@ log = logging.getLogger(__name__)
 
 # A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
 UPKEEP_STATEMENT_MS = 60_000
+CLOSE_EVERY_S = 10.0
 
 
 class Observer(LoopObserver, JobObserver, Protocol):
@@ -338,8 +342,29 @@ def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
         fold_requests=analyzer.fold_requests,
     )
     watch = overshoot_job(partial(late_locks, engine, analyzer.flush_every), health.overshoots_found)
-    jobs = [*upkeep_jobs(upkeep, kept), watch]
+    days = DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
+    jobs = [*upkeep_jobs(upkeep, kept), watch, Job("close-days", days.step, CLOSE_EVERY_S)]
     return _runner("upkeep", settings, engine, upkeep, jobs, health)
+
+
+def billing_of(settings: Settings) -> Billing:
+    """Returns which days are closed, and when."""
+    billing = settings.billing
+    return Billing(billing.zones, billing.grace, billing.groupings, DigestKey(billing.secret))
+
+
+def ends_of_logs(settings: Settings) -> AskEnds:
+    """Returns the function that asks Kafka for the ends of the topics of `settings`."""
+    sources = {source.topic: source.name for source in settings.sources if source.topic is not None}
+
+    def ask(followed: Sequence[Partition]) -> Mapping[Partition, int | None]:
+        if not sources:
+            return {}
+        from analyzer.kafka.probes.log_ends import ends_of
+
+        return ends_of(sources, followed, settings.kafka.client())
+
+    return ask
 
 
 def _runner(

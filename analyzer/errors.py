@@ -61,3 +61,23 @@ class SchemaBehind(AnalyzerError):
 
 class CountsDiffer(AnalyzerError):
     """The buckets of a day do not hold what was counted in it."""
+
+
+class LogsUnknown(AnalyzerError):
+    """Kafka does not say where its logs end."""
+
+
+class ClosingLost(AnalyzerError):
+    """Another process has taken over the closing of a day."""
+
+
+class OldRowsMoving(AnalyzerError):
+    """Counts of an earlier version are still being moved into the buckets."""
+
+
+class NothingToClose(AnalyzerError):
+    """Nothing was counted by a grouping that a day is to be closed by."""
+
+
+class CorrectionRefused(AnalyzerError):
+    """A day cannot be corrected in this way."""

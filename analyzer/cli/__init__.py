@@ -17,6 +17,7 @@ except ImportError as missing:
 
 from analyzer.cli.nouns import (
     callers,
+    days,
     db,
     events,
     exempt,
@@ -41,6 +42,7 @@ from analyzer.cli.verbs import (
     import_,
     init,
     log_preview,
+    report,
     run,
     serve,
     simulate,
@@ -100,6 +102,7 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("usage")(usage.usage)
 app.command("simulate")(simulate.simulate)
+app.command("report")(report.report)
 app.command("audit")(audit.audit)
 app.command("import")(import_.import_)
 app.command("demo")(demo.demo)
@@ -107,6 +110,7 @@ app.add_typer(locks.app, name="locks")
 app.add_typer(notices.app, name="notices")
 app.add_typer(policies.app, name="policies")
 app.add_typer(callers.app, name="callers")
+app.add_typer(days.app, name="days")
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(exempt.app, name="exempt")
 app.add_typer(gates.app, name="gates")

@@ -132,7 +132,11 @@ def at_next_start(running: Settings, new: Settings) -> list[str]:
 
     Each as a file names it: "[kafka]", "http of [analyzer]", '[[sources]] "web"'.
     """
-    found = [f"[{name}]" for name in ("database", "kafka") if getattr(running, name) != getattr(new, name)]
+    found = [
+        f"[{name}]"
+        for name in ("database", "kafka", "billing")
+        if getattr(running, name) != getattr(new, name)
+    ]
     keys = type(new.analyzer).model_fields.keys() - DIGEST_KEYS
     found += [
         f"{key} of [analyzer]"

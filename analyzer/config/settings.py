@@ -25,6 +25,7 @@ from analyzer.config.diagnostics.toml_positions import lines_of
 from analyzer.config.kafka_options.translation import translate
 from analyzer.config.parsed_tables import ParsedTables
 from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.kafka import KafkaTable
@@ -77,6 +78,7 @@ class Settings(BaseSettings):
     kafka: KafkaTable = Field(default_factory=KafkaTable)
     analyzer: AnalyzerTable = Field(default_factory=AnalyzerTable)
     delays: DelaysTable = Field(default_factory=DelaysTable)
+    billing: BillingTable = Field(default_factory=BillingTable)
     sources: tuple[SourceTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
     policies: tuple[PolicyTable, ...] = ()
@@ -124,7 +126,10 @@ class Settings(BaseSettings):
         """The plan that this file proposes: what is counted and judged, and how each source is read."""
         units = self.units()
         return plan_of(
-            [grouping for source in self.sources for grouping in source.groupings],
+            [
+                *(grouping for source in self.sources for grouping in source.groupings),
+                *self.billing.groupings,
+            ],
             [meter.meter() for meter in self.meters],
             [
                 policy.policy(units.get(policy.meter))

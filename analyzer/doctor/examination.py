@@ -31,6 +31,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
+from analyzer.doctor.day_checks import waiting_days
 from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
@@ -493,7 +494,6 @@ def _braked(installation: Installation) -> Iterator[Observation]:
 Check = Callable[[Installation], Iterator[Observation]]
 
 
-# Names of findings and their checks, in the order of the output. Two checks may share a name.
 def _facts(installation: Installation) -> Iterator[Observation]:
     waiting = waiting_since(installation.engine)
     if waiting is None:
@@ -504,6 +504,7 @@ def _facts(installation: Installation) -> Iterator[Observation]:
         yield Observation("wrong", what, "look at the `upkeep` of the analyzer that does it, and at its log")
 
 
+# Names of findings and their checks, in the order of the output. Two checks may share a name.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("database", _free_space),
     ("clock", _clock),
@@ -515,6 +516,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("gaps", _gaps),
     ("rejects", _rejects),
     ("verdicts", _verdicts),
+    ("days", waiting_days),
     ("upkeep", _upkeep),
     ("tokens", _tokens),
     ("gates", _suspension),

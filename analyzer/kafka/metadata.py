@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
+from kafka.errors import KafkaError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from analyzer.kafka.options import Options, admin_options
 
@@ -62,6 +62,7 @@ class AdminMetadata:
         self._options = {**admin_options(options), "request_timeout_ms": REQUEST_MS_MAX}
         self._found: dict[str, TopicMetadata] = {}
         self._forbidden: frozenset[str] = frozenset()
+        self.absent: frozenset[str] = frozenset()  # topics that the cluster says it does not have
         self._admin: KafkaAdminClient | None = None
         self.cluster = ""
         self._request()
@@ -105,8 +106,9 @@ class AdminMetadata:
             for topic in described
             if topic["partitions"]
         }
-        self._forbidden = frozenset(
-            topic["name"] for topic in described if topic["error_code"] == TopicAuthorizationFailedError.errno
+        self._forbidden, self.absent = (
+            frozenset(topic["name"] for topic in described if topic["error_code"] == error.errno)
+            for error in (TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
         )
 
 

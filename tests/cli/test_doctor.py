@@ -27,6 +27,7 @@ from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Gap, Partition, PartitionProgress
 from analyzer.doctor import examination as doctor
 from analyzer.doctor.examination import CHECKS
+from analyzer.store.database.billing_tables import day_positions
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import (
@@ -44,6 +45,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
 from analyzer.store.transaction.catalog import MOVING
+from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
@@ -369,6 +371,18 @@ def test_facts_that_wait_are_found(gatelock: Gatelock, engine: sa.Engine) -> Non
     what = first_wrong(gatelock)["facts"]["what"]
     assert what.startswith("facts that records state wait for 10")
     assert what.endswith(" s, of 3 callers")
+
+
+def test_a_day_that_waits_for_a_partition_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    make_healthy(engine)
+    with engine.begin() as db:
+        before = add_day(db, "UTC", int(time.time()) - 3 * 86_400)
+        part = {"cluster": "c", "topic_id": "t", "partition": 3, "source": "log", "topic": "access-log"}
+        db.execute(sa.insert(day_positions).values(day=before.id, target=7, is_gone=0, **part))
+    found = first_wrong(gatelock)["days"]
+    day = f"{before.date} (UTC)"
+    assert found["what"] == f"{day} waits for access-log[3]: is not counted yet, and must be up to 7"
+    assert "gatelock days close" in found["cure"]
 
 
 @pytest.mark.parametrize("database", ["postgresql"])

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import (
@@ -42,6 +43,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[kafka]`": KafkaTable,
     "`[analyzer]`": AnalyzerTable,
     "`[delays]`": DelaysTable,
+    "`[billing]`": BillingTable,
     "`[[sources]]`": SourceTable,
     "`[sources.fields]`": FieldsTable,
     "`time`": TimeEntry,

@@ -17,8 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
+from analyzer.store.database.billing_tables import all_metadata
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import metadata
 
 
 class Mode(Enum):
@@ -50,7 +50,7 @@ ORDERED = {  # pairs of modes whose order matters
 }
 ORDERED |= {(second, first) for first, second in ORDERED}
 
-TABLES = sorted({*metadata.tables, old_buckets.name})
+TABLES = sorted({*all_metadata.tables, old_buckets.name})
 # Columns may have the name of a table, as `brakes.locks` has: behind a dot, in an assignment, or in the list
 # of an insert.
 NAMED = re.compile(rf"(?<!\.)\b({'|'.join(TABLES)})\b(?! =)")
@@ -61,7 +61,7 @@ FOR_SHARE = re.compile(r"\bfor (?:key )?share\b")
 LOCKED = re.compile(r"^lock table (\w+) in exclusive mode$")
 DROPPED = re.compile(r"^(?:drop|truncate) table (\w+)$")
 KNOWN = ("select", "insert into", "update", "delete from", "with")
-HARMLESS = ("set local ", "select set_config(", "select pg_notify(")
+HARMLESS = ("savepoint ", "release savepoint ", "set local ", "select set_config(", "select pg_notify(")
 LOCKS = re.compile(r"^select .* for update\b")
 WRITES_LAST = re.compile(r"^(?:with \w+ as \(select .*\) )?(?:insert into|update|delete from) ")
 # By table, the parameters that may be in the primary key: of an update of one row, or of an upsert. A text is

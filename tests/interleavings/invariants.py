@@ -112,6 +112,30 @@ def check_counts(world: World, state: State, counted: Sequence[Counted]) -> None
     assert found == expected, f"counted too much: {found - expected}, too little: {expected - found}"
 
 
+def check_days(state: State) -> None:
+    """Checks that frozen rows and adjustments of each closed day hold what its buckets do, and in each zone
+    one day is open, the last."""
+    names = {row["reference"]: row["name"] for row in state["referenced_names"]}
+    by_zone: dict[str, list[Row]] = {}
+    for day in sorted(state["days"], key=lambda day: int(day["begin_s"])):
+        by_zone.setdefault(day["zone"], []).append(day)
+    for zone, found in by_zone.items():
+        states = [day["state"] for day in found]
+        assert states.index("open") == len(states) - 1, f"days of {zone}: {states}"
+    callers = number_of(state, "grouping", "caller")
+    for day in (day for day in state["days"] if day["state"] == "closed"):
+        expected, booked = Counter[str](), Counter[str]()
+        for row in state["buckets"]:
+            if row["grouping"] == callers and day["begin_s"] <= row["bucket_s"] < day["end_s"]:
+                expected[row["key"]] += row["value_0"]
+        for row in (*state["frozen_counts"], *state["adjustments"]):
+            if row["grouping"] == callers and row["day"] == day["id"]:
+                booked[names[row["reference"]]] += row["value_0"]
+        assert booked == expected, f"{day['date']}: frozen and adjusted {booked}, in buckets {expected}"
+        late = {row["booked"] for row in state["adjustments"] if row["day"] == day["id"]}
+        assert all(one > day["id"] for one in late), "booked on another day"
+
+
 def number_of(state: State, kind: str, name: str) -> int | None:
     """Returns the number of an entry of the catalog; None: nothing of it was counted."""
     found = [row["number"] for row in state["catalog"] if (row["kind"], row["name"]) == (kind, name)]

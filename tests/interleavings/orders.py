@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from analyzer.errors import PartitionLost, PlanChanged
+from analyzer.errors import ClosingLost, PartitionLost, PlanChanged
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import NoSuchGap
 from tests.interleavings import invariants
@@ -14,7 +14,12 @@ from tests.interleavings.explorer import DoneStep, Explored, explore, replay, sa
 from tests.interleavings.transactions import TRANSACTIONS
 from tests.interleavings.worlds import Counted, State, World
 
-DECLARED = (PartitionLost, PlanChanged, NoSuchGap)  # errors of which the code says that they may come
+DECLARED = (
+    ClosingLost,
+    PartitionLost,
+    PlanChanged,
+    NoSuchGap,
+)  # errors of which the code says that they may come
 REPLAY = "INTERLEAVING"  # environment variable with one order to run
 LATER = "later"  # name and mark of what is done when all transactions have ended
 
@@ -111,6 +116,7 @@ class Orders:
                 raise UndeclaredError(f"{name} failed: {outcome!r}") from outcome
         invariants.check_counts(self._world, state, self._counted())
         invariants.check_facts(state)
+        invariants.check_days(state)
         invariants.check_totals(state, self._world.clock.now_ms)
         is_unchanged = self._world.plan == invariants.plan_in_force(state)
         if is_unchanged and not state["overrides"] and not invariants.has_pending_steps(state):

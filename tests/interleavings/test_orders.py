@@ -192,6 +192,25 @@ FURTHER = {
         "flush-stating flush-stating-other",
         "flush-stating flush-stating-other apply-facts",
     ),
+    "due": (
+        "close-day flush-yesterday",
+        "close-day flush-yesterday-other",
+        "close-day close-day",
+        "close-day retry",
+        "close-day activate-strict",
+        "close-day roll-up",
+        "close-day begin",
+        "close-day prune",
+    ),
+    "abandoned": ("close-day flush-yesterday", "close-day close-day"),
+    "closed": (
+        "flush-yesterday flush-yesterday-other",
+        "flush-yesterday close-day",
+        "flush-yesterday correct",
+        "correct correct",
+        "correct close-day",
+        "flush-yesterday roll-up",
+    ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
 # With hundreds of orders that may differ: `make test` draws so many of them, `make deep` runs all.

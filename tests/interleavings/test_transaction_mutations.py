@@ -234,3 +234,21 @@ def test_a_brake_that_forgets_to_clear_leaves_a_policy_in_force(
     monkeypatch.setattr(brake_rows, "_store", lambda *at, is_clearing: store(*at, is_clearing=False))
     message = caught(transactions, world, "flush-young", "flush-young-other")
     assert "'deny')" in message
+
+
+@pytest.mark.parametrize("world", ["due"], indirect=True)
+def test_without_the_activations_table_lock_a_cut_misses_a_flush(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush has seen no cut, and commits when the snapshot has begun: its counts are nowhere."""
+    monkeypatch.setattr(plans, "try_block_flushes", lambda _db, _wait_ms: True)
+    message = caught(transactions, world, "flush-yesterday", "close-day")
+    assert "frozen and adjusted" in message
+
+
+@pytest.mark.parametrize("world", ["closed"], indirect=True)
+def test_a_flush_that_does_not_look_for_cut_days_books_no_adjustment(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "add_adjustments", lambda *_arguments: 0)
+    assert "frozen and adjusted" in caught(transactions, world, "flush-yesterday", "correct")

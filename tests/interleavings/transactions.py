@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CountRow, Partition
+from analyzer.errors import CorrectionRefused
 from analyzer.retry import RejectRetry, without_limits
+from analyzer.store.database.billing_tables import days
 from analyzer.store.database.clock import EPOCH
-from analyzer.store.database.engine import writing
+from analyzer.store.database.engine import reading, writing
 from analyzer.store.operations import locks_by_hand, suspension
 from analyzer.store.operations.braked_policies import release_policy
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction import plans
+from analyzer.store.transaction.cut_days.day_rows import stored_days
 from analyzer.store.transaction.gaps import RecordedGap, SqlGaps, accept
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Update
@@ -57,6 +62,7 @@ from tests.interleavings.worlds import (
     ZED,
     ZONED_PLAN,
     Counted,
+    close_day,
     count,
     for_everyone,
     noisy,
@@ -211,6 +217,16 @@ def accept_gap(actor: Actor) -> None:
     accept(actor.engine, RECORDED, 10, "operator", "lost")
 
 
+def correct_yesterday(actor: Actor) -> object:
+    """An operator takes a request of bob away from yesterday."""
+    with reading(actor.engine) as db:
+        [yesterday] = stored_days(db, days.c.end_s <= NOW_S)
+    with suppress(CorrectionRefused):
+        asked = Correction("caller", BOB, "", "requests", -1)
+        return correct(actor.engine, yesterday, asked, "operator", "a mistake")
+    return None
+
+
 def settle(actor: Actor) -> object:
     """The analyzer whose partition is blocked by the gap looks whether it may continue."""
     return SqlGaps(actor.engine, actor.name).settle({PARTS[2]: GAP})
@@ -280,6 +296,14 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "move-old": lambda actor: (upkeep_of(actor).move_old(), upkeep_of(actor).move_old()),
     "repair-totals": lambda actor: upkeep_of(actor).repair_totals(),
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),
+    "close-day": lambda actor: close_day(actor.engine, actor.name),
+    "correct": correct_yesterday,
+    "flush-yesterday": counting(
+        PARTS[0], requests(ACME, 5, NOW_S - DAY_S), requests(BOB, 1, NOW_S - DAY_S), by=(3, DAILY_PLAN)
+    ),
+    "flush-yesterday-other": counting(
+        PARTS[1], requests(BOB, 2, NOW_S - DAY_S - 60), requests(YVE, 4), by=(3, DAILY_PLAN)
+    ),
     "audit": lambda actor: audit(actor.engine),
     "override": overriding(ACME, 50),
     "override-higher": overriding(ZED, 500),

@@ -33,14 +33,17 @@ from analyzer.core.model import (
     StatedFacts,
 )
 from analyzer.errors import PlanChanged
+from analyzer.store.database.billing_tables import all_metadata, days
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog, metadata
+from analyzer.store.database.schema import catalog
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations.caller_changes import set_callers
+from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.catalog import MOVING
+from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.judgement.slots import GENERATION_S
 from analyzer.store.transaction.sql_store import SqlStore
@@ -371,6 +374,47 @@ def moving(history: History) -> None:
         db.execute(sa.insert(catalog).values(kind=MOVING, name=old_buckets.name, number=0, join=""))
 
 
+def due(history: History) -> None:
+    """Puts a plan with one sum in force; yesterday is over, and a partition is stopped since."""
+    history.store.activate(DAILY_PLAN)
+    with writing(history.engine) as db:
+        add_day(db, "UTC", NOW_S - DAY_S)
+
+
+def closed(history: History) -> None:
+    """Closes yesterday; some of it has come later."""
+    due(history)
+    assert close_day(history.engine, "history") == 1
+    history.count(PARTS[1], requests(ANN, 3, NOW_S - DAY_S))
+
+
+def abandoned(history: History) -> None:
+    """Has yesterday cut by a process that was killed."""
+    due(history)
+    with writing(history.engine) as db:
+        db.execute(sa.update(days).values(state="closing", groupings="caller"))
+        add_day(db, "UTC", NOW_S)
+    history.count(PARTS[1], requests(ANN, 3, NOW_S - DAY_S))
+
+
+def far_ms() -> int:
+    """Returns the time of a machine that leaves each decision to the database's clock."""
+    return 2 * NOW_S * 1000
+
+
+def close_day(engine: sa.Engine, name: str) -> int:
+    """Has a process close the day that is due; time-outs do not decide about it."""
+    billing = Billing(grace_s=0.0)
+    # Partitions that are followed have reached their targets.
+    closing = DayClosing(engine, billing, lambda parts: dict.fromkeys(parts, 0), lambda: name, far_ms, 0)
+    # What the snapshot reads is decided where it begins, while flushes are blocked: none of it is a step.
+    closing._snapshots = open_engine(engine.url)
+    try:
+        return closing.step()
+    finally:
+        closing._snapshots.dispose()
+
+
 WORLDS: Mapping[str, Callable[[History], None]] = {
     "usual": lambda _history: None,
     "judging": judging,
@@ -389,6 +433,9 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "moved": moved,
     "stated": stated,
     "moving": moving,
+    "due": due,
+    "closed": closed,
+    "abandoned": abandoned,
 }
 
 
@@ -408,6 +455,7 @@ class World:
         self.engine = open_engine(url)
         clock.over(self.engine)
         self._db = psycopg.connect(dsn_of(url), autocommit=True)
+        self._db.execute("set session_replication_role = replica")  # triggers keep closed days as they are
         self._empty()
         history = History(self.engine, clock)
         history.make()
@@ -415,7 +463,7 @@ class World:
         self.counted = history.counted
         self.plan = history.store.active_plan()[1]
         has_old_rows = self._db.execute("select to_regclass('old_buckets')").fetchone() != (None,)
-        self.tables = [*metadata.tables, *([old_buckets.name] if has_old_rows else [])]
+        self.tables = [*all_metadata.tables, *([old_buckets.name] if has_old_rows else [])]
         self._save()
         self.state = self.read()
         self._changed: set[str] = set()
@@ -459,7 +507,7 @@ class World:
     def _empty(self) -> None:
         self._db.execute(f"drop table if exists {old_buckets.name}")
         self._db.execute(f"drop schema if exists {self.name} cascade")
-        for table in metadata.tables:
+        for table in all_metadata.tables:
             kept = "update feed set version = 0, mark = '', pruned_to = 0"
             self._db.execute(kept if table == "feed" else f"delete from {table}")
 

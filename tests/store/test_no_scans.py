@@ -42,15 +42,18 @@ from analyzer.core.model import (
 )
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor.examination import examine
-from analyzer.store.database.engine import open_engine
+from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
 from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
+from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
+from analyzer.store.reports.billed_days.day_report import report_of, report_rows
+from analyzer.store.reports.billed_days.day_status import day_statuses
 from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
@@ -59,6 +62,7 @@ from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
 from analyzer.store.transaction.catalog import load as load_catalog
+from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, now_s, publish
@@ -268,6 +272,27 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     was_counted(engine, "caller", "user:001")
     recent_keys(engine, "caller")
     simulate_policies(engine, today_s)
+    close_a_day(engine, today_s)
+
+
+def close_a_day(engine: sa.Engine, today_s: int) -> None:
+    """Closes yesterday, counts some of it later, and reads its report."""
+    with writing(engine) as db:
+        add_day(db, "UTC", today_s - DAY_S)
+    billing = Billing(grace_s=0.0, groupings=("caller", "caller+resource"))
+    wall_ms = (today_s + DAY_S) * 1000
+    ends = dict.fromkeys([PART], 0)
+    assert DayClosing(engine, billing, lambda _: ends, str, lambda: wall_ms).step() == 1
+    store = SqlStore(engine, "here")
+    version, by_plan = store.active_plan()
+    with store.transaction() as tx:
+        now = tx.check_plan(by_plan, version)
+        rows = [CountRow("caller", "user:001", "", "requests", MINUTE_S, today_s - 600, 1, 0)]
+        tx.apply(by_plan, version, DrainedCounts([], tables_of(rows), []), now)
+    [status, _] = day_statuses(engine)
+    report = report_of(engine, "UTC", status.day.date, status.day.date, "caller")
+    assert status.adjusted == 1
+    assert len(list(report_rows(engine, report))) == CALLERS
 
 
 def simulate_policies(engine: sa.Engine, today_s: int) -> None:

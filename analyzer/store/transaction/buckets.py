@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -43,24 +43,30 @@ def add_counts(
     number.
     """
     for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
-        pages: dict[int, list[tuple[MeterColumn, int]]] = {}
-        for at, name in enumerate(table.meters):
-            meter = catalog.meters[name]
-            pages.setdefault(meter.page, []).append((meter, at))
-        for page, meters in sorted(pages.items()):
-            rows = BucketColumns(
-                catalog.groupings[table.grouping],
-                page,
-                table.width_s,
-                table.buckets_s,
-                table.keys,
-                table.resources,
-                {meter.place: table.admitted[at] for meter, at in meters},
-                {meter.place: table.denied[at] for meter, at in meters} if table.denied else {},
-            )
-            add_rows(db, rows, {meter.place: meter.join for meter, _ in meters})
+        for rows, joins in pages_of(table, catalog):
+            add_rows(db, rows, joins)
         if table.grouping == AUDITED:
             add_days(db, records_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
+
+
+def pages_of(table: CountTable, catalog: Catalog) -> Iterator[tuple[BucketColumns, dict[int, str]]]:
+    """Yields the rows of each page, in order, with the join of each place."""
+    pages: dict[int, list[tuple[MeterColumn, int]]] = {}
+    for at, name in enumerate(table.meters):
+        meter = catalog.meters[name]
+        pages.setdefault(meter.page, []).append((meter, at))
+    for page, meters in sorted(pages.items()):
+        rows = BucketColumns(
+            catalog.groupings[table.grouping],
+            page,
+            table.width_s,
+            table.buckets_s,
+            table.keys,
+            table.resources,
+            {meter.place: table.admitted[at] for meter, at in meters},
+            {meter.place: table.denied[at] for meter, at in meters} if table.denied else {},
+        )
+        yield rows, {meter.place: meter.join for meter, _ in meters}
 
 
 def newest_event_ms(db: sa.Connection, catalog: Catalog, default_ms: int) -> int:
@@ -97,11 +103,23 @@ def add_rows(db: sa.Connection, rows: BucketColumns, joins: Mapping[int, str]) -
         "key": rows.keys,
         "resource": "" if not any(rows.resources) else rows.resources,
     }
-    for kind, columns in (("value", rows.admitted), ("denied", rows.denied)):
-        for place, column in sorted(columns.items()):
-            values[f"{kind}_{place}"] = _bounded(column)
+    values |= amounts_of(rows)
+    upsert_columns(db, buckets, values, joining(rows, joins))
+
+
+def amounts_of(rows: BucketColumns) -> dict[str, ColumnValues]:
+    """Returns the increments by the names of their columns."""
+    return {
+        f"{kind}_{place}": _bounded(column)
+        for kind, columns in (("value", rows.admitted), ("denied", rows.denied))
+        for place, column in sorted(columns.items())
+    }
+
+
+def joining(rows: BucketColumns, joins: Mapping[int, str]) -> Assignments:
+    """Returns the assignments that join the increments to stored rows; `joins` has the join of each place."""
     places = tuple(sorted((place, joins[place]) for place in rows.admitted))
-    upsert_columns(db, buckets, values, _assignments_of(places, bool(rows.denied)))
+    return _assignments_of(places, bool(rows.denied))
 
 
 def records_by_day(table: CountTable) -> dict[int, int]:

@@ -2,8 +2,8 @@
 
 The order of the statements is fixed, and rows are sorted within each statement, so that no two writers wait
 for each other in a circle: offsets, plan, decisions about verdicts, totals of callers and their slots,
-buckets, rejected records, facts about callers, totals and slots that many partitions share, what waits,
-notices, brakes, locks, the feed's version.
+buckets, adjustments of closed days, rejected records, facts about callers, totals and slots that many
+partitions share, what waits, notices, brakes, locks, the feed's version.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
 from analyzer.store.transaction import analyzers, counter_state, plans, record_facts
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
+from analyzer.store.transaction.cut_days.adjustments import add_adjustments
 from analyzer.store.transaction.judgement import slots, totals
 from analyzer.store.transaction.judgement.directory import DirectoryCache, DirectoryVersion, limits_of
 from analyzer.store.transaction.judgement.sql_judge import Judge
@@ -182,6 +183,7 @@ class SqlFlush:
         due = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
         slots.add_slots(self._db, of_callers, counted.slots, catalog, now_s)
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
+        add_adjustments(self._db, counted.tables, catalog, self._plan_row.cut_until_s)
         self._add_rejected(counted.rejected, now)
         remove_rejected()
         if counted.facts and self._directories is not None:

@@ -22,6 +22,7 @@ from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.buckets import newest_event_ms
+from analyzer.store.transaction.cut_days.day_rows import CUT_UNTIL_S
 from analyzer.store.transaction.judgement import brake_rows, directory, stored_notices
 from analyzer.store.transaction.judgement.activation import (
     Activation,
@@ -31,6 +32,7 @@ from analyzer.store.transaction.judgement.activation import (
 )
 from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryVersion
 
+LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 ACTIVATION_MS = 60_000  # time-out of its statements
 # Rows that an activation reads itself; a small installation agrees with its new plan at once.
 ACTIVATION_ROWS = 20_000
@@ -47,6 +49,7 @@ class LockedPlan(NamedTuple):
     now_ms: int
     digest: str
     mark: str
+    cut_until_s: int = 0  # the end of the last day that is closed, or being closed
     directory: DirectoryVersion = NO_DIRECTORY
 
 
@@ -60,10 +63,12 @@ class Activated(NamedTuple):
     judged: Judged = NOTHING
 
 
-# The directory's version is read by the statement that locks the plan: each command that writes another one
-# holds the lock of an activation, and this statement waits for it before it sees any row.
+# The directory's version and the cut of days are read by the statement that locks the plan: each transaction
+# that writes another one holds the lock of an activation, and this statement waits for it before it sees any
+# row.
 LOCK_ACTIVE = (
     sa.select(plans.c.version, plans.c.at_ms, plans.c.pending, NowMs(), plans.c.digest, plans.c.mark)
+    .add_columns(CUT_UNTIL_S)
     .add_columns(directory.NEWEST.c.version, directory.NEWEST.c.mark, directory.NEWEST.c.wide)
     .select_from(plans.outerjoin(directory.NEWEST, sa.true()))
     .where(plans.c.active == 1)
@@ -248,6 +253,24 @@ def block_flushes(db: sa.Connection) -> None:
         # writer.
         db.exec_driver_sql("lock table plans in exclusive mode")
         db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
+
+
+def try_block_flushes(db: sa.Connection, wait_ms: int) -> bool:
+    """Blocks flushes as `block_flushes` does, unless those in flight take longer than `wait_ms`.
+
+    Others wait for as long as this waits. Returns whether they are blocked.
+    """
+    if db.dialect.name != "postgresql":
+        return True
+    try:
+        with db.begin_nested():
+            db.exec_driver_sql(f"set local lock_timeout = {wait_ms}")
+            db.exec_driver_sql("lock table plans in exclusive mode")
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
+            return False
+        raise
+    return True
 
 
 def _put_in_force(db: sa.Connection, plan: Plan, version: int, mark: str) -> tuple[int, int]:

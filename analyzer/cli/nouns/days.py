@@ -1,0 +1,314 @@
+"""`gatelock days`: days that are closed, what they wait for, corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli.billing_options import date_of, zone_of
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    ReasonOption,
+    load_settings,
+    open_database,
+    require_kind,
+    require_reason,
+)
+from analyzer.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.config.settings import Settings
+    from analyzer.store.operations.day_closing.closing import DayClosing
+    from analyzer.store.operations.day_closing.targets import AwaitedPartition
+    from analyzer.store.reports.billed_days.day_status import DayPosition, DayStatus
+    from analyzer.store.transaction.cut_days.day_rows import Day
+
+app = typer.Typer(help="Closed days, what they wait for, and corrections.", no_args_is_help=True)
+
+SHOWN = 40  # days in a list, unless all are asked for
+
+DateArgument = Annotated[str, typer.Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
+ZoneOption = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
+]
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Also days before the last {SHOWN}.")] = False,
+) -> None:
+    """Show which days are closed, and what was booked since.
+
+    A day is closed when all partitions are counted as far as they were logged when it was over. Exit code 1
+    if a day waits for a partition.
+
+    Example: gatelock days list --zone Europe/Berlin
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.store.reports.billed_days.day_status import day_statuses
+
+        settings = load_settings(context, config)
+        found = day_statuses(engine, zone, None if every else SHOWN)
+        waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
+        if json:
+            json_lines(_fields(status) | {"waits_for": [*map(str, waits[status.day.id])]} for status in found)
+        else:
+            columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed"]
+            rows = [[_fields(status)[name] for name in columns] for status in found]
+            cells = [["" if cell is None else cell for cell in row] for row in rows]
+            table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
+            for status in found:
+                _say_awaited(status.day, waits[status.day.id])
+        if any(waits.values()):
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    date: DateArgument,
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the cut of a day, its digest, and what it waits for.
+
+    Exit code 1 if the day waits for a partition, or is not stored.
+
+    Example: gatelock days show yesterday
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.store.reports.billed_days.day_status import positions_of
+
+        settings = load_settings(context, config)
+        status = _find(engine, settings, date, zone)
+        waits = _awaited(engine, settings, status.day)
+        positions = positions_of(engine, status.day)
+        if json:
+            waiting = {"waits_for": [*map(str, waits)]}
+            json_lines([_fields(status) | waiting | {"partitions": [*map(_position, positions)]}])
+        else:
+            for name, value in _fields(status).items():
+                say(f"{name + ':':16}{'' if value is None else value}".rstrip())
+            columns = ["partition", "target", "cut", "remark"]
+            rows = [[str(one.part), _cell(one.target), _cell(one.cut), _remark(one)] for one in positions]
+            table(columns, rows, "no partition has a target yet")
+            _say_awaited(status.day, waits)
+        if waits:
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def close(
+    context: typer.Context,
+    date: DateArgument,
+    zone: ZoneOption = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'. Needs --reason."),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why a partition is left out; kept with your name.")
+    ] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Close a day now, without waiting for its grace.
+
+    For days that analyzers do not close: those of imported logs, before the first open day. An open day is
+    closed if all partitions are counted as far as necessary, or are left out. Exit code 1 if it waits for
+    one.
+
+    Example: gatelock days close 2026-11-20
+    """
+    why = require_reason(reason) if without else ""
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import outcome
+        from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
+
+        settings = load_settings(context, config)
+        closing = _closing(engine, settings)
+        named = zone_of(settings, zone)
+        found = day_to_close(engine, named, date_of(date, named), settings.billing.groupings)
+        if isinstance(found, DayWithoutClosing):
+            raise usage_error(found.why)
+        if found.state == "open":
+            _leave_out(engine, closing, found, without or [], why)
+            if waits := closing.find_awaited(found):
+                _say_awaited(found, waits)
+                raise typer.Exit(FOUND)
+        sentence = f"{found} was closed already"
+        if found.state != "closed":
+            while not closing.close(found):
+                pass  # flushes in flight: each attempt waits for them
+            sentence = f"{found} is closed"
+        status = _find(engine, settings, found.date, named)
+        outcome(f"{sentence}: {status.day.requests:,} requests of callers", _fields(status), as_json=json)
+
+
+@app.command()
+def correct(
+    context: typer.Context,
+    date: DateArgument,
+    amount: Annotated[
+        str, typer.Option("--amount", metavar="AMOUNT", help='What is added, or taken: +500, -500, "-2 GiB".')
+    ],
+    reason: ReasonOption,
+    caller: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The caller, with its kind: api_key:acme.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The name in another grouping than caller.")
+    ] = None,
+    by: Annotated[str, typer.Option(metavar="GROUPING", help="The grouping of the rows.")] = "caller",
+    resource: Annotated[str, typer.Option(metavar="ROUTE", help="The resource, in a grouping by it.")] = "",
+    meter: Annotated[str, typer.Option(metavar="NAME", help="The meter.")] = "requests",
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add an amount to a closed day, or take it away.
+
+    The day itself does not change. The amount is booked on the open day, and shown by
+    `gatelock report corrections`.
+
+    Example: gatelock days correct today --caller user:a --amount -5 --reason QA
+    """
+    why, name = require_reason(reason), require_kind(caller) or key
+    if name is None:
+        raise usage_error("--caller: write whose amount is corrected, or --key in another grouping")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome
+        from analyzer.store.operations.day_closing.by_hand import Correction
+        from analyzer.store.operations.day_closing.by_hand import correct as correct_day
+
+        settings = load_settings(context, config)
+        asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
+        day = _find(engine, settings, date, zone).day
+        made = correct_day(engine, day, asked, operator_name(), why)
+        sentence = (
+            f"{day}: {name}: {made.before:,} {meter} become {made.after:,}; booked on {made.booked}, "
+            f"correction {made.id}"
+        )
+        fields = {"correction": made.id, "day": day.date, "zone": day.zone, "booked": made.booked}
+        outcome(sentence, fields | {"before": made.before, "after": made.after}, as_json=json)
+
+
+def _amount(settings: Settings, meter: str, text: str) -> int:
+    """The amount in the unit in which the meter is stored. Exits with 2 if the text is not one."""
+    from analyzer.core.counting.meter_units import EXAMPLES, readings
+
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    unit = settings.units().get(meter)
+    found = readings(digits.replace(",", "")).get(unit)
+    if found is None or found != int(found) or not found:
+        example = EXAMPLES.get(unit or "", "500")
+        raise usage_error(f"--amount {text}: write an amount of {meter}, such as +{example} or -{example}")
+    return sign * int(found)
+
+
+def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> DayStatus:
+    """The stored day. Exits with 1 if it is not stored."""
+    from analyzer.store.reports.billed_days.day_status import day_statuses
+
+    named = zone_of(settings, zone)
+    wanted = date_of(date, named)
+    for status in day_statuses(engine, named):
+        if status.day.date == wanted:
+            return status
+    say(f"{wanted} ({named}) was never closed; see `gatelock days close`", err=True)
+    raise typer.Exit(FOUND)
+
+
+def _closing(engine: sa.Engine, settings: Settings) -> DayClosing:
+    from analyzer.build import billing_of, ends_of_logs, wall_ms
+    from analyzer.store.operations.day_closing.closing import DayClosing
+    from analyzer.store.transaction.lock_feed import new_mark
+
+    return DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
+
+
+def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPartition]:
+    """The partitions that an open day which is over waits for."""
+    from analyzer.build import wall_ms
+    from analyzer.store.operations.day_closing.targets import awaited_now
+
+    if day.state != "open" or wall_ms() < (day.end_s + settings.billing.grace) * 1000:
+        return []
+    return awaited_now(engine, day)
+
+
+def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
+    for one in waits:
+        say(f"{day} waits for {one}")
+    if waits:
+        command = (
+            f"gatelock days close {day.date} --zone {day.zone} --without '{waits[0].part}' --reason TEXT"
+        )
+        say(f"{command}  # close it without this one")
+
+
+def _leave_out(engine: sa.Engine, closing: DayClosing, day: Day, without: Sequence[str], why: str) -> None:
+    """Leaves partitions out. Exits with 2 for a name that the day does not wait for."""
+    from analyzer.cli.operator import operator_name
+    from analyzer.store.operations.day_closing.by_hand import leave_out
+
+    waits = {str(one.part): one.part for one in closing.find_awaited(day)} if without else {}
+    for name in without:
+        if name not in waits:
+            known = ", ".join(waits) or "none"
+            raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {known}")
+    for name in without:
+        leave_out(engine, day, waits[name], operator_name(), why)
+
+
+def _fields(status: DayStatus) -> dict[str, object]:
+    """The JSON object of a day, without its partitions."""
+    from analyzer.cli.output import format_second
+
+    day = status.day
+    return {
+        "day": day.date, "zone": day.zone, "state": day.state, "begin": format_second(day.begin_s),
+        "end": format_second(day.end_s), "cut": _time(day.cut_ms), "closed": _time(day.closed_ms),
+        "groupings": ", ".join(day.groupings), "requests": day.requests, "rows": day.rows,
+        "adjusted": status.adjusted, "corrected": status.corrected, "digest": day.digest,
+        "digest_before": day.digest_before, "digest_key": day.digest_key,
+    }  # fmt: skip
+
+
+def _position(one: DayPosition) -> dict[str, object]:
+    return {
+        "partition": str(one.part), "source": one.part.source, "cluster": one.part.cluster,
+        "topic_id": one.part.topic_id, "target": one.target, "cut": one.cut, "left_out": one.left_out,
+        "left_out_by": one.who, "is_gone": one.is_gone,
+    }  # fmt: skip
+
+
+def _remark(one: DayPosition) -> str:
+    if one.left_out:
+        return f"left out by {one.who}: {one.left_out}"
+    return "the log did not exist any more" if one.is_gone else ""
+
+
+def _cell(value: int | None) -> object:
+    return "" if value is None else value
+
+
+def _time(ms: int | None) -> str | None:
+    from analyzer.cli.output import format_second
+
+    return None if ms is None else format_second(ms // 1000)

@@ -1,0 +1,34 @@
+"""`[billing]`: the days that are closed, in which time zones, and the key of their digests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from analyzer.config.secrets import SecretFile
+from analyzer.config.tables import ConfigTable
+from analyzer.config.tables.analyzer import long_enough
+from analyzer.config.tables.meters import GroupingName
+from analyzer.config.values import DAY_S, duration_between, quote, raise_fault, time_zone
+
+
+def _zones(value: object) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise_fault(f"must be a list of time zones, not {quote(value)}", 'write ["UTC", "Europe/Berlin"]')
+    return tuple(dict.fromkeys(map(time_zone, names)))
+
+
+class BillingTable(ConfigTable):
+    zones: Annotated[tuple[str, ...], BeforeValidator(_zones)] = ("UTC",)  # none: no day is closed
+    grace: Annotated[float, duration_between(0, 7 * DAY_S)] = 1_800.0  # after the end of a day
+    groupings: tuple[GroupingName, ...] = ("caller",)
+    digest_key: Annotated[SecretStr, AfterValidator(long_enough)] | None = None
+    digest_key_file: Annotated[SecretFile, AfterValidator(long_enough)] | None = None
+
+    @property
+    def secret(self) -> bytes:
+        """The key of the digests of days; empty without one."""
+        key = self.digest_key_file or self.digest_key
+        return b"" if key is None else key.get_secret_value().encode()

@@ -1,0 +1,25 @@
+"""Checks of days: those that are over and wait for a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from analyzer.doctor.observations import Installation, Observation
+from analyzer.store.operations.day_closing.targets import awaited_now
+from analyzer.store.reports.billed_days.day_status import open_days
+
+LATE_MS = 600_000  # after the grace of a day: usually it is closed within seconds
+
+
+def waiting_days(installation: Installation) -> Iterator[Observation]:
+    """Yields the partitions that days wait for which should be closed by now."""
+    billing = installation.settings.billing
+    for day in open_days(installation.engine):
+        due_ms = (day.end_s + billing.grace) * 1000
+        if day.zone not in billing.zones or installation.database.now_ms < due_ms + LATE_MS:
+            continue
+        for awaited in awaited_now(installation.engine, day):
+            cure = (
+                f"`gatelock gaps list`, or `gatelock days close {day.date} --zone {day.zone} --without ...`"
+            )
+            yield Observation("wrong", f"{day} waits for {awaited}", cure)

@@ -1,0 +1,1 @@
+"""Files of reports: their formats, how they are written whole or not at all, and what a manifest says."""

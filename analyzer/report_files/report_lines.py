@@ -1,0 +1,125 @@
+"""The lines of a report, a line for each meter of a series, and their formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.counting.meter_units import STORED_IN
+from analyzer.store.reports.billed_days.day_report import Report, SeriesAmounts
+
+EXECUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a cell that begins so for a formula
+LINES_AT_ONCE = 1_000
+
+
+class ReportLine(NamedTuple):
+    """A meter of a series, over all days of a report."""
+
+    first: str  # date
+    last: str  # date
+    zone: str
+    key: str
+    resource: str
+    meter: str
+    unit: str  # in which the amounts are stored; "" for whole numbers
+    value: int
+    denied: int
+
+
+@dataclass(slots=True)
+class ReportSums:
+    """The sums of the lines of a report, filled while they are written."""
+
+    lines: int = 0
+    series: int = 0
+    meters: dict[str, list[int]] = field(default_factory=dict)  # admitted and denied; of largest values none
+
+    def add(self, row: SeriesAmounts, joins: Mapping[str, str]) -> None:
+        self.series += 1
+        self.lines += len(row.amounts)
+        for meter, (value, denied) in row.amounts.items():
+            if joins[meter] == "sum":
+                sums = self.meters.setdefault(meter, [0, 0])
+                sums[0] += value
+                sums[1] += denied
+
+
+def lines_of(
+    report: Report, rows: Iterable[SeriesAmounts], units: Mapping[str, str], sums: ReportSums
+) -> Iterator[ReportLine]:
+    """Yields the lines of rows, by name, resource and meter; `sums` is complete after the last one."""
+    first, last = report.days[0].date, report.days[-1].date
+    for row in rows:
+        sums.add(row, report.meters)
+        for meter in sorted(row.amounts):
+            unit = STORED_IN.get(units.get(meter, ""), "")
+            series = (first, last, report.zone, row.name, row.resource)
+            yield ReportLine(*series, meter, unit, *row.amounts[meter])
+
+
+def columns_of(report: Report) -> list[str]:
+    """Returns the names of the columns: the key has the name of its field, as in `gatelock usage`."""
+    grouping = grouping_of(report.grouping)
+    key = grouping.name if grouping.key is None else grouping.key.field
+    by_resource = grouping.resource is not None
+    names = ["from", "to", "zone", key, "resource", "meter", "unit", "value", "denied"]
+    if key == "resource" or not by_resource:
+        del names[4]
+    return names
+
+
+def cells_of(line: ReportLine, columns: Sequence[str]) -> list[str | int]:
+    """Returns the cells of a line for these columns."""
+    cells: list[str | int] = list(line)
+    if len(columns) < len(cells):
+        del cells[4]
+    return cells
+
+
+def csv_of(report: Report, lines: Iterable[ReportLine]) -> Iterator[bytes]:
+    """Yields CSV (RFC 4180) with the names of the columns.
+
+    Text that a spreadsheet would execute has an apostrophe in front.
+    """
+    columns = columns_of(report)
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer)
+    writer.writerow(columns)
+    for number, line in enumerate(lines, start=1):
+        writer.writerow([_harmless(cell) for cell in cells_of(line, columns)])
+        if number % LINES_AT_ONCE == 0:
+            yield _taken(buffer)
+    yield _taken(buffer)
+
+
+def _harmless(cell: str | int) -> str | int:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(EXECUTED) else cell
+
+
+def _taken(buffer: io.StringIO) -> bytes:
+    content = buffer.getvalue().encode()
+    buffer.seek(0)
+    buffer.truncate()
+    return content
+
+
+def jsonl_of(report: Report, lines: Iterable[ReportLine]) -> Iterator[bytes]:
+    """Yields an object for each line, one per line of text."""
+    columns = columns_of(report)
+    buffer = io.StringIO(newline="")
+    for number, line in enumerate(lines, start=1):
+        cells = dict(zip(columns, cells_of(line, columns), strict=True))
+        buffer.write(json.dumps(cells, ensure_ascii=False, separators=(",", ":")))
+        buffer.write("\n")
+        if number % LINES_AT_ONCE == 0:
+            yield _taken(buffer)
+    yield _taken(buffer)
+
+
+Writer = Callable[[Report, Iterable[ReportLine]], Iterator[bytes]]
+WRITERS: Mapping[str, Writer] = {"csv": csv_of, "jsonl": jsonl_of}

@@ -1,0 +1,1 @@
+"""Reads closed days: their state, their rows, and what was booked on them since."""

@@ -1,0 +1,67 @@
+"""Days as operators see them: state, cut, what was booked since."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.core.model import Partition
+from analyzer.store.database.billing_tables import adjustments, corrections, day_positions, days
+from analyzer.store.database.engine import reading
+from analyzer.store.database.partition_keys import partition_columns
+from analyzer.store.transaction.cut_days.day_rows import COLUMNS, Day, stored_days
+
+
+class DayStatus(NamedTuple):
+    """A day, and how many rows were booked on other days because of it."""
+
+    day: Day
+    adjusted: int  # rows of late records
+    corrected: int  # amounts by operators
+
+
+class DayPosition(NamedTuple):
+    """The target of a partition for a day, and its position when the day was cut."""
+
+    part: Partition
+    target: int | None  # None: it needed none
+    cut: int | None  # None: nothing of it was counted yet
+    left_out: str  # why the day did not wait for it
+    who: str
+    is_gone: bool  # the log did not exist any more
+
+
+def day_statuses(engine: sa.Engine, zone: str | None = None, newest: int | None = None) -> list[DayStatus]:
+    """Returns the stored days, the newest last; of a zone, or so many of each. Raises StoreAway."""
+    counts = [
+        sa.select(sa.func.count()).where(table.c.day == days.c.id).scalar_subquery()
+        for table in (adjustments, corrections)
+    ]
+    wanted = sa.select(*COLUMNS, *counts).order_by(days.c.begin_s.desc(), days.c.zone)
+    if zone is not None:
+        wanted = wanted.where(days.c.zone == zone)
+    if newest is not None:
+        wanted = wanted.limit(newest)
+    with reading(engine) as db:
+        rows = db.execute(wanted).all()
+    found = [DayStatus(Day.of_row(of_day), adjusted, corrected) for *of_day, adjusted, corrected in rows]
+    return found[::-1]
+
+
+def open_days(engine: sa.Engine) -> list[Day]:
+    """Returns the open day of each zone. Raises StoreAway."""
+    with reading(engine) as db:
+        return stored_days(db, days.c.state == "open")
+
+
+def positions_of(engine: sa.Engine, day: Day) -> list[DayPosition]:
+    """Returns the positions of a day, by topic and number. Raises StoreAway."""
+    of = day_positions.c
+    wanted = (
+        sa.select(*partition_columns(day_positions), of.target, of.cut, of.left_out, of.who, of.is_gone)
+        .where(of.day == day.id)
+        .order_by(of.topic, of.partition, of.cluster, of.topic_id)
+    )
+    with reading(engine) as db:
+        return [DayPosition(Partition(*row[:5]), *row[5:9], bool(row[9])) for row in db.execute(wanted)]
