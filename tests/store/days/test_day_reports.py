@@ -133,7 +133,7 @@ def test_a_report_over_days_adds_closed_and_open_ones_up(engine: sa.Engine) -> N
     assert here.report(0, 1).is_final
 
 
-def test_what_a_day_was_not_frozen_by_is_refused(here: Installation) -> None:
+def test_a_report_by_what_was_not_frozen_is_refused(here: Installation) -> None:
     here.closing._billing = Billing(grace_s=0.0)
     here.count(*here.requests(ACME, 1))
     assert here.closing.step() == 1
