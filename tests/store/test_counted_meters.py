@@ -141,7 +141,7 @@ def test_a_past_day_with_weights_is_proved_and_rolled_up(
 
 def test_a_source_with_a_weight_is_counted_when_the_plan_has_it() -> None:
     """Catalog and plan have no unrecorded requests before, so a flush of them would fail."""
-    with pytest.raises(CannotCount, match="has no weights yet"):
+    with pytest.raises(CannotCount, match="has no weights or ids yet"):
         with_own_sources(by(MAPPING), {"other": WEIGHTED})
     in_force = by(MAPPING).with_sources({PART.source: WEIGHTED, "plain": MAPPING})
     assert with_own_sources(in_force, {"other": WEIGHTED}).sources == {"other": WEIGHTED}
