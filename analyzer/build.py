@@ -31,8 +31,8 @@ from analyzer.daemon import Daemon, LoopObserver, log_notes
 from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
+from analyzer.jobs.alarm_watches import watch_job
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
-from analyzer.jobs.overshoot_watch import overshoot_job
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
@@ -45,6 +45,7 @@ from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobO
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
+from analyzer.store.reports.repeated_records import repeated_in_words
 from analyzer.store.transaction.analyzers import (
     AnalyzerFile,
     SqlAgreement,
@@ -75,6 +76,7 @@ class MeasuringObserver(Observer, Protocol):
     delay_limits: DelayLimits  # of its alarms
 
     def overshoots_found(self, sentences: Sequence[str]) -> None: ...
+    def repeated_found(self, sentences: Sequence[str]) -> None: ...
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -359,8 +361,13 @@ def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
         days_s=int(analyzer.keep_days),
         fold_requests=analyzer.fold_requests,
     )
-    watch = overshoot_job(partial(late_locks, engine, analyzer.flush_every), health.overshoots_found)
-    jobs = [*upkeep_jobs(upkeep, kept), watch]
+    watches = [
+        watch_job(
+            "watch-overshoot", partial(late_locks, engine, analyzer.flush_every), health.overshoots_found
+        ),
+        watch_job("watch-duplicates", partial(repeated_in_words, engine), health.repeated_found),
+    ]
+    jobs = [*upkeep_jobs(upkeep, kept), *watches]
     return _runner("upkeep", settings, engine, upkeep, jobs, health)
 
 

@@ -32,6 +32,7 @@ from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
+from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
@@ -514,6 +515,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("delays", delays_and_clocks),
     ("gaps", _gaps),
     ("rejects", _rejects),
+    ("duplicates", duplicates),
     ("verdicts", _verdicts),
     ("upkeep", _upkeep),
     ("tokens", _tokens),

@@ -78,11 +78,13 @@ class EventIds:
         if not self._is_uneventful(first_ms, last_ms, len(hashes)):
             return self._one_by_one(ids, hashes, times_ms)
         self._reached_ms, self._far_run = max(self._reached_ms or 0, last_ms), 0
-        new = set(hashes)
-        if len(new) == len(hashes) and known.isdisjoint(new):
-            known |= new
-            self._generations[-1].hashes += hashes
-            return None
+        if known.isdisjoint(hashes):
+            before = len(known)
+            known.update(hashes)
+            if len(known) == before + len(hashes):
+                self._generations[-1].hashes += hashes
+                return None
+            known.difference_update(hashes)  # one of them comes twice among these records
         return self._one_by_one(ids, hashes, repeat(None, len(ids)))
 
     def drain(self) -> IdState:
@@ -118,13 +120,13 @@ class EventIds:
         named: Iterable[tuple[str, str]] = zip(repeat("") if callers is None else callers, ids, strict=False)
         if "" in ids:
             named = ((caller, id_) for caller, id_ in named if id_)
-        # No caller's name has a line break. Ids may have halves of surrogate pairs, which JSON can write.
-        return [
-            blake2b(
-                secret + f"{caller}\n{id_}".encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES
-            ).digest()
-            for caller, id_ in named
-        ]
+        # No caller's name has a line break.
+        texts = [f"{caller}\n{id_}" for caller, id_ in named]
+        try:
+            values = [text.encode() for text in texts]
+        except UnicodeEncodeError:  # halves of surrogate pairs, which JSON can write
+            values = [text.encode("utf-8", "surrogatepass") for text in texts]
+        return [blake2b(secret + value, digest_size=HASH_BYTES).digest() for value in values]
 
     def _is_uneventful(self, first_ms: int, last_ms: int, new: int) -> bool:
         """Whether records with these times and so many ids neither begin nor end a generation."""
