@@ -311,7 +311,7 @@ class IdState(NamedTuple):
 
     reached_ms: int | None  # the partition's time
     far_run: int = 0  # records in a row that were a day ahead of it; below 0: behind it
-    blobs: Sequence[IdBlob] = ()  # when drained, only those that are new
+    blobs: Sequence[IdBlob] = ()  # when drained, only those that are new or extended
     forgotten_to: int | None = None  # generations before this one are forgotten since the last drain
     kept_ms: int | None = None  # how long an id is really remembered; None: the source has no ids any more
     held: int = 0  # ids in memory

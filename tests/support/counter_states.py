@@ -34,8 +34,8 @@ def joined_ids(before: IdState | None, now: IdState | None) -> IdState | None:
     if before is None or now is None:
         return now or before
     first = now.forgotten_to or 0
-    kept = [blob for blob in before.blobs if blob.generation >= first]
-    return now._replace(blobs=[*kept, *now.blobs], forgotten_to=None)
+    kept = {blob[:2]: blob for blob in (*before.blobs, *now.blobs) if blob.generation >= first}
+    return now._replace(blobs=list(kept.values()), forgotten_to=None)
 
 
 def names_of(named: Iterable[NamedCallers], hour: int) -> dict[str, list[str]]:

@@ -66,7 +66,7 @@ class SourceTable(ConfigTable):
     # many ids are remembered for each partition.
     id: Text | None = None
     id_horizon: Annotated[float, duration_between(60, 7 * DAY_S)] = HOUR_S
-    ids_max: Annotated[int, integer_between(1_000, 20_000_000)] = 2_000_000
+    ids_max: Annotated[int, integer_between(1_000, 5_000_000)] = 2_000_000
     host: Text | None = None  # of the file, where several machines share a database
     groupings: tuple[GroupingName, ...] = ()
     # Both are for each partition: rejected records in a row, and callers that are counted by name.

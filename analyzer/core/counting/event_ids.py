@@ -18,6 +18,7 @@ from analyzer.core.model import IdBlob, IdState
 from analyzer.core.records.mapping import EventIdRule
 
 HASH_BYTES = 8
+BLOB_IDS_MIN = 128  # a smaller blob is extended
 GENERATIONS = 8  # a generation ends after this part of the horizon, or of the ids that may be remembered
 FAR_MS = 86_400_000  # a record further from the time that the partition has reached may have a wrong time
 # So many records in a row that are further ahead show that time has passed: a topic that rests for a weekend;
@@ -35,6 +36,19 @@ class Generation:
     hashes: list[bytes] = field(default_factory=list)
     stored: int = 0  # of `hashes`: drained
     blobs: int = 0  # in which they were drained
+    latest: int = 0  # of `hashes`: where the last blob begins
+
+    def drain(self) -> IdBlob:
+        """Returns the ids that are new since the last call (at least one), in a new blob or the last one.
+
+        A blob is extended while it is small: a partition with an id in each flush must not have a row for
+        each.
+        """
+        if not self.blobs or self.stored - self.latest >= BLOB_IDS_MIN:
+            self.blobs, self.latest = self.blobs + 1, self.stored
+        self.stored = len(self.hashes)
+        joined = b"".join(self.hashes[self.latest :])
+        return IdBlob(self.number, self.blobs - 1, self.began_ms, joined)
 
 
 class EventIds:
@@ -89,13 +103,7 @@ class EventIds:
 
     def drain(self) -> IdState:
         """Returns the state for the records to come, with the ids that are new since the last call."""
-        added = []
-        for generation in self._generations:
-            if generation.stored < len(generation.hashes):
-                new = b"".join(generation.hashes[generation.stored :])
-                added.append(IdBlob(generation.number, generation.blobs, generation.began_ms, new))
-                generation.stored = len(generation.hashes)
-                generation.blobs += 1
+        added = [one.drain() for one in self._generations if one.stored < len(one.hashes)]
         forgotten_to, self._forgotten_to = self._forgotten_to, None
         return IdState(
             reached_ms=self._reached_ms,
@@ -223,4 +231,5 @@ def _restored(blobs: Sequence[IdBlob]) -> Generation:
     joined = b"".join(blob.hashes for blob in blobs)
     hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
     last = blobs[-1]
-    return Generation(last.generation, last.began_ms, hashes, len(hashes), last.number + 1)
+    latest = len(hashes) - len(last.hashes) // HASH_BYTES
+    return Generation(last.generation, last.began_ms, hashes, len(hashes), last.number + 1, latest)

@@ -104,7 +104,11 @@ def _add_ids(db: sa.Connection, part: Partition, ids: IdState) -> None:
         past = event_ids.c.generation < ids.forgotten_to
         db.execute(sa.delete(event_ids).where(is_of(event_ids, part), past))
     if ids.blobs:
-        db.execute(sa.insert(event_ids), [key_row_of(part) | blob._asdict() for blob in ids.blobs])
+        added = insert(db, event_ids)
+        extended = added.on_conflict_do_update(
+            index_elements=event_ids.primary_key, set_={"hashes": added.excluded.hashes}
+        )
+        db.execute(extended, [key_row_of(part) | blob._asdict() for blob in ids.blobs])
 
 
 def add_ids_of_retry(db: sa.Connection, part: Partition, hashes: bytes) -> None:

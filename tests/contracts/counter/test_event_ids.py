@@ -18,6 +18,7 @@ from tests.support.recordsets import NOW_MS
 ACME, BOB = "api_key:acme", "api_key:bob"
 HORIZON_MS = 80_000
 RULE = EventIdRule("id", HORIZON_MS, 1_000)
+RULE_OF_MANY = EventIdRule("id", HORIZON_MS, 10_000)
 MAPPING = mapping_of({"id": TextField(("id",))}, id=RULE)
 DAY_MS = 86_400_000
 
@@ -169,6 +170,22 @@ def test_what_is_stored_recognises_repeats_and_a_source_without_ids_forgets_it(
     after = counter_of(counter_class)
     after.resume(PART, states.of(PART))
     assert duplicates(feed(after, (3, "a"), (3, "c"), (3, "d"), start=3)) == 2
+
+
+def test_a_small_blob_is_extended_and_a_large_one_is_followed_by_another(
+    counter_class: CounterClass,
+) -> None:
+    counter, states, sizes = counter_of(counter_class, replace(MAPPING, id=RULE_OF_MANY)), CounterStates(), []
+    for start, number in ((0, 100), (100, 27), (127, 1), (128, 5), (133, 1)):
+        drained = feed(counter, *((0, f"id {start + at}") for at in range(number)), start=start)
+        states.store(drained)
+        counter = counter_of(counter_class, replace(MAPPING, id=RULE_OF_MANY))
+        counter.resume(PART, states.of(PART))
+        assert drained.parts[0].state is not None
+        assert drained.parts[0].state.ids is not None
+        sizes += [(blob.number, len(blob.hashes) // 8) for blob in drained.parts[0].state.ids.blobs]
+    assert sizes == [(0, 100), (0, 127), (0, 128), (1, 5), (1, 6)]
+    assert duplicates(feed(counter, *((0, f"id {at}") for at in range(134)), start=134)) == 134
 
 
 def test_an_id_must_be_a_text_field(counter_class: CounterClass) -> None:

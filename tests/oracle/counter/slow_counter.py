@@ -86,11 +86,13 @@ class Part:
     drained: int = 0  # number of records that were drained
     known: set[tuple[str, int, str]] = field(default_factory=set)  # (rule, hour, caller) that were drained
     resume_token: str = ""
-    blobs: dict[int, int] = field(default_factory=dict)  # of ids that were drained, by generation
+    blobs: dict[int, list[int]] = field(default_factory=dict)  # sizes of those drained, by generation
 
     def __post_init__(self) -> None:
         ids = self.before.ids
-        self.blobs = {blob.generation: blob.number + 1 for blob in (ids.blobs if ids else ())}
+        self.blobs = {}
+        for blob in sorted(ids.blobs) if ids else ():
+            self.blobs.setdefault(blob.generation, []).append(len(blob.hashes) // 8)
         named = self.before.named
         self.known = {(callers.how, callers.hour, caller) for callers in named for caller in callers.callers}
 

@@ -94,13 +94,17 @@ class Ids:
         if len(self.kept) > self.rule.ids_max:
             self.forget_before(self.generations()[1][0])
 
-    def state(self, stored: dict[int, int]) -> IdState:
-        """Returns what is drained now; `stored` has the blobs of each generation, and grows by it."""
+    def state(self, stored: dict[int, list[int]]) -> IdState:
+        """Returns what is drained now; `stored` has the sizes of the blobs of each generation, and grows."""
         blobs = []
         for generation, began_ms in sorted({(one.generation, one.began_ms) for one in self.fresh}):
-            hashes = b"".join(one.hashed for one in self.fresh if one.generation == generation)
-            blobs.append(IdBlob(generation, stored.get(generation, 0), began_ms, hashes))
-            stored[generation] = blobs[-1].number + 1
+            of_one = [one.hashed for one in self.kept if one.generation == generation]
+            sizes = stored.setdefault(generation, [])
+            if sizes and sizes[-1] < 128:
+                sizes.pop()  # it is stored again, with what is new
+            hashes = b"".join(of_one[sum(sizes) :])
+            blobs.append(IdBlob(generation, len(sizes), began_ms, hashes))
+            sizes.append(len(hashes) // 8)
         kept_ms = self.rule.horizon_ms
         first = self.generations()[0] if self.kept else (0, 0)
         if first[0] and self.now_ms is not None:
