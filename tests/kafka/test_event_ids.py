@@ -38,7 +38,7 @@ PARTITIONS, BATCH, BATCHES = 2, 300, 4
 
 
 class Producer:
-    """Writes each batch, and then once more, as a shipper that was not told that it had arrived."""
+    """Writes each batch, and then once more, as a shipper that has missed the acknowledgement."""
 
     def __init__(self, kafka: RealKafka, topic: str) -> None:
         self._kafka, self._topic, self.sent = kafka, topic, 0
@@ -71,7 +71,7 @@ def wait_for(engine: sa.Engine, analyzer: Analyzer, records: int) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_what_is_sent_twice_counts_once_while_analyzers_are_killed(
+def test_records_that_are_sent_twice_count_once_while_analyzers_are_killed(
     real_kafka: RealKafka, migrated_url: str, engine: sa.Engine, tmp_path: Path
 ) -> None:
     topic = real_kafka.create_topic(partitions=PARTITIONS)

@@ -39,7 +39,7 @@ def write(world: World, ids: range, key: str = "acme") -> None:
     world.pass_s(2)
 
 
-def test_what_is_sent_again_is_not_counted_after_a_restart_either(open_world: OpenWorld) -> None:
+def test_records_that_are_sent_again_do_not_count_after_a_restart_either(open_world: OpenWorld) -> None:
     world = open_world(CONFIGURATION)
     write(world, range(140))
     world.restart_analyzer()

@@ -1,4 +1,4 @@
-"""What a partition must have counted: its ledger, and the ids by which records are duplicates."""
+"""The truth about a partition: its ledger, and the ids by which records are duplicates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ledger:
 
 @dataclass
 class KnownIds:
-    """When each caller and id was counted, by partition.
+    """The times at which each caller and id was counted, by partition.
 
     Stories keep away from the end of the horizon, which is as long as a generation lasts.
     """

@@ -327,7 +327,7 @@ def directory_read_once(patch: Patch) -> None:
 
 
 def id_horizon_ignored(patch: Patch) -> None:
-    """Ids are remembered for ever."""
+    """Ids are remembered forever."""
     patch.setattr(EventIds, "_has_past", lambda *_: False)
 
 

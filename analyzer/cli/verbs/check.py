@@ -345,7 +345,7 @@ def remarks(settings: Settings) -> Iterator[str]:
             )
         if source.id and _is_of_clients(source.fields.plain[source.id].path):
             yield (
-                f"{source.name}: the id is a header that a client may send: whoever repeats one pays for one "
+                f"{source.name}: the id is a header that a client may send: one that repeats it pays for one "
                 "request; let the server make the id, or overwrite the header"
             )
         wanted = source.deny_if.get("status")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain, groupby, repeat
+from itertools import chain, compress, groupby, repeat
 
 from analyzer.core.model import IdBlob, IdState
 from analyzer.core.records.mapping import EventIdRule
@@ -116,7 +116,7 @@ class EventIds:
 
     @property
     def kept_ms(self) -> int:
-        """How long an id is really remembered: less than the horizon where there are too many ids."""
+        """The time for which an id is really remembered: less than the horizon with too many ids."""
         if not self._generations or self._generations[0].number == 0:
             return self._horizon_ms
         kept_ms = (self._reached_ms or 0) - self._generations[0].began_ms
@@ -125,16 +125,19 @@ class EventIds:
     def _hashes(self, callers: Sequence[str] | None, ids: Sequence[str]) -> list[bytes]:
         """Returns the hash of each record that has an id."""
         secret = self._secret
-        named: Iterable[tuple[str, str]] = zip(repeat("") if callers is None else callers, ids, strict=False)
+        names: Iterable[str] = repeat("") if callers is None else callers
         if "" in ids:
-            named = ((caller, id_) for caller, id_ in named if id_)
+            names, ids = list(compress(names, ids)), list(filter(None, ids))
         # No caller's name has a line break.
-        texts = [f"{caller}\n{id_}" for caller, id_ in named]
         try:
-            values = [text.encode() for text in texts]
+            return [
+                blake2b(secret + f"{name}\n{id_}".encode(), digest_size=HASH_BYTES).digest()
+                for name, id_ in zip(names, ids, strict=False)
+            ]
         except UnicodeEncodeError:  # halves of surrogate pairs, which JSON can write
-            values = [text.encode("utf-8", "surrogatepass") for text in texts]
-        return [blake2b(secret + value, digest_size=HASH_BYTES).digest() for value in values]
+            texts = [f"{name}\n{id_}" for name, id_ in zip(names, ids, strict=False)]
+            values = (secret + text.encode("utf-8", "surrogatepass") for text in texts)
+            return [blake2b(value, digest_size=HASH_BYTES).digest() for value in values]
 
     def _is_uneventful(self, first_ms: int, last_ms: int, new: int) -> bool:
         """Whether records with these times and so many ids neither begin nor end a generation."""

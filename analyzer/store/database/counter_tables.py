@@ -1,4 +1,4 @@
-"""What counters remember of a partition besides the numbers of its row in `offsets`."""
+"""Tables of what counters remember of a partition, besides the numbers of its row in `offsets`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random values that belong to one database: keys of hashes that must not be predicted from outside.
 
-Created when they are first needed, and never changed. Whoever can read the database can read them.
+Created when they are first needed, and never changed. A reader of the database can read them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from analyzer.store.transaction.catalog import Catalog, MeterColumn
 
 WATCHED_MINUTES = 10
 CALLERS_MAX = 10  # that are named, those with the most duplicates
-# A producer that repeats a record now and then is no news: so many, and this part of the caller's records.
+# A producer may repeat a record now and then: reported are so many, and this part of a caller's records.
 DUPLICATES_MIN = 100
 SHARE_MIN = 0.05
 
@@ -42,7 +42,7 @@ class RepeatedRecords(NamedTuple):
 
 
 class KeptIds(NamedTuple):
-    """How long a partition remembers ids."""
+    """The time for which a partition remembers ids."""
 
     source: str
     topic: str

@@ -128,7 +128,7 @@ def test_without_a_kafka_time_the_requests_own_time_moves_the_horizon(counter_cl
     assert duplicates(counter.drain()) == 1
 
 
-def test_too_many_ids_end_generations_early_and_the_horizon_really_kept_is_told(
+def test_too_many_ids_end_generations_early_and_the_state_has_the_horizon_really_kept(
     counter_class: CounterClass,
 ) -> None:
     counter = counter_of(
@@ -161,7 +161,7 @@ def test_a_duplicates_caller_gets_no_name_by_it(counter_class: CounterClass) -> 
     }
 
 
-def test_what_is_stored_recognises_repeats_and_a_source_without_ids_forgets_it(
+def test_a_counter_that_continues_recognises_what_was_stored(
     counter_class: CounterClass,
 ) -> None:
     counter, states = counter_of(counter_class), CounterStates()

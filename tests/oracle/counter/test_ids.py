@@ -108,7 +108,7 @@ def taken(step: Step, start: int, ms: int) -> tuple[RecordSet | Records, int]:
 
 @settings(max_examples=150, deadline=None)
 @given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
-def test_repeats_are_those_of_the_slow_counter_whatever_is_drained_or_replaced(
+def test_repeats_are_those_of_the_slow_counter_with_any_drains_and_replacements(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:
     def new(cls: CounterClass) -> Counter:
