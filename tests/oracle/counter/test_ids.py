@@ -17,6 +17,7 @@ from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, mapping_of
+from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS, Entry, batch
 from tests.support.stored_counts import comparable
 
@@ -106,7 +107,7 @@ def taken(step: Step, start: int, ms: int) -> tuple[RecordSet | Records, int]:
     return Records.of(PART, start, start + len(items), items, step.resume_token), ms
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=deeper(60), deadline=None)
 @given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
 def test_repeats_are_those_of_the_slow_counter_with_any_drains_and_replacements(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
@@ -133,7 +134,7 @@ def test_repeats_are_those_of_the_slow_counter_with_any_drains_and_replacements(
     assert comparable(fast.drain()) == comparable(slow.drain())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=deeper(8), deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=100, max_size=400), st.sampled_from([50, 10_000]))
 def test_repeats_within_one_large_set_are_those_of_the_slow_counter(
     counter_class: CounterClass, ids: list[int], ids_max: int
