@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from analyzer.core.model import (
     PartitionProgress,
 )
 from analyzer.store.database.counter_tables import event_ids, named_callers
-from analyzer.store.database.engine import insert
+from analyzer.store.database.engine import insert, insert_into
 from analyzer.store.database.partition_keys import is_of, key_row_of
 from analyzer.store.database.schema import offsets
 
@@ -104,11 +105,16 @@ def _add_ids(db: sa.Connection, part: Partition, ids: IdState) -> None:
         past = event_ids.c.generation < ids.forgotten_to
         db.execute(sa.delete(event_ids).where(is_of(event_ids, part), past))
     if ids.blobs:
-        added = insert(db, event_ids)
-        extended = added.on_conflict_do_update(
-            index_elements=event_ids.primary_key, set_={"hashes": added.excluded.hashes}
-        )
-        db.execute(extended, [key_row_of(part) | blob._asdict() for blob in ids.blobs])
+        db.execute(_put_ids(db.dialect.name), [key_row_of(part) | blob._asdict() for blob in ids.blobs])
+
+
+@lru_cache
+def _put_ids(dialect: str) -> sa.Insert:
+    """Returns the statement that stores blobs, in place of shorter ones. Each flush executes it."""
+    added = insert_into(dialect, event_ids)
+    return added.on_conflict_do_update(
+        index_elements=event_ids.primary_key, set_={"hashes": added.excluded.hashes}
+    )
 
 
 def add_ids_of_retry(db: sa.Connection, part: Partition, hashes: bytes) -> None:
