@@ -19,6 +19,7 @@ from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.meters import built_in_meters
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
@@ -30,13 +31,14 @@ from analyzer.daemon import Daemon, LoopObserver, log_notes
 from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
+from analyzer.jobs.alarm_watches import watch_job
 from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
-from analyzer.jobs.overshoot_watch import overshoot_job
 from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
+from analyzer.store.database.installation_secrets import EVENT_IDS, secret_of
 from analyzer.store.database.migrate import require_head
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.day_closing.day_digest import DigestKey
@@ -46,6 +48,7 @@ from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobO
 from analyzer.store.operations.rejects import SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
+from analyzer.store.reports.repeated_records import repeated_in_words
 from analyzer.store.transaction.analyzers import (
     AnalyzerFile,
     SqlAgreement,
@@ -77,6 +80,7 @@ class MeasuringObserver(Observer, Protocol):
     delay_limits: DelayLimits  # of its alarms
 
     def overshoots_found(self, sentences: Sequence[str]) -> None: ...
+    def repeated_found(self, sentences: Sequence[str]) -> None: ...
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -124,7 +128,7 @@ def build(
     agreement = plans.agree()
     log_notes(agreement)
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
-    own = OwnSources(settings)
+    own = OwnSources(settings, engine)
     daemon = _daemon(
         settings, engine, store, open_source(), flushes, health, pace, agreement, plans.agree, own.counter_for
     )
@@ -162,7 +166,7 @@ def build_import(
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every, behind_after_s=0.0)
-    counter_for = OwnSources(settings).counter_for
+    counter_for = OwnSources(settings, engine).counter_for
     daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree, counter_for)
     # No upkeep: an old log would be rolled up while it is read, before its minutes could be reported.
     daemon.job_runners = [_warden(settings, health)]
@@ -174,13 +178,18 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     file = settings.plan()
     plan = plan_in_force(engine) or file
     added = {name: mapping for name, mapping in file.sources.items() if name not in plan.sources}
-    # Transactions have no place for counts with a weight before its source is in the plan.
-    weighted = {name for name, mapping in added.items() if mapping.has_weight}
-    known = {name: mapping for name, mapping in added.items() if name not in weighted}
+    # Transactions have no place for counts with a weight or an id before its source is in the plan.
+    unplaced = {name for name, mapping in added.items() if built_in_meters([mapping])}
+    known = {name: mapping for name, mapping in added.items() if name not in unplaced}
     by = plan.with_sources(without_limits(known | dict(plan.sources)))
-    differing = differing_sources(plan, file) | weighted
+    secret = id_secret_of(engine, by)
     return RejectRetry(
-        SqlRejects(engine), plan, set(by.sources), lambda: new_counter(by, digests_of(settings)), differing
+        SqlRejects(engine),
+        plan,
+        set(by.sources),
+        lambda: new_counter(by, digests_of(settings), secret),
+        differing_sources(plan, file) | unplaced,
+        {name for name, mapping in by.sources.items() if mapping.event_ids is not None},
     )
 
 
@@ -189,8 +198,17 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_counter(plan: Plan, digests: Iterable[NameDigest] = ()) -> Counter:
-    """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there."""
+def id_secret_of(engine: sa.Engine, plan: Plan) -> bytes:
+    """Returns the key of the hashes of ids; empty where no source of the plan has ids. Raises StoreAway."""
+    has_ids = any(mapping.event_ids for mapping in plan.sources.values())
+    return secret_of(engine, EVENT_IDS) if has_ids else b""
+
+
+def new_counter(plan: Plan, digests: Iterable[NameDigest] = (), id_secret: bytes = b"") -> Counter:
+    """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there.
+
+    `id_secret` is the key of the hashes of ids.
+    """
     try:
         return PythonCounter(
             plan.sources,
@@ -199,6 +217,7 @@ def new_counter(plan: Plan, digests: Iterable[NameDigest] = ()) -> Counter:
             slots=plan.slot_layouts,
             digests=digests,
             distinct=plan.distinct_layouts,
+            id_secret=id_secret,
         )
     except SecretMissing as missing:
         raise CannotCount(f"{missing}: give this analyzer the same digest_secret as the others") from missing
@@ -208,11 +227,13 @@ def with_own_sources(plan: Plan, own: Mapping[str, SourceMapping]) -> Plan:
     """Returns the plan with exactly the sources `own`.
 
     What the plan lacks is counted by the configuration until it is added. Raises CannotCount for the first
-    source with a weight: flushes have no place for its counts before it is in the plan.
+    source with a weight or an id: flushes have no place for its counts before it is in the plan.
     """
     by = plan.with_sources({name: plan.sources.get(name, mapping) for name, mapping in own.items()})
     if len(by.bucket_meters) > len(plan.bucket_meters):
-        raise CannotCount("the plan in force has no weights yet: upgrade analyzers of earlier versions first")
+        raise CannotCount(
+            "the plan in force has no weights or ids yet: upgrade analyzers of earlier versions first"
+        )
     return by
 
 
@@ -221,11 +242,13 @@ class OwnSources:
 
     Args:
         settings: Of the start.
+        engine: Has the key of the hashes of ids.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, engine: sa.Engine) -> None:
         self.mappings = settings.plan().sources
         self._digests = digests_of(settings)
+        self._engine = engine
 
     def change(self, plan: Plan, digests: Sequence[NameDigest]) -> None:
         """Takes mappings and digests of a configuration that was read again.
@@ -236,9 +259,10 @@ class OwnSources:
         self._digests = [*digests, *(digest for digest in self._digests if digest not in digests)]
 
     def counter_for(self, plan: Plan) -> Counter:
-        """Returns a counter for a plan in force or a proposal. Raises CannotCount."""
+        """Returns a counter for a plan in force or a proposal. Raises CannotCount, StoreAway."""
         # Sources of other machines may need secrets that are not here.
-        return new_counter(with_own_sources(plan, self.mappings), self._digests)
+        by = with_own_sources(plan, self.mappings)
+        return new_counter(by, self._digests, id_secret_of(self._engine, by))
 
 
 def digests_of(settings: Settings) -> list[NameDigest]:
@@ -341,9 +365,14 @@ def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
         days_s=int(analyzer.keep_days),
         fold_requests=analyzer.fold_requests,
     )
-    watch = overshoot_job(partial(late_locks, engine, analyzer.flush_every), health.overshoots_found)
+    watches = [
+        watch_job(
+            "watch-overshoot", partial(late_locks, engine, analyzer.flush_every), health.overshoots_found
+        ),
+        watch_job("watch-duplicates", partial(repeated_in_words, engine), health.repeated_found),
+    ]
     days = DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
-    jobs = [*upkeep_jobs(upkeep, kept), watch, Job("close-days", days.step, CLOSE_EVERY_S)]
+    jobs = [*upkeep_jobs(upkeep, kept), *watches, Job("close-days", days.step, CLOSE_EVERY_S)]
     return _runner("upkeep", settings, engine, upkeep, jobs, health)
 
 

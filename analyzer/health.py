@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
 from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Lag, Partition
-from analyzer.metrics import Metrics
+from analyzer.metrics import Metrics, RememberedIds
 from analyzer.pipeline import FlushResult
 
 # One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
@@ -54,6 +54,9 @@ class Health:
     measured_s: float = float("-inf")
     overshoots: Sequence[str] = ()  # of the warden alone: others do not look
     overshoots_s: float = float("-inf")
+    repeated: Sequence[str] = ()  # of the warden alone, too
+    repeated_s: float = float("-inf")
+    remembered: Mapping[Partition, RememberedIds] = field(default_factory=dict)  # by flushes
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,6 +79,14 @@ class Health:
         self.flush_committed_s = self.uptime_s()
         self.metrics.record_flush(result.counted, result.seconds, result.disbelieved)
         self._measure(result, self.flush_committed_s)
+        new = {
+            progress.part: RememberedIds(ids.held, ids.kept_ms)
+            for progress in result.counted.parts
+            if progress.state is not None and (ids := progress.state.ids) is not None
+            if ids.kept_ms is not None
+        }
+        if new:
+            self.remembered = {**self.remembered, **new}
         self.judged(result.judged)
 
     def _measure(self, result: FlushResult, now_s: float) -> None:
@@ -117,6 +128,10 @@ class Health:
     def overshoots_found(self, sentences: Sequence[str]) -> None:
         """Records the locks of the last hour that came late: each let more through than was estimated."""
         self.overshoots, self.overshoots_s = sentences, self.uptime_s()
+
+    def repeated_found(self, sentences: Sequence[str]) -> None:
+        """Records the callers whose records often come twice."""
+        self.repeated, self.repeated_s = sentences, self.uptime_s()
 
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""
@@ -181,12 +196,26 @@ class Health:
 
     @property
     def alarms(self) -> dict[str, str]:
-        """Delays and clocks beyond their limits: a sentence for each, by its name. Records are counted."""
+        """Delays, clocks and duplicates beyond their limits: a sentence for each, by its name.
+
+        Records are counted meanwhile.
+        """
         found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
-        if self.overshoots and self.uptime_s() - self.overshoots_s < WATCHED_S:
-            more = f", and {len(self.overshoots) - 1} more" if len(self.overshoots) > 1 else ""
-            found["overshoot"] = f"{self.overshoots[0]}{more}"
+        watched = {
+            "overshoot": (self.overshoots, self.overshoots_s),
+            "duplicates": (self.repeated, self.repeated_s),
+        }
+        for name, (sentences, found_s) in watched.items():
+            if sentences and self.uptime_s() - found_s < WATCHED_S:
+                more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+                found[name] = f"{sentences[0]}{more}"
         return found
+
+    @property
+    def current_ids(self) -> Mapping[Partition, RememberedIds]:
+        """The ids that each partition remembers which this analyzer holds."""
+        lags = self.current_lags
+        return {part: ids for part, ids in self.remembered.items() if part in lags}
 
     @property
     def stalled_s(self) -> float:

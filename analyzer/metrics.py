@@ -65,6 +65,12 @@ RENAMED = Metric(
     "their caller was missing or unusable, or did not count by `count_if`.",
     PARTITION,
 )
+WITHOUT_ID = Metric(
+    "gatelock_records_without_id_total",
+    "counter",
+    "Records of a source with ids that were counted without one: a repeat of them would count again.",
+    ("source",),
+)
 UNUSABLE_FACTS = Metric(
     "gatelock_unusable_facts_total",
     "counter",
@@ -124,6 +130,19 @@ LAG_SECONDS = Metric(
     "Age of the oldest record of a partition that has not been read yet.",
     PARTITION,
 )
+EVENT_IDS = Metric(
+    "gatelock_event_ids",
+    "gauge",
+    "Ids of events that a partition remembers.",
+    PARTITION,
+)
+ID_HORIZON = Metric(
+    "gatelock_event_id_horizon_seconds",
+    "gauge",
+    "How long a partition remembers the id of an event: less than `id_horizon` where there are more than "
+    "`ids_max`.",
+    PARTITION,
+)
 SHIPPING_P50 = Metric(
     "gatelock_shipping_delay_p50_seconds",
     "gauge",
@@ -153,7 +172,8 @@ REQUESTS_AHEAD = Metric(
 ALARM = Metric(
     "gatelock_alarm",
     "gauge",
-    "1 for each alarm about delays and clocks, by its name; /readyz and `gatelock doctor` describe it.",
+    "1 for each alarm about delays, clocks and duplicates, by its name; /readyz and `gatelock doctor` "
+    "describe it.",
     ("name",),
 )
 STOPPED = Metric(
@@ -201,6 +221,13 @@ FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock fee
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))
 
 
+class RememberedIds(NamedTuple):
+    """The ids of events that a partition remembers."""
+
+    held: int
+    kept_ms: int
+
+
 class Measurements(NamedTuple):
     """Values measured for one answer of `/metrics`; what is None is unknown and left out."""
 
@@ -218,6 +245,7 @@ class Measurements(NamedTuple):
     braked: Collection[str] = ()  # policies
     alarms: Collection[str] = ()
     measured: MeasuredDelays = NOT_MEASURED
+    remembered: Mapping[Partition, RememberedIds] = {}
     has_paths: bool = True  # of files; otherwise their names alone
 
 
@@ -231,6 +259,7 @@ class Metrics:
         self._rejected = self._counter(REJECTED)
         self._overflow = self._counter(OVERFLOW)
         self._renamed = self._counter(RENAMED)
+        self._without_id = self._counter(WITHOUT_ID)
         self._unusable_facts = self._counter(UNUSABLE_FACTS)
         self._disbelieved = self._counter(DISBELIEVED)
         self._notices = self._counter(NOTICES)
@@ -261,6 +290,8 @@ class Metrics:
             for result in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, result).inc(getattr(progress, result))
             self._overflow.labels(progress.part.source).inc(progress.overflow)
+            if progress.state is not None and progress.state.ids is not None:
+                self._without_id.labels(progress.part.source).inc(progress.without_id)
             part = progress.part
             self._renamed.labels(part.source, part.topic, str(part.number)).inc(progress.renamed)
         for stated in counted.facts:
@@ -332,6 +363,9 @@ class _Collector(Collector):
         yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
         yield from _delays(now)
+        ids = [((part.source, part.topic, str(part.number)), of) for part, of in now.remembered.items()]
+        yield _gauge(EVENT_IDS, {labels: of.held for labels, of in ids})
+        yield _gauge(ID_HORIZON, {labels: of.kept_ms / 1000 for labels, of in ids})
         yield _gauge(STOPPED, Counter((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
         yield _gauge(SINCE_LOOP, {(): now.since_loop_s})

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Counter, DrainedCounts, Partition, Record, Records
+from analyzer.core.model import Counter, CounterState, DrainedCounts, Partition, Record, Records
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.store.operations.rejects import PlanMismatch, RejectedRecord, RejectFilter, SqlRejects
 
@@ -24,7 +24,8 @@ class RetryOutcome(NamedTuple):
     """Outcome of a retry for one record."""
 
     record: RejectedRecord
-    why: str  # why it cannot be counted; "": it is counted now
+    why: str  # why it cannot be counted; "": it is counted now, or a duplicate
+    is_duplicate: bool = False  # its id was counted before: it is left out, and no rejected record any more
 
 
 def without_limits(mappings: Mapping[str, SourceMapping]) -> dict[str, SourceMapping]:
@@ -41,6 +42,7 @@ class RejectRetry:
         sources: Names of the sources that can be read.
         new_counter: Returns an empty counter for `plan`, with mappings `without_limits`.
         differing: Names of sources whose mapping in the configuration is not the one in force.
+        with_ids: Names of sources whose records have ids.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class RejectRetry:
         sources: Collection[str],
         new_counter: Callable[[], Counter],
         differing: Collection[str] = (),
+        with_ids: Collection[str] = (),
     ) -> None:
         self._rejects = rejects
         self._plan = plan
         self._sources = sources
         self._differing = differing
+        self._with_ids = with_ids
         self._new_counter = new_counter
 
     def run(
@@ -87,28 +91,45 @@ class RejectRetry:
 
     def why_rejected(self, record: RejectedRecord) -> str:
         """Returns why this record cannot be counted today; "" when it can."""
-        return self._count([record])[1][0].why
+        return self._count([record], CounterState())[1][0].why
 
     def _retry(
         self, part: Partition, wanted: RejectFilter, after: int, who: str, why: str
     ) -> tuple[list[RetryOutcome], Judged]:
         with self._rejects.retrying(part, self._plan) as transaction:
-            counted, outcomes = self._count(transaction.rejected(wanted, after, AT_ONCE))
+            records = transaction.rejected(wanted, after, AT_ONCE)
+            state = CounterState()
+            if records and part.source in self._with_ids:
+                state = transaction.counter_state()
+            counted, outcomes = self._count(records, state)
             readable = [outcome.record for outcome in outcomes if not outcome.why]
             judged = transaction.count(readable, counted, who, why) if readable else NOTHING
             return outcomes, judged
 
-    def _count(self, records: Sequence[RejectedRecord]) -> tuple[DrainedCounts, list[RetryOutcome]]:
+    def _count(
+        self, records: Sequence[RejectedRecord], state: CounterState
+    ) -> tuple[DrainedCounts, list[RetryOutcome]]:
         """Counts the records of one partition; returns the counts, and the outcome of each record."""
         reasons = {record.offset: self._why_unusable(record) for record in records}
         usable = [record for record in records if not reasons[record.offset]]
         counter = self._new_counter()
+        duplicates: set[int] = set()
         if usable:
-            items = [Record(record.offset, record.kafka_ms, record.sample) for record in usable]
-            counter.feed(Records.of(usable[0].part, usable[0].offset, usable[-1].offset + 1, items))
+            part, start = usable[0].part, usable[0].offset
+            counter.resume(part, state)
+            for record in usable:  # one by one, to see which are duplicates
+                item = Record(record.offset, record.kafka_ms, record.sample)
+                fed = counter.feed(Records.of(part, start, record.offset + 1, [item]))
+                start = fed.next
+                if not fed.counted:
+                    duplicates.add(record.offset)
         counted = counter.drain()
         reasons |= {rejected.offset: rejected.reason for rejected in counted.rejected}
-        outcomes = [RetryOutcome(record, reasons[record.offset]) for record in records]
+        outcomes = [
+            RetryOutcome(record, why, not why and record.offset in duplicates)
+            for record in records
+            for why in [reasons[record.offset]]
+        ]
         return counted._replace(rejected=[]), outcomes
 
     def _why_unusable(self, record: RejectedRecord) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from analyzer.store.database.billing_tables import all_metadata
 from analyzer.store.database.engine import open_engine
+from analyzer.store.database.schema import metadata
 
 config = context.config
 
@@ -19,7 +19,7 @@ def database_url() -> str:
 
 def run_offline() -> None:
     """Prints the SQL for an operator to apply: `alembic upgrade head --sql`."""
-    context.configure(url=database_url(), target_metadata=all_metadata, literal_binds=True)
+    context.configure(url=database_url(), target_metadata=metadata, literal_binds=True)
     with context.begin_transaction():
         context.run_migrations()
 
@@ -40,7 +40,7 @@ def run_online() -> None:
 def run_on(connection: object) -> None:
     context.configure(
         connection=connection,
-        target_metadata=all_metadata,
+        target_metadata=metadata,
         render_as_batch=True,
     )
     with context.begin_transaction():

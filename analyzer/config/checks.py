@@ -30,6 +30,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
         yield from _weight(("sources", index), source, tables.metered)
+        yield from _ids(("sources", index), source, tables.metered)
         yield from _facts(("sources", index), source, tables.metered | source.weights)
         yield from _digests(("sources", index, "fields"), source, tables)
     for index, meter in tables.meters.items():
@@ -248,6 +249,22 @@ def _weight(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterat
             "has no effect: a record without a weight stands for one request",
             "remove it",
         )
+
+
+def _ids(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+    """Faults of the field with the event's id; `metered` has the fields of meters."""
+    if source.id is None:
+        for key in ("id_horizon", "ids_max"):
+            if key in source.model_fields_set:
+                yield KeyFault((*at, key), "has no effect without an id", 'add id = "FIELD", or remove it')
+        return
+    entry = source.fields.plain.get(source.id)
+    if source.id not in (*source.fields.names, "time"):
+        what = f"no field is named {quote(source.id)}"
+        yield KeyFault((*at, "id"), what, map_it(source.id, source.fields.names))
+    elif entry is None or entry.is_declared_number or source.id in metered | source.weights:
+        what = f"{quote(source.id)} is not a text"
+        yield KeyFault((*at, "id"), what, "name a field with the text that identifies the request")
 
 
 def _facts(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:

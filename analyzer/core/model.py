@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Literal, NamedTuple, Protocol
 
 from analyzer.core.delays.shipping_delays import ShippingDelays
@@ -68,6 +69,16 @@ class RecordColumns(NamedTuple):
     def part(self, begin: int, end: int) -> RecordColumns:
         offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
         return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
+
+    def only(self, wanted: Sequence[bool]) -> RecordColumns:
+        """The records for which `wanted` is true; behind its end, none."""
+        offsets, kafka_ms, values, size_bytes = self
+        return RecordColumns(
+            list(compress(offsets, wanted)),
+            list(compress(kafka_ms, wanted)),
+            list(compress(values, wanted)),
+            size_bytes,
+        )
 
 
 class Records(NamedTuple):
@@ -286,6 +297,26 @@ class NamedCallers(NamedTuple):
     callers: Sequence[str]  # sorted; drawn ones in the order in which they were drawn last
 
 
+class IdBlob(NamedTuple):
+    """Hashes of (caller, id) that a partition remembers, by the generation in which they came."""
+
+    generation: int
+    number: int  # of the blob within its generation
+    began_ms: int  # the partition's time when the generation began
+    hashes: bytes  # 8 of each
+
+
+class IdState(NamedTuple):
+    """The ids that a partition remembers, as `analyzer.core.counting.event_ids` has them."""
+
+    reached_ms: int | None  # the partition's time
+    far_run: int = 0  # records in a row that were a day ahead of it; below 0: behind it
+    blobs: Sequence[IdBlob] = ()  # when drained, only those that are new or extended
+    forgotten_to: int | None = None  # generations before this one are forgotten since the last drain
+    kept_ms: int | None = None  # how long an id is really remembered; None: the source has no ids any more
+    held: int = 0  # ids in memory
+
+
 NO_HOUR = -1  # of a partition without any counted record
 
 
@@ -300,6 +331,7 @@ class CounterState(NamedTuple):
     behind_run: int = 0
     named: Sequence[NamedCallers] = ()  # of these two hours; when drained, only those that are new
     kept: tuple[int, ...] | None = None  # hours whose stored names still hold; None: all
+    ids: IdState | None = None  # None: the source has none
 
 
 class PartitionProgress(NamedTuple):
@@ -318,6 +350,7 @@ class PartitionProgress(NamedTuple):
     state: CounterState | None = None  # None: unchanged
     renamed: int = 0  # of those counted: under another name, because theirs was unusable or not to count
     delays: ShippingDelays | None = None  # of those counted that have a Kafka time; None: of none
+    without_id: int = 0  # of those counted: the source has ids, and the record none that can be used
 
 
 class Moment(NamedTuple):

@@ -33,6 +33,7 @@ from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
 from analyzer.doctor.day_checks import waiting_days
 from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
+from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
@@ -515,6 +516,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("delays", delays_and_clocks),
     ("gaps", _gaps),
     ("rejects", _rejects),
+    ("duplicates", duplicates),
     ("verdicts", _verdicts),
     ("days", waiting_days),
     ("upkeep", _upkeep),

@@ -105,6 +105,7 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             failing_jobs=health.failing_jobs.keys(),
             alarms=health.alarms.keys(),
             measured=health.measured,
+            remembered=health.current_ids,
             since_flush_s=health.since_flush_s,
             since_loop_s=health.since_loop_s,
             problems=problems.keys(),

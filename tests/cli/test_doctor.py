@@ -20,11 +20,12 @@ import sqlalchemy as sa
 from kafka import KafkaConsumer
 
 from analyzer.config.settings import load
+from analyzer.core.counting.meters import DUPLICATES, REQUESTS
 from analyzer.core.delays.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import Gap, Partition, PartitionProgress
+from analyzer.core.model import CountRow, Gap, Partition, PartitionProgress
 from analyzer.doctor import examination as doctor
 from analyzer.doctor.examination import CHECKS
 from analyzer.store.database.billing_tables import day_positions
@@ -51,6 +52,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
+from tests.support.stored_counts import put_counts
 from tests.support.waiting import wait_for
 
 Gatelock = Callable[..., Any]
@@ -150,6 +152,32 @@ def test_late_records_and_wrong_clocks_are_found(gatelock: Gatelock, engine: sa.
     with engine.begin() as db:
         db.execute(sa.update(analyzers).values(beat_ms=analyzers.c.beat_ms - LIVING_MS - 1_000))
     assert "delays" not in findings(gatelock, exit_code=0), "of an analyzer that does not run"
+
+
+def test_records_that_come_twice_and_short_horizons_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+    path = Path("gatelock.toml")
+    path.write_text(
+        path.read_text().replace("[[sources]]", '[[sources]]\nid = "request"', 1)
+        + '\n[sources.fields.request]\npath = "request"\n'
+    )
+    make_healthy(engine)
+    minute_s = int(time.time()) // 60 * 60 - 60
+    counts = [(ANN, REQUESTS, 900), (ANN, DUPLICATES, 100), (BOB, REQUESTS, 10), (BOB, DUPLICATES, 99)]
+    rows = [CountRow("caller", key, "", meter.name, 60, minute_s, number, 0) for key, meter, number in counts]
+    with engine.begin() as db:
+        put_counts(db, rows)
+        db.execute(sa.update(offsets).values(ids_kept_ms=3_600_000))
+    [one] = findings(gatelock, exit_code=1)["duplicates"]
+    assert one["what"] == (
+        f"{ANN}: 100 of its 1,000 records in the last 10 minutes are duplicates (10%), and left out"
+    )
+    assert gatelock("usage", "--meter", DUPLICATES.name, "--json").exit_code == 0
+    with engine.begin() as db:
+        db.execute(sa.update(offsets).values(ids_kept_ms=90_000))
+    _, short = findings(gatelock, exit_code=1)["duplicates"]
+    assert short["what"] == (
+        "access.jsonl[0]: ids are remembered for 90 s, instead of 1h: there are more than ids_max"
+    )
 
 
 def test_the_sources_show_their_delays(gatelock: Gatelock, engine: sa.Engine) -> None:

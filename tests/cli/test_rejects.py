@@ -182,7 +182,11 @@ def test_retry_counts_readable_records_and_reports_the_others(gatelock: Gatelock
     result = gatelock("rejects", "retry", "--why", "the field was renamed", "--json")
     assert result.exit_code == 1
     assert objects(result) == [
-        {"counted": 1, "left": {"bad-utf8": 1, "it has no value": 1, "only its beginning was kept": 1}}
+        {
+            "counted": 1,
+            "duplicate": 0,
+            "left": {"bad-utf8": 1, "it has no value": 1, "only its beginning was kept": 1},
+        }
         | {"locked": 0, "freed": 0, "notices": 0, "judged": []}
     ]
     with engine.connect() as db:

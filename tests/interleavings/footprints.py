@@ -17,8 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-from analyzer.store.database.billing_tables import all_metadata
 from analyzer.store.database.old_buckets import old_buckets
+from analyzer.store.database.schema import metadata
 
 
 class Mode(Enum):
@@ -50,7 +50,7 @@ ORDERED = {  # pairs of modes whose order matters
 }
 ORDERED |= {(second, first) for first, second in ORDERED}
 
-TABLES = sorted({*all_metadata.tables, old_buckets.name})
+TABLES = sorted({*metadata.tables, old_buckets.name})
 # Columns may have the name of a table, as `brakes.locks` has: behind a dot, in an assignment, or in the list
 # of an insert.
 NAMED = re.compile(rf"(?<!\.)\b({'|'.join(TABLES)})\b(?! =)")

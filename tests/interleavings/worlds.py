@@ -33,10 +33,10 @@ from analyzer.core.model import (
     StatedFacts,
 )
 from analyzer.errors import PlanChanged
-from analyzer.store.database.billing_tables import all_metadata, days
+from analyzer.store.database.billing_tables import days
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog
+from analyzer.store.database.schema import catalog, metadata
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations.caller_changes import set_callers
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
@@ -463,7 +463,7 @@ class World:
         self.counted = history.counted
         self.plan = history.store.active_plan()[1]
         has_old_rows = self._db.execute("select to_regclass('old_buckets')").fetchone() != (None,)
-        self.tables = [*all_metadata.tables, *([old_buckets.name] if has_old_rows else [])]
+        self.tables = [*metadata.tables, *([old_buckets.name] if has_old_rows else [])]
         self._save()
         self.state = self.read()
         self._changed: set[str] = set()
@@ -507,7 +507,7 @@ class World:
     def _empty(self) -> None:
         self._db.execute(f"drop table if exists {old_buckets.name}")
         self._db.execute(f"drop schema if exists {self.name} cascade")
-        for table in all_metadata.tables:
+        for table in metadata.tables:
             kept = "update feed set version = 0, mark = '', pruned_to = 0"
             self._db.execute(kept if table == "feed" else f"delete from {table}")
 

@@ -58,7 +58,15 @@ class EditedWorld:
         plans.agree()
         daemon = self.world.daemon
         daemon.agree = plans.agree
-        add_reload(daemon, settings, self.world.engine, plans, OwnSources(settings), self.reader, self.health)
+        add_reload(
+            daemon,
+            settings,
+            self.world.engine,
+            plans,
+            OwnSources(settings, self.world.engine),
+            self.reader,
+            self.health,
+        )
 
     def edit(self, text: str) -> None:
         """Replaces the file; two looks later it is read."""

@@ -65,6 +65,7 @@ class Requests(Act):
     # The policy by which the records say that a gate denied them; None: they do not.
     forged: str | None = None
     stands_for: int = 1  # requests, by each record
+    ids: str = ""  # what the ids of the records begin with; "": they have none
 
     weight: ClassVar[int] = 52
 
@@ -76,6 +77,7 @@ class Requests(Act):
             + (f", with a clock {self.clock_s:+g} s wrong" if self.clock_s else "")
             + (f", logged as denied by {self.forged!r}" if self.forged is not None else "")
             + (f", each for {self.stands_for}" if self.stands_for != 1 else "")
+            + (f", with the ids {self.ids}0 and so on" if self.ids else "")
         )
 
     @classmethod
@@ -107,9 +109,15 @@ class Requests(Act):
         application = world.applications[self.application]
         records = [
             application.request(
-                self.caller, self.resource, self.size, self.clock_s, self.forged, self.stands_for
+                self.caller,
+                self.resource,
+                self.size,
+                self.clock_s,
+                self.forged,
+                self.stands_for,
+                f"{self.ids}{number}" if self.ids else "",
             )
-            for _ in range(self.count)
+            for number in range(self.count)
         ]
         world.note_requests(records, self.shipping_s)
         world.later(self.shipping_s, "records arrive", partial(self._ship, world, records))

@@ -209,7 +209,10 @@ class SimulatedAnalyzer:
     @property
     def file(self) -> Plan:
         """The plan of its configuration file."""
-        return self.plan.with_sources({SOURCE: MAPPING})
+        ids = [mapping.id for mapping in self.plan.sources.values()]
+        fields = MAPPING.fields | {"id": TextField(("id",))}
+        mapping = replace(MAPPING, fields=fields, id=ids[0]) if ids else MAPPING
+        return self.plan.with_sources({SOURCE: mapping})
 
     def edit(self, plan: Plan) -> None:
         """Changes its configuration file, which the running process reads again."""

@@ -195,6 +195,7 @@ class Application:
         clock_s: float,
         forged: str | None = None,
         weight: int = 1,
+        id_: str = "",
     ) -> Logged:
         """Asks the gate, and returns the record that is logged, with the time of a clock that is wrong.
 
@@ -205,7 +206,9 @@ class Application:
         at_ms = int((self.wall_s() + clock_s) * 1000)
         policy = decision.policy if forged is None or not decision.allowed else forged
         is_denied = forged is not None or not decision.allowed
-        return self.record(caller, resource, size, at_ms, is_denied=is_denied, policy=policy, weight=weight)
+        return self.record(
+            caller, resource, size, at_ms, is_denied=is_denied, policy=policy, weight=weight, id_=id_
+        )
 
     def record(
         self,
@@ -217,12 +220,14 @@ class Application:
         is_denied: bool,
         policy: str = "",
         weight: int = 1,
+        id_: str = "",
     ) -> Logged:
         """Returns the record of one request, or of as many as its weight says."""
         address = address_of(caller, size)
         fields = {"ts": at_ms, "key": caller, "path": resource, "bytes": size, "address": address,
                   "status": 429 if is_denied else 200, "policy": policy, "weight": weight}  # fmt: skip
+        fields |= {"id": id_} if id_ else {}
         expected = Expected(
-            at_ms // 1000, f"api_key:{caller}", resource, size, is_denied, policy, address, weight
+            at_ms // 1000, f"api_key:{caller}", resource, size, is_denied, policy, address, weight, id_
         )
         return Logged(json.dumps(fields).encode(), expected)

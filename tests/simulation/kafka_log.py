@@ -48,6 +48,7 @@ class Expected(NamedTuple):
     policy: str = ""  # that denied it, as its record says
     address: str = ""
     weight: int = 1  # requests that the record stands for
+    id: str = ""  # of the event; "": the record has none
 
 
 class Batch(NamedTuple):

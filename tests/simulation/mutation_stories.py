@@ -19,7 +19,7 @@ from tests.simulation.acts import (
     Stop,
 )
 from tests.simulation.operator_acts import ClearLocks, Override, Suspend
-from tests.simulation.policies.plans import CALLERS, RESOURCES
+from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_IDS
 from tests.simulation.stories import Story
 
 NOON_S = 1_795_176_000  # 2026-11-20T12:00:00Z
@@ -45,13 +45,37 @@ def story(
 
 
 def requests(
-    caller: str, count: int, *, clock_s: float = 0.0, partition: int = 0, size: int = 100
+    caller: str,
+    count: int,
+    *,
+    clock_s: float = 0.0,
+    partition: int = 0,
+    size: int = 100,
+    ids: str = "",
 ) -> Requests:
     """Returns requests whose records arrive at once."""
-    return Requests(0, caller, RESOURCES[0], count, 0.0, partition, size, clock_s=clock_s)
+    return Requests(0, caller, RESOURCES[0], count, 0.0, partition, size, clock_s=clock_s, ids=ids)
 
 
 STORIES: Mapping[str, Story] = {
+    # Each request is logged twice, and once more after the horizon: that is another request.
+    "id_horizon_ignored": story(
+        (WITH_IDS,),
+        (1.0, requests("eve", 5, ids="a")),
+        (2.0, requests("eve", 5, ids="a")),
+        (3.0, requests("eve", 1, ids="b")),
+        (12.0, requests("eve", 5, ids="a")),
+    ),
+    # What is logged again is counted by another process, and by another analyzer.
+    "ids_not_stored": story(
+        (WITH_IDS, WITH_IDS),
+        (1.0, requests("eve", 5, ids="a")),
+        (1.2, requests("ann", 5, ids="a")),
+        (2.0, Kill(0, 0.2)),
+        (2.1, Kill(1, 0.2)),
+        (3.0, requests("eve", 5, ids="a")),
+        (3.1, requests("ann", 5, ids="a")),
+    ),
     # Minutes are rolled up after six days, by a new process at once. Nothing is counted after that, and the
     # requests stay as many: neither a flush nor the audit shows who lost them. The dump gives the job time.
     "rolled_up_to_another_caller": story(

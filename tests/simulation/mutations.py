@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.counter import PythonCounter
+from analyzer.core.counting.event_ids import EventIds
 from analyzer.core.judging import judge, kinds
 from analyzer.core.judging import totals as judging_totals
 from analyzer.core.judging.circumstances import Circumstances
@@ -26,7 +27,7 @@ from analyzer.pipeline import Pipeline
 from analyzer.store.database.schema import buckets, notices
 from analyzer.store.database.schema import feed as feed_row
 from analyzer.store.operations import changed_limits, roll_up, upkeep
-from analyzer.store.transaction import flush, lock_feed, plans
+from analyzer.store.transaction import counter_state, flush, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.judgement import stored_notices, totals
 from analyzer.store.transaction.judgement.activation import Activation
@@ -325,6 +326,16 @@ def directory_read_once(patch: Patch) -> None:
     patch.setattr(DirectoryCache, "_refresh", refresh_once)
 
 
+def id_horizon_ignored(patch: Patch) -> None:
+    """Ids are remembered forever."""
+    patch.setattr(EventIds, "_has_past", lambda *_: False)
+
+
+def ids_not_stored(patch: Patch) -> None:
+    """Ids are remembered in memory alone: another process does not know them."""
+    patch.setattr(counter_state, "_add_ids", lambda *_: None)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -359,6 +370,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         directory_read_once,
         thresholds_fired_twice,
         totals_of_maxima_added_up,
+        id_horizon_ignored,
+        ids_not_stored,
         *ROLLING_MUTATIONS,
         *MODE_MUTATIONS,
     )

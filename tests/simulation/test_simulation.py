@@ -78,6 +78,8 @@ FAILURES = {
     "windows_cut_short": f"{NOT_LOCKED}|Wrong: LockKey.*: gone, and",
     "escalation_forgotten": r"Wrong: LockKey.*'flood'\): offence 2 lasts",
     "addresses_not_compared": r"Wrong: LockKey.*'network'\): not earned by .* of the other addresses",
+    "id_horizon_ignored": r"Wrong: partition \d: the ledger is",
+    "ids_not_stored": r"Wrong: partition \d: the ledger is",
     "values_counted_again": TOTAL,
     "values_not_kept": NOT_LOCKED,
     "weights_ignored": COUNTS,

@@ -25,12 +25,13 @@ from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import SHADOW, Brake, Policy, Quota, base_name
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling, Window, window_at
-from analyzer.store.database.schema import COLUMNS_PER_PAGE
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 from analyzer.store.transaction.lock_feed import MANUAL
 from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Expected, Logged, Topic
+from tests.simulation.ledgers import KnownIds, Ledger
 from tests.simulation.policies.brake_truth import BrakeTruth, BrakeTruthState
 from tests.simulation.policies.by_hand import HandState, HandTruth
 from tests.simulation.policies.commits import (
@@ -65,20 +66,11 @@ DELAY_MS = 120_000  # around the time of a lock, in which its verdicts are belie
 LOCK_TIMES = (
     "select scope, key, resource, policy, until_ms, began_ms from locks where action in ('deny', 'slow')"
 )
+OFFSET_ROW = 'select partition, "next", seen, counted, duplicate, dead, late from offsets'
 LOCK_ROW = "select scope, key, resource, policy, until_ms, action, began_ms from locks"
 
 NOTICE_ROW = 'select policy, sum, "key", resource, window_s, threshold, used, "limit", at_ms from notices'
 CALENDAR_NOTICE_ROW = f"{NOTICE_ROW} where sum not like '% rolling %'"
-
-
-@dataclass
-class Ledger:
-    """The records of one partition, by their outcome."""
-
-    next: int = 0
-    seen: int = 0
-    counted: int = 0
-    dead: int = 0
 
 
 @dataclass
@@ -103,6 +95,7 @@ class Stored:
     rolling: RollingState = field(default_factory=RollingState)
     by_hand: HandState = field(default_factory=HandState)
     brakes: BrakeTruthState = field(default_factory=BrakeTruthState)
+    ids: KnownIds = field(default_factory=KnownIds)
     version: Cursor = field(default_factory=lambda: Cursor(0, ""))
     plan: Plan | None = None
     plan_row: tuple[int, int] = (0, 0)
@@ -275,9 +268,7 @@ class Truth:
     def _read_offsets(self, plan: Plan) -> bool:
         """Counts the records between the offsets before and now; returns whether there were any."""
         has_moved = False
-        rows = self._database.read(
-            'select partition, "next", seen, counted, duplicate, dead, late from offsets'
-        )
+        rows = self._database.read(OFFSET_ROW)
         for number, next_, seen, counted, duplicate, dead, late in rows:
             log = self._topic.logs[TopicPartition(TOPIC, number)]
             ledger = self.stored.ledgers.setdefault(number, Ledger(next=next_))
@@ -290,11 +281,13 @@ class Truth:
                     if record.expected is None:
                         ledger.dead += 1
                         self.stored.rejects[number, at] = kafka_ms, record
+                    elif self.stored.ids.is_repeated(plan, number, record.expected, kafka_ms):
+                        ledger.duplicate += 1
                     else:
                         ledger.counted += 1
                         self._count(plan, record.expected, kafka_ms)
             ledger.next = next_
-            found = Ledger(next_, seen, counted, dead)
+            found = Ledger(next_, seen, counted, dead, duplicate)
             if found != ledger or seen != counted + duplicate + dead + late:
                 raise Wrong(f"partition {number}: the ledger is {found}, and must be {ledger}")
         return has_moved

@@ -39,7 +39,7 @@ from tests.simulation.analyzers import CORRECTED, SimulatedAnalyzer
 from tests.simulation.applications import HTTP_PACE_S, Application
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, TOPIC, Expected, Logged, PartitionLog, Topic
-from tests.simulation.policies.plans import CALLERS, NETWORKS, PLANS, RESOURCES, address_of
+from tests.simulation.policies.plans import CALLERS, NETWORKS, RESOURCES, WRITTEN_PLANS, address_of
 from tests.simulation.policies.rolling_truth import Wrong
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stories import Story
@@ -93,8 +93,8 @@ class World:
         self.scheduler.after_event = self.happened
         self.analyzers = [
             SimulatedAnalyzer(
-                f"analyzer {number}", PLANS[plan], self.scheduler, self.database, self.topic, self.wall_s,
-                self.new_mark, Random(f"{story.seed} {number}"),
+                f"analyzer {number}", WRITTEN_PLANS[plan], self.scheduler, self.database, self.topic,
+                self.wall_s, self.new_mark, Random(f"{story.seed} {number}"),
             )
             for number, plan in enumerate(story.plans)
         ]  # fmt: skip
@@ -196,7 +196,7 @@ class World:
         says, with the pace of the slower gate.
         """
         delay_s = own_delay(FLUSH_S).total_s - POLL_S + 1.1 * HTTP_PACE_S
-        [plan] = {PLANS[number] for number in self.story.plans}
+        [plan] = {WRITTEN_PLANS[number] for number in self.story.plans}
         for policy in plan.policies:
             wanted = "caller", "requests", "deny"
             if (

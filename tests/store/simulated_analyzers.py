@@ -17,7 +17,6 @@ from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.billing_tables import all_metadata
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import (
     day_counts,
@@ -26,6 +25,7 @@ from analyzer.store.database.schema import (
     lock_changes,
     lock_history,
     locks,
+    metadata,
     offsets,
     plans,
     rejects,
@@ -199,7 +199,7 @@ def empty_tables(engine: sa.Engine) -> None:
     with writing(engine) as db:
         if engine.dialect.name == "postgresql":
             db.exec_driver_sql("set local session_replication_role = replica")  # without triggers
-        for table in all_metadata.sorted_tables:
+        for table in metadata.sorted_tables:
             if table is lock_history:
                 # The first row says since when it is complete.
                 db.execute(sa.delete(table).where(table.c.scope != ""))

@@ -21,7 +21,8 @@ from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.errors import CannotCount
 from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, lock_history
+from analyzer.store.database.schema import buckets, lock_history
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 from analyzer.store.operations.rejects import RejectFilter
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit, prove_next_day
@@ -141,7 +142,7 @@ def test_a_past_day_with_weights_is_proved_and_rolled_up(
 
 def test_a_source_with_a_weight_is_counted_when_the_plan_has_it() -> None:
     """Catalog and plan have no unrecorded requests before, so a flush of them would fail."""
-    with pytest.raises(CannotCount, match="has no weights yet"):
+    with pytest.raises(CannotCount, match="has no weights or ids yet"):
         with_own_sources(by(MAPPING), {"other": WEIGHTED})
     in_force = by(MAPPING).with_sources({PART.source: WEIGHTED, "plain": MAPPING})
     assert with_own_sources(in_force, {"other": WEIGHTED}).sources == {"other": WEIGHTED}

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
+from analyzer.core.counting.meters import DAY_S, DUPLICATES, MINUTE_S, Meter
 from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import plan_of
@@ -31,9 +31,12 @@ from analyzer.core.judging.policies import (
 )
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import (
+    CounterState,
     CountRow,
     DrainedCounts,
     FactRun,
+    IdBlob,
+    IdState,
     Moment,
     PartitionProgress,
     Series,
@@ -42,8 +45,9 @@ from analyzer.core.model import (
 )
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor.examination import examine
+from analyzer.store.database.counter_tables import event_ids
 from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.partition_keys import key_row_of
+from analyzer.store.database.partition_keys import key_row_of, row_of
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
 from analyzer.store.operations.applied_facts import origins_of
@@ -57,11 +61,13 @@ from analyzer.store.reports.billed_days.day_status import day_statuses
 from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
+from analyzer.store.reports.repeated_records import kept_ids, repeated_records
 from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
 from analyzer.store.transaction.catalog import load as load_catalog
+from analyzer.store.transaction.counter_state import add_ids_of_retry
 from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
@@ -370,6 +376,39 @@ def test_a_brake_looks_up_the_requests_of_the_series_that_are_locked(
     asked = [text for text, *_ in statements.about(["buckets"]) if "sum(buckets.value_" in text]
     assert len(asked) == 1, "the requests of all series, in one statement"
     assert scans(engine, statements) == []
+
+
+def test_ids_are_stored_and_forgotten_without_reading_those_of_other_partitions(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements
+) -> None:
+    fill(engine)
+    SqlStore(engine, "here").activate(plan_of([], [*METERS, DUPLICATES], [DAILY, BY_RESOURCE]))
+    others = [
+        row_of(PART._replace(number=number))
+        | {"generation": generation, "number": blob, "began_ms": 0, "hashes": b"12345678"}
+        for number in range(1, 40)
+        for generation in range(9)
+        for blob in range(20)
+    ]
+    with engine.begin() as db:
+        names = set(event_ids.c.keys())
+        db.execute(
+            sa.insert(event_ids), [{name: row[name] for name in row if name in names} for row in others]
+        )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.exec_driver_sql("analyze")
+    store = SqlStore(watched, "here")
+    store.begin(PART, 0)
+    ids = IdState(1, blobs=[IdBlob(3, 0, 0, b"12345678")], forgotten_to=3, kept_ms=1)
+    with store.transaction() as tx:
+        tx.move_offsets([PartitionProgress(PART, 0, 5, 5, 5, state=CounterState(ids=ids))], {})
+        add_ids_of_retry(tx._db, PART, b"87654321")
+    assert store.counter_state(PART).ids is not None
+    store.finish([PART])
+    repeated_records(watched)
+    kept_ids(watched)
+    assert len(list(statements.about(["event_ids"]))) >= 4
+    assert scans(engine, statements, (*LARGE, "event_ids")) == []
 
 
 def test_the_doctor_reads_neither(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzer.core.model import CounterState, DrainedCounts, NamedCallers, Partition
+from analyzer.core.model import CounterState, DrainedCounts, IdState, NamedCallers, Partition
 
 
 @dataclass
@@ -26,7 +26,16 @@ class CounterStates:
 def joined(before: CounterState, now: CounterState) -> CounterState:
     """Returns `now` with the stored names of the hours that did not begin since."""
     names = [named for named in before.named if now.kept is None or named.hour in now.kept]
-    return now._replace(named=[*names, *now.named], kept=None)
+    return now._replace(named=[*names, *now.named], kept=None, ids=joined_ids(before.ids, now.ids))
+
+
+def joined_ids(before: IdState | None, now: IdState | None) -> IdState | None:
+    """Returns `now` with the stored ids of the generations that are not forgotten."""
+    if before is None or now is None:
+        return now or before
+    first = now.forgotten_to or 0
+    kept = {blob[:2]: blob for blob in (*before.blobs, *now.blobs) if blob.generation >= first}
+    return now._replace(blobs=list(kept.values()), forgotten_to=None)
 
 
 def names_of(named: Iterable[NamedCallers], hour: int) -> dict[str, list[str]]:

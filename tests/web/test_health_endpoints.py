@@ -27,7 +27,7 @@ from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
 from analyzer.errors import StoreAway
 from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
-from analyzer.metrics import Metric, Metrics
+from analyzer.metrics import Metric, Metrics, RememberedIds
 from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
@@ -331,6 +331,8 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     half = NoticeKey("daily", "caller requests day UTC", "user:ann", "", 0, 500)
     world.health.metrics.record_judged(Judged((), [Notice(half, "caller", 50, 100, 86_400, "half of it")]))
     world.health.metrics._unusable_facts.labels("calls", "zone").inc()
+    world.health.metrics._without_id.labels("calls").inc()
+    world.health.remembered = {PART: RememberedIds(5, 3_600_000)}
     world.health.partitions_stopped({OTHER: Gap("retention", 5, 9, "records are gone")})
     clocks = {str(PART): PartitionClock("calls", 9_000, 3)}
     world.health.measured = MeasuredDelays(sources={"calls": SourceDelay(1, 2, 3)}, clocks=clocks)

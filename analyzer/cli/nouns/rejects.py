@@ -215,8 +215,9 @@ def retry(
 ) -> None:
     """Count rejected records that can be read now.
 
-    Uses the mapping of today's configuration. Each record is counted once, and removed from the list. Exit
-    code 1 if some still cannot be read, or were not kept whole.
+    Uses the mapping of today's configuration. Each record is counted once, and removed from the list; a
+    duplicate, whose id was counted before, is removed without being counted. Exit code 1 if some still cannot
+    be read, or were not kept whole.
 
     Example: gatelock rejects retry --why "api_key was renamed" --since 2h
     """
@@ -231,12 +232,14 @@ def retry(
 
             done = JudgedChanges()
             outcomes = build_retry(settings, engine).run(selection, operator_name(), correction, done.add)
-            left = Tally(why_left for _, why_left in outcomes)
-            counted = left.pop("", 0)
+            found = Tally((why_left, is_duplicate) for _, why_left, is_duplicate in outcomes)
+            counted, duplicates = found.pop(("", False), 0), found.pop(("", True), 0)
+            left = Tally({why_left: number for (why_left, _), number in found.items()})
         if json:
-            json_lines([{"counted": counted, "left": left, **done.fields}])
+            json_lines([{"counted": counted, "duplicate": duplicates, "left": left, **done.fields}])
         else:
-            say(f"{counted:,} counted, {left.total():,} left{done.addition}")
+            known = f", {duplicates:,} duplicates left out" if duplicates else ""
+            say(f"{counted:,} counted{known}, {left.total():,} left{done.addition}")
             for why_left, number in sorted(left.items()):
                 say(f"  {number:,}: {why_left}")
         if left:

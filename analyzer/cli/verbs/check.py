@@ -245,6 +245,7 @@ def _are_users(source: SourceTable) -> bool:
 
 
 def _summary_lines(settings: Settings) -> Iterator[str]:
+    from analyzer.config.values import format_duration
     from analyzer.core.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
@@ -253,6 +254,9 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         place = f"topic {source.topic}" if source.topic else f"file {source.file}"
         callers = " or ".join(source.callers)
         weight = f"; a record stands for {source.weight} requests" if source.weight else ""
+        if source.id:
+            horizon = format_duration(source.id_horizon)
+            weight += f"; each {source.id} of a caller counts once within {horizon}"
         yield (
             f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
             f"{_counted_if(source)}{weight}"
@@ -339,6 +343,11 @@ def remarks(settings: Settings) -> Iterator[str]:
                 "their partition; map the address of the client, under which such requests count: "
                 'address = "address" in [sources.fields]'
             )
+        if source.id and _is_of_clients(source.fields.plain[source.id].path):
+            yield (
+                f"{source.name}: the id is a header that a client may send: one that repeats it pays for one "
+                "request; let the server make the id, or overwrite the header"
+            )
         wanted = source.deny_if.get("status")
         if wanted is None or len(source.deny_if) > 1:
             continue
@@ -377,3 +386,9 @@ def _counted_if(source: SourceTable) -> str:
         for name, wanted in source.count_if.items()
     ]
     return f" if {' and '.join(conditions)}, else the address" if conditions else ""
+
+
+def _is_of_clients(path: Sequence[str]) -> bool:
+    """Whether a field is by its name a header that clients send, such as request_X-Request-Id."""
+    name = path[-1].lower().replace("_", "-")
+    return name.endswith(("x-request-id", "x-correlation-id", "idempotency-key"))

@@ -12,10 +12,13 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import (
+    DAY_S,
+    HOUR_S,
     ConditionValues,
     Names,
     NegatableCondition,
     Text,
+    duration_between,
     integer_between,
     one_of,
 )
@@ -24,8 +27,10 @@ from analyzer.core.records.mapping import (
     COUNT_ALL,
     FACTS,
     NO_FACTS,
+    NO_ID,
     NO_WEIGHT,
     CountCondition,
+    EventIdRule,
     SourceMapping,
 )
 from analyzer.core.records.mapping import Field as MappedField
@@ -57,6 +62,11 @@ class SourceTable(ConfigTable):
     # The fields that state facts about callers; None: those among FACTS that are mapped.
     facts: FactNames | None = None
     weight: Text | None = None  # the field with the number of requests that a record stands for
+    # The field with the event's id: each (caller, id) counts once within the horizon, in seconds. At most so
+    # many ids are remembered for each partition.
+    id: Text | None = None
+    id_horizon: Annotated[float, duration_between(60, 7 * DAY_S)] = HOUR_S
+    ids_max: Annotated[int, integer_between(1_000, 5_000_000)] = 2_000_000
     host: Text | None = None  # of the file, where several machines share a database
     groupings: tuple[GroupingName, ...] = ()
     # Both are for each partition: rejected records in a row, and callers that are counted by name.
@@ -122,4 +132,7 @@ class SourceTable(ConfigTable):
             callers_max=self.callers_per_hour,
             weight=NO_WEIGHT if self.weight is None else self.weight,
             facts=self.stated or NO_FACTS,
+            id=NO_ID
+            if self.id is None
+            else EventIdRule(self.id, round(self.id_horizon * 1000), self.ids_max),
         )

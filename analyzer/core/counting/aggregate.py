@@ -22,6 +22,7 @@ from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, Grouping, g
 from analyzer.core.counting.meters import (
     BUCKET_S,
     DISTINCT,
+    DUPLICATES,
     JOINS,
     UNRECORDED,
     Meter,
@@ -104,14 +105,14 @@ class CountLayout:
         slots: Sequence[SlotLayout] = (),
         distinct: Sequence[DistinctLayout] = (),
         *,
-        has_weights: bool = False,
+        built_in: Sequence[Meter] = (),
     ) -> None:
-        """The meter `requests` is always there, and with weights UNRECORDED.
+        """The meter `requests` is always there, and those of `built_in_meters` behind all others.
 
         Groupings of addresses by network are counted where slots ask for them, and in no minutes.
         Raises ValueError for slots of what is not counted.
         """
-        self.meters = tuple(in_buckets(with_requests(meters), has_weights=has_weights))
+        self.meters = tuple(in_buckets(with_requests(meters), built_in))
         of_values = {meter.name: meter for meter in meters if meter.join == DISTINCT and meter.field}
         if unknown := {layout.meter for layout in distinct} - of_values.keys():
             raise ValueError(f"{', '.join(sorted(unknown))}: no meter of distinct values that is counted")
@@ -206,11 +207,11 @@ class MeterValues:
         self._add_column = JOINS[meter.join].add_column
         self._number = None if meter.field is None else projection.numbers.index(meter.field)
         self._condition = projection.conditions.index(meter.where) if meter.where else None
-        self._is_unrecorded = meter == UNRECORDED
+        self._is_unrecorded, self._is_duplicates = meter == UNRECORDED, meter == DUPLICATES
 
     def add(self, cells: Sequence[int], requests: RequestColumns) -> None:
         numbers = self._numbers_of(requests)
-        if numbers is not None and not numbers:  # this source does not have it
+        if numbers is not None and not numbers:
             return
         denied = requests.denied
         if self._condition is not None:
@@ -226,7 +227,9 @@ class MeterValues:
         self._add(self.denied, *_selected(denied, cells, numbers))
 
     def _numbers_of(self, requests: RequestColumns) -> Sequence[int] | None:
-        """Returns what each record adds; None: 1."""
+        """Returns what each record adds; None: 1; empty: this source or record adds nothing."""
+        if self._is_duplicates:
+            return []  # see `Aggregate.add_duplicates`
         if self._number is not None:
             return requests.numbers[self._number]
         if self._is_unrecorded:
@@ -288,18 +291,28 @@ class Aggregate:
 
         `span_ms` is the earliest and the latest of their times.
         """
+        cells = self._cells(requests, span_ms)
+        for meter in self.meters:
+            meter.add(cells, requests)
+        return cells
+
+    def add_duplicates(self, requests: RequestColumns) -> None:
+        """Counts requests (at least one) in the meter DUPLICATES alone."""
+        cells = self._cells(requests, (min(requests.times_ms), max(requests.times_ms)))
+        of_duplicates = next(meter for meter in self.meters if meter.meter == DUPLICATES)
+        for cell in cells:
+            of_duplicates.admitted[cell] += 1
+
+    def _cells(self, requests: RequestColumns, span_ms: TimeSpan) -> Sequence[int]:
+        """Returns the cell of each request."""
         buckets, bucket_ms = self.buckets, self._bucket_ms
         keys: Iterable[Any] = zip(*requests.dimensions, strict=True)
         if len(requests.dimensions) < 2:
             keys = requests.dimensions[0] if requests.dimensions else repeat((), len(requests.times_ms))
         first, last = (ms // bucket_ms for ms in span_ms)
         if first == last:
-            cells = list(map(buckets[first].__getitem__, keys))
-        else:
-            cells = [buckets[ms // bucket_ms][key] for ms, key in zip(requests.times_ms, keys, strict=True)]
-        for meter in self.meters:
-            meter.add(cells, requests)
-        return cells
+            return list(map(buckets[first].__getitem__, keys))
+        return [buckets[ms // bucket_ms][key] for ms, key in zip(requests.times_ms, keys, strict=True)]
 
     def __len__(self) -> int:
         """The number of values in memory."""

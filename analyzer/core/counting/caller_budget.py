@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from analyzer.core.model import NO_HOUR, CounterState, NamedCallers, NamedHow
 
@@ -133,29 +133,37 @@ class CallerBudget:
         callers: list[str],
         times_ms: Sequence[int],
         span_ms: tuple[int, int],
-        offsets: Callable[[], Sequence[int]],
+        offsets: Sequence[int],
     ) -> list[str]:
         """Returns the name under which each request is counted: its caller's, or OVERFLOW.
 
         The list `callers` itself when every caller is counted by name. `span_ms` is the earliest and the
         latest of `times_ms`, which is not empty.
         """
-        first, last = (ms // HOUR_MS for ms in span_ms)
-        if last == self._hour.number and first >= last - FAR_HOURS:
+        if self._stays_in_hour(span_ms):
             run, near = self._behind_run, len(callers)
             if run:
                 self._behind_run = max(0, run - near) if run > 0 else min(0, run + near)
             if self._all_fit(callers):
                 if self._hour.drawn:
-                    self._draw_again(callers, offsets())
+                    self._draw_again(callers, offsets)
                 return callers
             self._behind_run = run
-        found = offsets()
-        drawn = set(drawn_among(found))
+        drawn = set(drawn_among(offsets))
         return [
             self._name(caller, ms, index in drawn)
             for index, (caller, ms) in enumerate(zip(callers, times_ms, strict=True))
         ]
+
+    def has_names(self, callers: Collection[str], span_ms: tuple[int, int]) -> bool:
+        """Whether all callers have a name, now and behind any requests within `span_ms`."""
+        hour = self._hour
+        return self._stays_in_hour(span_ms) and not hour.drawn and hour.names.issuperset(callers)
+
+    def known_names(self, callers: Iterable[str]) -> list[str]:
+        """Returns each caller, or OVERFLOW for one without a name; gives none of them a name."""
+        names, before = self._hour.names, self._before.names
+        return [caller if caller in names or caller in before else OVERFLOW for caller in callers]
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -170,6 +178,11 @@ class CallerBudget:
             named=[named for hour in hours for named in hour.drain()],
             kept=hours_to_keep,
         )
+
+    def _stays_in_hour(self, span_ms: tuple[int, int]) -> bool:
+        """Whether requests within `span_ms`, with one at its end, leave the hour as it is."""
+        first, last = (ms // HOUR_MS for ms in span_ms)
+        return last == self._hour.number and first >= last - FAR_HOURS
 
     def _all_fit(self, callers: list[str]) -> bool:
         """Names all callers at once. Returns False, and names none, if a limit would be exceeded."""

@@ -9,7 +9,7 @@ from analyzer.core.counting.aggregate import Aggregate, CountLayout
 from analyzer.core.counting.count_tables import tables_of
 from analyzer.core.counting.distinct_values import DistinctValues, distinct_tables_of
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import REQUESTS, Meter
+from analyzer.core.counting.meters import REQUESTS, Meter, built_in_meters
 from analyzer.core.counting.outcomes import Outcomes, outcome_tables_of
 from analyzer.core.counting.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
 from analyzer.core.counting.verdict_counts import VerdictCounts
@@ -51,10 +51,11 @@ class PythonCounter:
         rows_max: Values in memory, then `full()`.
         rejected_max: Rejected records in memory, then `full()`.
         digests: The digests that fields may be counted by.
+        id_secret: The key of the hashes of ids.
 
     Raises:
-        ValueError: A mapping has no caller field, or a weight that is not a whole number; or a grouping is
-            unknown; or slots or distinct values are of what is not counted.
+        ValueError: A mapping has no caller field, a weight that is not a whole number, or an id that is not
+            text; or a grouping is unknown; or slots or distinct values are of what is not counted.
         SecretMissing: A field is counted by another digest.
     """
 
@@ -69,14 +70,16 @@ class PythonCounter:
         rows_max: int = ROWS_MAX,
         rejected_max: int = REJECTED_MAX,
         digests: Iterable[NameDigest] = (),
+        id_secret: bytes = b"",
     ) -> None:
         self._mappings = mappings
+        self._id_secret = id_secret
         self._layout = CountLayout(
             [grouping_of(name) for name in groupings],
             meters,
             slots,
             distinct,
-            has_weights=any(mapping.has_weight for mapping in mappings.values()),
+            built_in=built_in_meters(mappings.values()),
         )
         projection = self._layout.projection
         by_fingerprint = {digest.fingerprint: digest for digest in digests}
@@ -116,7 +119,7 @@ class PythonCounter:
 
     def resume(self, part: Partition, state: CounterState) -> None:
         self._partitions.pop(part, None)
-        self._memories[part] = PartitionMemory(self._mappings[part.source], state)
+        self._memories[part] = PartitionMemory(self._mappings[part.source], state, self._id_secret)
 
     def full(self) -> bool:
         partitions = self._partitions.values()
@@ -155,7 +158,7 @@ class PythonCounter:
         if partition is None:
             mapping = self._mappings[part.source]
             if part not in self._memories:
-                self._memories[part] = PartitionMemory(mapping, CounterState())
+                self._memories[part] = PartitionMemory(mapping, CounterState(), self._id_secret)
             partition = self._partitions[part] = PartitionCounter(
                 part,
                 start,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import msgspec
 
-from analyzer.core.records.mapping import Condition
+from analyzer.core.records.mapping import Condition, SourceMapping
 
 MINUTE_S = 60
 QUARTER_S = 900  # every zone's midnight falls on a quarter of an hour
@@ -78,6 +79,8 @@ REQUESTS = Meter("requests")
 # records, of which ledgers speak; that holds in any bucket, whether plans with a weight counted in it or
 # without. No configured meter can have a name with a blank.
 UNRECORDED = Meter("unrecorded requests")
+# Records that were left out because their id was counted, where records have ids. They are in no other meter.
+DUPLICATES = Meter("duplicate records")
 
 
 def with_requests(meters: Iterable[Meter]) -> list[Meter]:
@@ -85,12 +88,21 @@ def with_requests(meters: Iterable[Meter]) -> list[Meter]:
     return list(({REQUESTS.name: REQUESTS} | {meter.name: meter for meter in meters}).values())
 
 
-def in_buckets(meters: Iterable[Meter], *, has_weights: bool = False) -> list[Meter]:
+BUILT_IN = (UNRECORDED, DUPLICATES)  # besides `requests`; reports show them when they are asked for
+
+
+def built_in_meters(mappings: Iterable[SourceMapping]) -> list[Meter]:
+    """Returns those of BUILT_IN that records of these sources need: by weights, by ids."""
+    mappings = list(mappings)
+    needs = any(mapping.has_weight for mapping in mappings), any(mapping.event_ids for mapping in mappings)
+    return list(compress(BUILT_IN, needs))
+
+
+def in_buckets(meters: Iterable[Meter], built_in: Iterable[Meter] = ()) -> list[Meter]:
     """Returns the meters whose values are kept in buckets: all but those of distinct values.
 
-    `has_weights` says whether a source has a weight; then UNRECORDED is among them.
+    `built_in` are those of `built_in_meters`.
     """
-    built_in = [UNRECORDED] if has_weights else []
     return [*(meter for meter in meters if meter.join != DISTINCT), *built_in]
 
 

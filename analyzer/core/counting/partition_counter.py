@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import compress, groupby
 from typing import NamedTuple
 
 from analyzer.core.counting.aggregate import Aggregate
 from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
 from analyzer.core.counting.distinct_values import DistinctValues
+from analyzer.core.counting.event_ids import EventIds, without_ids
 from analyzer.core.counting.outcomes import Outcomes
 from analyzer.core.counting.reject_runs import RejectRun
 from analyzer.core.counting.stated_facts import FactLog
@@ -32,15 +33,22 @@ from analyzer.core.records.reader import RecordReader, RequestColumns
 class PartitionMemory:
     """State of one partition that outlives a drain."""
 
-    def __init__(self, mapping: SourceMapping, state: CounterState) -> None:
+    def __init__(self, mapping: SourceMapping, state: CounterState, secret: bytes = b"") -> None:
+        """`secret` is the key of the hashes of ids."""
         self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, state)
         self.facts = FactLog(mapping.fact_names)
+        rule = mapping.event_ids
+        self.ids = None if rule is None else EventIds(rule, secret, state.ids)
+        self._unused_ids = state.ids if rule is None and state.ids is not None else None
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
         self.run.first = None
-        return self.budget.drain()._replace(reject_run=self.run.length)
+        ids, self._unused_ids = without_ids(self._unused_ids), None
+        if self.ids is not None:
+            ids = self.ids.drain()
+        return self.budget.drain()._replace(reject_run=self.run.length, ids=ids)
 
 
 class TooManyRejected(NamedTuple):
@@ -57,8 +65,11 @@ class ReadChunk(NamedTuple):
     requests: RequestColumns
     reasons: dict[int, RejectReason]
 
-    def counted_offsets(self) -> list[int]:
-        return [offset for index, offset in enumerate(self.records.offsets) if index not in self.reasons]
+    def readable(self) -> RecordColumns:
+        """Returns the records of the requests."""
+        if not self.reasons:
+            return self.records
+        return self.records.only([index not in self.reasons for index in range(len(self.records.offsets))])
 
 
 @dataclass(slots=True)
@@ -66,8 +77,9 @@ class PartitionCounter:
     """Counts the records of one partition from one drain to the next.
 
     `count` reads records chunk by chunk; `_add` extends the run of rejected records over a chunk and, unless
-    the run is now too long, counts the chunk's requests (`_count`), the denied ones also by the policy that
-    they name (`_note_verdicts`), and keeps its rejected records (`_reject`).
+    the run is now too long, counts the chunk's requests without duplicates (`_take`, `_count`), the
+    denied ones also by the policy that they name (`_note_verdicts`), and keeps its rejected records
+    (`_reject`).
     """
 
     part: Partition
@@ -86,6 +98,8 @@ class PartitionCounter:
     late: int = 0
     overflow: int = 0
     renamed: int = 0
+    duplicate: int = 0
+    without_id: int = 0
     resume_token: str = ""
 
     def count(self, records: RecordColumns, read_ms: int | None = None) -> TooManyRejected | None:
@@ -121,7 +135,7 @@ class PartitionCounter:
         index = self.memory.run.extend(chunk.records.offsets, chunk.reasons)
         if index is not None:
             return self._stop_before_run(chunk, chunk.records.offsets[index] + 1)
-        self._count(chunk.requests, chunk)
+        self._take(chunk.requests, chunk.readable())
         if chunk.reasons:
             self._reject(self._rejected_of(chunk))
         return None
@@ -130,8 +144,9 @@ class PartitionCounter:
         """Counts the requests before the run, and keeps the records that were rejected before it."""
         run, rejected = self.memory.run, self.rejected + self._rejected_of(chunk)
         first = next(record for record in rejected if record.offset == run.first)
-        before = [offset < first.offset for offset in chunk.counted_offsets()]
-        self._count(chunk.requests.only(before), chunk)
+        records = chunk.readable()
+        before = [offset < first.offset for offset in records.offsets]
+        self._take(chunk.requests.only(before), records.only(before))
         self.seen -= len(self.rejected)
         self.rejected, self.late = [], 0
         self._reject([record for record in rejected if record.offset < first.offset])
@@ -139,83 +154,104 @@ class PartitionCounter:
         run.rewind()
         return TooManyRejected(first, end)
 
-    def _count(self, requests: RequestColumns, chunk: ReadChunk) -> None:
-        if requests.times_ms:
-            span_ms = min(requests.times_ms), max(requests.times_ms)
-            self._note_delays(requests, chunk)
-            column = self.aggregate.caller_index
-            callers = None if column is None else requests.dimensions[column]
-            if column is not None:
-                requests = self._within_budget(requests, column, span_ms, chunk)
-            cells = self.aggregate.add(requests, span_ms)
-            self.distinct.add(requests)
-            self.outcomes.add(cells, requests)
-            if column is not None and requests.facts:
-                self._note_facts(requests, column, chunk)
-            if True in requests.denied:
-                self._note_verdicts(requests, callers, chunk)
-            self.seen += len(requests.times_ms)
-            self.renamed += requests.renamed.count(True)
+    def _take(self, requests: RequestColumns, records: RecordColumns) -> None:
+        """Counts the requests without the duplicates; `records` are theirs."""
+        if not requests.times_ms:
+            return
+        ids = self.memory.ids
+        if ids is None:
+            self._count(requests, records)
+            return
+        column = self.aggregate.caller_index
+        callers = None if column is None else requests.dimensions[column]
+        new = ids.are_new(callers, requests.ids, _times_ms(records.kafka_ms, requests.times_ms))
+        self.without_id += requests.ids.count("")
+        if new is None:
+            self._count(requests, records)
+        else:
+            self._count_new(requests, records, new)
 
-    def _note_delays(self, requests: RequestColumns, chunk: ReadChunk) -> None:
-        kafka_ms: Sequence[int | None] = chunk.records.kafka_ms
-        if chunk.reasons:
-            kafka_ms = [ms for index, ms in enumerate(kafka_ms) if index not in chunk.reasons]
-        # If the chunk was cut before a run, only its first requests remain.
-        kafka_ms = kafka_ms[: len(requests.times_ms)]
-        self.delays.add(kafka_ms, requests.times_ms, self.counted)
+    def _count_new(self, requests: RequestColumns, records: RecordColumns, new: Sequence[bool]) -> None:
+        """Counts the requests that are new, and the others as duplicates."""
+        column, repeated = self.aggregate.caller_index, [not is_new for is_new in new]
+        duplicates = requests.only(repeated)
+        span_ms = min(requests.times_ms), max(requests.times_ms)
+        if column is None or self.memory.budget.has_names(duplicates.dimensions[column], span_ms):
+            fresh = requests.only(new)
+            if fresh.times_ms:
+                self._count(fresh, records.only(new))
+            self._count_duplicates(duplicates)
+            return
+        # Whether the caller of a duplicate has a name depends on the records before it.
+        begin = 0
+        for is_new, run in groupby(new):
+            end = begin + len(list(run))
+            here = requests.part(begin, end)
+            if is_new:
+                self._count(here, records.part(begin, end))
+            else:
+                self._count_duplicates(here)
+            begin = end
 
-    def _note_facts(self, requests: RequestColumns, column: int, chunk: ReadChunk) -> None:
+    def _count_duplicates(self, requests: RequestColumns) -> None:
+        column = self.aggregate.caller_index
+        if column is not None:
+            names = self.memory.budget.known_names(requests.dimensions[column])
+            requests = _with_callers(requests, column, names)
+        self.aggregate.add_duplicates(requests)
+        self.seen += len(requests.times_ms)
+        self.duplicate += len(requests.times_ms)
+
+    def _count(self, requests: RequestColumns, records: RecordColumns) -> None:
+        """Counts requests (at least one); `records` are theirs."""
+        span_ms = min(requests.times_ms), max(requests.times_ms)
+        self.delays.add(records.kafka_ms, requests.times_ms, self.counted)
+        column = self.aggregate.caller_index
+        callers = None if column is None else requests.dimensions[column]
+        if column is not None:
+            requests = self._within_budget(requests, column, span_ms, records.offsets)
+        cells = self.aggregate.add(requests, span_ms)
+        self.distinct.add(requests)
+        self.outcomes.add(cells, requests)
+        if column is not None and requests.facts:
+            self._note_facts(requests, column, records)
+        if True in requests.denied:
+            self._note_verdicts(requests, callers, records)
+        self.seen += len(requests.times_ms)
+        self.renamed += requests.renamed.count(True)
+
+    def _note_facts(self, requests: RequestColumns, column: int, records: RecordColumns) -> None:
         """Notes what records state about their callers; `column` is the index of the caller's column."""
-        counted: list[int] = []
 
         def moment(index: int) -> Moment:
-            # If the chunk was cut before a run, only its first requests remain.
-            if chunk.reasons and not counted:
-                counted.extend(at for at in range(len(chunk.records.offsets)) if at not in chunk.reasons)
-            place = counted[index] if chunk.reasons else index
-            kafka_ms = chunk.records.kafka_ms[place]
+            kafka_ms = records.kafka_ms[index]
             has_time = kafka_ms is not None and kafka_ms >= 0
-            return Moment(
-                kafka_ms or 0 if has_time else requests.times_ms[index], chunk.records.offsets[place]
-            )
+            return Moment(kafka_ms or 0 if has_time else requests.times_ms[index], records.offsets[index])
 
         self.memory.facts.add(requests.dimensions[column], requests.facts, requests.renamed, moment)
 
     def _note_verdicts(
-        self, requests: RequestColumns, callers: Sequence[str] | None, chunk: ReadChunk
+        self, requests: RequestColumns, callers: Sequence[str] | None, records: RecordColumns
     ) -> None:
         """Adds the denied requests by policy; `callers` has the names before the limit on their number."""
-        _, kafka_ms, values, _ = chunk.records
-        # If the chunk was cut before a run, only its first requests remain: `compress` ends with them.
-        counted = (index for index in range(len(values)) if index not in chunk.reasons)
-        places = list(compress(counted, requests.denied))
-        denied = requests.only(requests.denied)
-        named = [""] * len(places) if callers is None else list(compress(callers, requests.denied))
-        policies = self.reader.policies([values[place] or b"" for place in places])
-        logged_s = minutes_s([kafka_ms[place] for place in places], denied.times_ms)
-        self.verdicts.add(denied, policies, named, logged_s)
+        denied, logged = requests.only(requests.denied), records.only(requests.denied)
+        named = [""] * len(logged.values) if callers is None else list(compress(callers, requests.denied))
+        policies = self.reader.policies([value or b"" for value in logged.values])
+        self.verdicts.add(denied, policies, named, minutes_s(logged.kafka_ms, denied.times_ms))
 
     def _within_budget(
-        self, requests: RequestColumns, column: int, span_ms: tuple[int, int], chunk: ReadChunk
+        self, requests: RequestColumns, column: int, span_ms: tuple[int, int], offsets: Sequence[int]
     ) -> RequestColumns:
         """Returns the requests with OVERFLOW in place of callers beyond the limit.
 
         `column` is the index of the caller's column.
         """
-
-        def offsets() -> list[int]:
-            counted = chunk.counted_offsets() if chunk.reasons else chunk.records.offsets
-            # If the chunk was cut before a run, only its first requests remain.
-            return counted[: len(requests.times_ms)]
-
         callers = requests.dimensions[column]
         names = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets)
         if names is callers:
             return requests
         self.overflow += names.count(OVERFLOW)
-        before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
-        return requests._replace(dimensions=[*before, names, *after])
+        return _with_callers(requests, column, names)
 
     def _reject(self, rejected: list[Rejected]) -> None:
         self.rejected += rejected
@@ -245,7 +281,7 @@ class PartitionCounter:
 
     @property
     def counted(self) -> int:
-        return self.seen - len(self.rejected)
+        return self.seen - len(self.rejected) - self.duplicate
 
     @property
     def has_progress(self) -> bool:
@@ -265,4 +301,19 @@ class PartitionCounter:
             renamed=self.renamed,
             state=self.memory.drain(),
             delays=self.delays.delays(),
+            duplicate=self.duplicate,
+            without_id=self.without_id,
         )
+
+
+def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequence[int]:
+    """Returns the Kafka time of each record, and the request's own where there is none."""
+    if None not in kafka_ms and min(kafka_ms) >= 0:  # type: ignore[type-var,operator]  # none of them is None
+        return kafka_ms  # type: ignore[return-value]
+    return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
+
+
+def _with_callers(requests: RequestColumns, column: int, names: list[str]) -> RequestColumns:
+    """Returns the requests under other names of their callers."""
+    before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
+    return requests._replace(dimensions=[*before, names, *after])

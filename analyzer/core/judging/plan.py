@@ -35,6 +35,7 @@ from analyzer.core.counting.meters import (
     OUTCOMES,
     REQUESTS,
     Meter,
+    built_in_meters,
     in_buckets,
     with_requests,
 )
@@ -74,8 +75,7 @@ class Plan:
     @property
     def bucket_meters(self) -> Sequence[Meter]:
         """The meters whose values are kept in buckets, built-in ones included."""
-        has_weights = any(mapping.has_weight for mapping in self.sources.values())
-        return in_buckets(self.meters, has_weights=has_weights)
+        return in_buckets(self.meters, built_in_meters(self.sources.values()))
 
     @cached_property
     def policies_of(self) -> Mapping[Sum, Sequence[Policy]]:

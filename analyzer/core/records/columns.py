@@ -14,6 +14,7 @@ from analyzer.core.records.mapping import (
     NumberField,
     ResourceField,
     SourceMapping,
+    TextField,
     TimeField,
 )
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
@@ -26,6 +27,7 @@ from analyzer.core.records.value_rules import (
     condition_rule,
     distinct_rule,
     fact_rule,
+    id_of,
     network_rule,
     text_rule,
     time_rule,
@@ -39,6 +41,7 @@ MS_MAX = 2**63
 FAST_TIME_MAX = 2**50  # below it a time of any unit converts to any other within 64 bits
 INTEGERS = {int}
 ADDRESS = "address"
+DASH = "-"  # where servers write that a request has no id
 MS_PLACES = {"s": 3, "ms": 0, "us": -3, "ns": -6}  # decimal places from a unit to milliseconds
 MICRO_PLACES = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
@@ -288,6 +291,29 @@ class WeightColumn:
         return (
             column if are_whole and min(column) > 0 and max(column) <= VALUE_MAX else self._rule.read(column)
         )
+
+
+class IdColumn:
+    """The text of the event's id; "" where a record has none that can be used."""
+
+    def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
+        """Without ids it reads as an empty column. Raises ValueError where the field is not a text field."""
+        self._column = None
+        rule = mapping.event_ids
+        if rule is not None:
+            field = mapping.fields.get(rule.field)
+            if not isinstance(field, TextField):
+                raise ValueError(f"id: {rule.field} is not mapped as a text field")
+            self._column = index.of(field.path)
+
+    def read(self, columns: Columns) -> list[str]:
+        if self._column is None:
+            return []
+        column = columns[self._column]
+        if set(map(type, column)) == {str}:
+            # Ids do not repeat, so nothing is memoized; most columns are returned as they are.
+            return ["" if raw == DASH else raw for raw in column] if DASH in column else column
+        return [id_of(raw) for raw in column]
 
 
 class ConditionColumn:

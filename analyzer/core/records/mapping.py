@@ -68,6 +68,7 @@ FACTS = ("plan", "tenant", "zone", "anchor")  # names of the fields that state f
 NO_WEIGHT = msgspec.UNSET
 COUNT_ALL = msgspec.UNSET
 NO_FACTS = msgspec.UNSET
+NO_ID = msgspec.UNSET
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
@@ -77,6 +78,14 @@ class CountCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     field: str
     values: tuple[str, ...]
     is_not: bool = False
+
+
+class EventIdRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records of one caller with one id count once, within a horizon of the partition's own time."""
+
+    field: str  # a text field
+    horizon_ms: int
+    ids_max: int  # remembered for each partition
 
 
 class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +113,8 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count_if: tuple[CountCondition, ...] | msgspec.UnsetType = COUNT_ALL
     # The text fields, among FACTS, that state facts about callers. Absent where none does.
     facts: tuple[str, ...] | msgspec.UnsetType = NO_FACTS
+    # Which field has the id of the event. Absent where records have none.
+    id: EventIdRule | msgspec.UnsetType = NO_ID
 
     @property
     def fact_names(self) -> tuple[str, ...]:
@@ -115,6 +126,17 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether a record may stand for more than one request."""
         return self.weight is not NO_WEIGHT
 
+    @property
+    def event_ids(self) -> EventIdRule | None:
+        """The rule by which records with an id count once; None: without ids."""
+        return None if isinstance(self.id, msgspec.UnsetType) else self.id
+
     def without_limits(self) -> SourceMapping:
-        """Returns a mapping by which no run of rejected records stops, and every caller is named."""
-        return msgspec.structs.replace(self, rejected_in_row_max=UNLIMITED, callers_max=UNLIMITED)
+        """Returns a mapping by which no run of rejected records stops, and every caller and id is known."""
+        rule = self.event_ids
+        return msgspec.structs.replace(
+            self,
+            rejected_in_row_max=UNLIMITED,
+            callers_max=UNLIMITED,
+            id=NO_ID if rule is None else msgspec.structs.replace(rule, ids_max=UNLIMITED),
+        )

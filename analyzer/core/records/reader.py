@@ -9,7 +9,7 @@ reason of the rejection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from analyzer.core.records.columns import (
     Dimension,
     DistinctColumn,
     FactColumn,
+    IdColumn,
     NumberColumn,
     TextColumn,
     TimeColumn,
@@ -64,13 +65,17 @@ class RequestColumns(NamedTuple):
     weights: list[int]  # requests that each record stands for; empty: one
     # What records state as facts about their callers, by the mapping's names; see `FactColumn`.
     facts: Sequence[list[Any]] = ()
+    ids: list[str] = []  # noqa: RUF012 - never changed; of the events, "" for none; empty: no ids
 
     def only(self, wanted: Sequence[bool]) -> RequestColumns:
         """The requests for which `wanted` is true."""
+        return self._each(lambda column: list(compress(column, wanted)))
 
-        def kept(column: list[Any]) -> list[Any]:
-            return list(compress(column, wanted))
+    def part(self, begin: int, end: int) -> RequestColumns:
+        return self._each(lambda column: column[begin:end])
 
+    def _each(self, kept: Callable[[list[Any]], list[Any]]) -> RequestColumns:
+        """Returns the requests with each column replaced."""
         return RequestColumns(
             kept(self.times_ms),
             kept(self.denied),
@@ -81,6 +86,7 @@ class RequestColumns(NamedTuple):
             [kept(column) for column in self.distinct],
             kept(self.weights),
             [kept(column) for column in self.facts],
+            kept(self.ids),
         )
 
 
@@ -88,7 +94,7 @@ class RecordReader:
     """Reads the records of one source as its mapping says."""
 
     def __init__(self, mapping: SourceMapping, projection: Projection, digests: Digests = NO_DIGESTS) -> None:
-        """Raises ValueError for a mapping without any caller field, or with wrong ones of weight and facts.
+        """Raises ValueError for a mapping without a caller field, or with wrong ones of weight, facts, id.
 
         Also KeyError for an unknown format, and SecretMissing when a field is counted by a digest that is not
         among `digests`.
@@ -113,6 +119,7 @@ class RecordReader:
         }
         self._distinct = [DistinctColumn(mapping, name, index, digests) for name in projection.distinct]
         self._facts = [FactColumn(mapping, name, index, digests) for name in mapping.fact_names]
+        self._ids = IdColumn(mapping, index)
         self._format = FORMATS[mapping.format].decoder(index.paths)
 
     def read(
@@ -141,8 +148,9 @@ class RecordReader:
         texts[CALLER] = callers
         dimensions = [texts[dimension] for dimension in self._dimensions]
         facts = [fact.read(columns) for fact in self._facts] if self._caller else []
+        ids = self._ids.read(columns)
         requests = RequestColumns(
-            times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights, facts
+            times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights, facts, ids
         )
         if not reasons:
             return requests, reasons

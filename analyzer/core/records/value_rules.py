@@ -286,6 +286,14 @@ def text_of(raw: RawValue) -> str | None:
     return str(raw) if type(raw) is int and INT64_MIN <= raw <= INT64_MAX else None
 
 
+def id_of(raw: RawValue) -> str:
+    """Returns an event's id: a string, or a 64-bit whole number as text; "" for anything else."""
+    if type(raw) is bool:
+        return ""
+    text = text_of(raw)
+    return "" if text is None or text in MISSING else text
+
+
 def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= RANGE_DIGITS_MAX
 

@@ -6,13 +6,19 @@ these tables by reference, a keyed digest of their names; one table has the name
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, Table
+from sqlalchemy import BigInteger, Column, Index, Table
 
-from analyzer.store.database.schema import COLUMNS_PER_PAGE, metadata
-from analyzer.store.database.table_columns import added, added_text, key, number, partition_key, small, text
-
-# Random keys of this installation; see `analyzer.store.database.secrets`.
-secrets = Table("secrets", metadata, key("name"), Column("value", LargeBinary, nullable=False))
+from analyzer.store.database.table_columns import (
+    COLUMNS_PER_PAGE,
+    added,
+    added_text,
+    key,
+    metadata,
+    number,
+    partition_key,
+    small,
+    text,
+)
 
 # Days of the zones that are billed by. One row of each zone is the open day: the earliest that nothing is cut
 # of, on which adjustments are booked.
@@ -116,5 +122,3 @@ corrections = Table(
 
 # The names that references stand for.
 referenced_names = Table("referenced_names", metadata, key("reference"), text("name"))
-
-all_metadata = metadata  # complete from here on: the tables of both modules

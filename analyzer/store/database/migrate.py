@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from analyzer.errors import SchemaBehind
-from analyzer.store.database.billing_tables import all_metadata
 from analyzer.store.database.engine import database_errors, open_engine, reading
 from analyzer.store.database.revisions import current, folder, head, revisions
+from analyzer.store.database.schema import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -31,7 +31,7 @@ def require_head(url: str | sa.URL) -> list[str]:
     have = current(url)
     if have is None:
         upgrade(url)
-        return sorted(all_metadata.tables)
+        return sorted(metadata.tables)
     if have != head():
         cure = "run `gatelock db upgrade`" if have in revisions() else "run the newer program"
         raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
@@ -80,7 +80,7 @@ def check(url: str | sa.URL) -> list[str]:
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
-            found = compare_metadata(MigrationContext.configure(connection), all_metadata)
+            found = compare_metadata(MigrationContext.configure(connection), metadata)
             return [str(difference) for difference in found]
     finally:
         engine.dispose()

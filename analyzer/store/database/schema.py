@@ -6,9 +6,20 @@ the records' own time. Primary keys are text: a flush writes them without lookin
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
 
+from analyzer.store.database import table_columns
+from analyzer.store.database.billing_tables import (
+    adjustments,
+    corrections,
+    day_positions,
+    days,
+    frozen_counts,
+    referenced_names,
+)
+from analyzer.store.database.counter_tables import event_ids, named_callers, secrets
 from analyzer.store.database.table_columns import (
+    COLUMNS_PER_PAGE,
     added,
     added_text,
     key,
@@ -22,13 +33,10 @@ from analyzer.store.database.table_columns import (
 UNKNOWN = -1  # an amount that is not known
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
+metadata = table_columns.metadata
+# Defined elsewhere, and among `metadata` too.
+OF_COUNTERS = (named_callers, event_ids, secrets)
+OF_BILLING = (days, day_positions, frozen_counts, adjustments, corrections, referenced_names)
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
 # seen = counted + duplicate + dead + late
@@ -49,7 +57,7 @@ offsets = Table(
     Column("beat_ms", BigInteger),  # last heartbeat; null: no analyzer follows it (an imported file)
     number("behind_ms"),
     number("behind_records"),
-    # State of the counter: see `CounterState` in core/model.py, and `named_callers` below.
+    # State of the counter: see `CounterState` in core/model.py, and `named_callers`.
     added("reject_run"),
     added("rejects_accepted_to"),
     added("behind_run"),
@@ -58,18 +66,10 @@ offsets = Table(
     # The offset at which counting began; null: before versions stored it, 0 at least.
     Column("begin", BigInteger),
     added("renamed"),  # of those counted: under another name of the request, because its own was unusable
-)
-
-# The callers that a partition counts by name in the hour that it has reached and the one before: a row per
-# flush in which some were new.
-named_callers = Table(
-    "named_callers",
-    metadata,
-    *partition_key(),
-    key("hour", BigInteger),
-    key("how"),  # "old", "new" or "drawn"
-    key("next", BigInteger),  # the partition's offset after that flush
-    text("callers"),  # one per line
+    # See `IdState` in core/model.py, and `event_ids`; null: the source never had ids.
+    Column("ids_reached_ms", BigInteger),
+    added("ids_far_run"),
+    Column("ids_kept_ms", BigInteger),
 )
 
 # Numbers of what a plan names: small integers in millions of rows. Numbers are given when a plan comes in
@@ -94,8 +94,6 @@ catalog = Table(
 #
 # Tables of versions before 0004 had a row per meter. Where there were such rows they are in `old_buckets`,
 # from where analyzers move them in the background; until then the catalog has an entry "moving".
-COLUMNS_PER_PAGE = 8
-
 buckets = Table(
     "buckets",
     metadata,

@@ -1,10 +1,19 @@
-"""The kinds of columns that tables have."""
+"""The kinds of columns that tables have, and the collection of all tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Integer, SmallInteger, Text
+from sqlalchemy import BigInteger, Column, Integer, MetaData, SmallInteger, Text
+
+COLUMNS_PER_PAGE = 8  # of the amounts of meters: meter n has the columns n % 8 on page n // 8
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
 
 # Compared byte by byte, as Python does, in any locale of the database: one order everywhere.
 NAME = Text().with_variant(Text(collation="C"), "postgresql")

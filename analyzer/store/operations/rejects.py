@@ -11,14 +11,14 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
-from analyzer.core.model import DrainedCounts, Partition
+from analyzer.core.model import CounterState, DrainedCounts, IdState, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.store.database.partition_keys import is_of, partition_columns
 from analyzer.store.database.schema import offsets, rejects
-from analyzer.store.transaction import plans
+from analyzer.store.transaction import counter_state, plans
 from analyzer.store.transaction.flush import SqlFlush
 from analyzer.store.transaction.lock_feed import new_mark
 
@@ -138,15 +138,23 @@ class SqlRetry:
         rows = self._db.execute(statement.order_by(rejects.c.offset).limit(most))
         return [_record(row) for row in rows]
 
-    def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> Judged:
-        """Moves `records` (at least one) from dead or late to counted, and judges them.
+    def counter_state(self) -> CounterState:
+        """Returns the ids that the partition remembers, and those that retries have counted; no names."""
+        ids = counter_state.stored_state(self._db, self._part).ids or IdState(None)
+        of_retries = counter_state.stored_ids(self._db, self._part, of_retries=True)
+        return CounterState(ids=ids._replace(blobs=[*ids.blobs, *of_retries]))
 
-        `counted` is what they amount to.
+    def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> Judged:
+        """Moves `records` (at least one) from dead or late to counted or duplicate, and judges them.
+
+        `counted` is what they amount to. The ids that are counted are stored for later retries.
         """
         late = sum(reject.reason == "past" for reject in records)
         dead, columns = len(records) - late, offsets.c
+        duplicates = sum(progress.duplicate for progress in counted.parts)
         ledger = {
-            "counted": columns.counted + len(records),
+            "counted": columns.counted + len(records) - duplicates,
+            "duplicate": columns.duplicate + duplicates,
             "dead": columns.dead - dead,
             "late": columns.late - late,
         }
@@ -159,6 +167,11 @@ class SqlRetry:
             flush.check_plan(self._plan, self._version),
             remove_rejected=lambda: self._remove([reject.offset for reject in records]),
         )
+        for progress in counted.parts:
+            ids = None if progress.state is None else progress.state.ids
+            if ids is not None and ids.blobs:
+                hashes = b"".join(blob.hashes for blob in ids.blobs)
+                counter_state.add_ids_of_retry(self._db, self._part, hashes)
         record(self._db, who, "rejects counted", _range(records), why)
         return judged
 

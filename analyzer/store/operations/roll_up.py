@@ -20,7 +20,8 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, without_scans
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.row_parameters import is_one_of
-from analyzer.store.database.schema import COLUMNS_PER_PAGE, buckets, catalog, proofs
+from analyzer.store.database.schema import buckets, catalog, proofs
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
 from analyzer.store.transaction.catalog import MOVED, MOVING, OLD_METER, Catalog, load

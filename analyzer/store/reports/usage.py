@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S
+from analyzer.core.counting.meters import BUILT_IN, DAY_S, REQUESTS, WIDTHS_S
 from analyzer.core.judging.windows import Window
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.store.database.old_buckets import old_buckets
@@ -23,6 +23,7 @@ from analyzer.store.transaction import catalog
 from analyzer.store.transaction.catalog import Catalog, MeterColumn
 from analyzer.store.transaction.sql_joins import HALF, SQL_JOINS, IntColumn
 
+UNASKED = tuple(meter.name for meter in BUILT_IN)  # shown when they are asked for
 WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
 
 Order = Literal["time", "name", "value", "denied", "size"]
@@ -95,7 +96,7 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
         known = catalog.load(db)
         pages: dict[int, list[MeterColumn]] = {}
         for meter in sorted(known.meters.values()):
-            if query.meter == meter.name or (query.meter is None and meter.name != UNRECORDED.name):
+            if query.meter == meter.name or (query.meter is None and meter.name not in UNASKED):
                 pages.setdefault(meter.page, []).append(meter)
         if query.grouping not in known.groupings or not pages:
             return

@@ -20,7 +20,8 @@ from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.plan import Plan, meaning_of
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Calendar, Rolling, Windows
-from analyzer.store.database.schema import COLUMNS_PER_PAGE, catalog
+from analyzer.store.database.schema import catalog
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
 OLD_METER = "old meter"  # kind of the names that meters had in rows that wait to be moved

@@ -95,7 +95,7 @@ class SqlFlush:
             lost = self._lost(in_order)
             raise PartitionLost(lost.part, lost.start)
         for progress in in_order:
-            counter_state.add_names(self._db, progress)
+            counter_state.add_state(self._db, progress)
 
     def _movement(self, progress: PartitionProgress, lags: Mapping[Partition, Lag]) -> dict[str, Any]:
         """Returns the parameters of MOVE_OFFSET."""

@@ -122,7 +122,7 @@ class SqlStore:
         with writing(self._engine) as connection:
             for part in sorted(parts):
                 connection.execute(sa.update(offsets).where(is_of(offsets, part)).values(UNFOLLOWED))
-                counter_state.forget_names(connection, part)
+                counter_state.forget(connection, part)
 
     def active_plan(self) -> tuple[int, Plan]:
         """Returns the plan in force and its version. Raises LookupError when there is none yet; StoreAway."""

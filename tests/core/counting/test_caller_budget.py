@@ -20,7 +20,7 @@ def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: in
     times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
     offsets = range(first, first + len(callers))
     typed = [caller if ":" in caller else f"api_key:{caller}" for caller in callers]
-    found = budget.names_of(typed, times_ms, (times_ms[0], times_ms[-1]), lambda: offsets)
+    found = budget.names_of(typed, times_ms, (times_ms[0], times_ms[-1]), offsets)
     return [
         caller if name == full else name for caller, full, name in zip(callers, typed, found, strict=True)
     ]

@@ -42,6 +42,7 @@ from analyzer.core.records import mapping as mappings
 from gatekeeper.identity import NameDigest
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import CommittedRecord, RefusedBatch, batches_in
+from tests.oracle.counter.slow_ids import Ids
 from tests.oracle.counter.slow_records import Request, read_record
 from tests.oracle.counter.slow_values import SECRETS
 from tests.support.stored_counts import tables_of
@@ -85,8 +86,13 @@ class Part:
     drained: int = 0  # number of records that were drained
     known: set[tuple[str, int, str]] = field(default_factory=set)  # (rule, hour, caller) that were drained
     resume_token: str = ""
+    blobs: dict[int, list[int]] = field(default_factory=dict)  # sizes of those drained, by generation
 
     def __post_init__(self) -> None:
+        ids = self.before.ids
+        self.blobs = {}
+        for blob in sorted(ids.blobs) if ids else ():
+            self.blobs.setdefault(blob.generation, []).append(len(blob.hashes) // 8)
         named = self.before.named
         self.known = {(callers.how, callers.hour, caller) for callers in named for caller in callers.callers}
 
@@ -167,6 +173,26 @@ def last_times(draws: Sequence[str]) -> list[str]:
     return [caller for at, caller in enumerate(draws) if caller not in draws[at + 1 :]]
 
 
+def require_fields(mapping: mappings.SourceMapping) -> None:
+    """Raises ValueError for a weight that is not a whole number, or an id that is not text."""
+    rule = mapping.event_ids
+    if rule is not None and not isinstance(mapping.fields.get(rule.field), mappings.TextField):
+        raise ValueError(f"id: {rule.field} is not mapped as a text field")
+    if isinstance(mapping.weight, str):
+        field = mapping.fields.get(mapping.weight)
+        if not isinstance(field, mappings.NumberField) or field.kind != "whole":
+            raise ValueError(f"weight: {mapping.weight} is not mapped as a whole number")
+
+
+class Walk(NamedTuple):
+    """All records of a partition, one after the other."""
+
+    counted: list[Request | None]  # under the names they are counted by
+    names: Names  # behind the last record
+    repeated: list[Request | None]  # requests whose id was counted before, to be counted as such
+    ids: Ids | None  # behind the last record
+
+
 class SlowCounter:
     """Implements the `Counter` protocol. Keeps every request and makes rows when it is drained."""
 
@@ -181,7 +207,9 @@ class SlowCounter:
         rows_max: int = 10**9,
         rejected_max: int = 10**9,
         digests: Iterable[NameDigest] = (),
+        id_secret: bytes = b"",
     ) -> None:
+        self.id_secret = id_secret
         for digest in digests:
             assert isinstance(digest.secret, bytes)
             SECRETS[digest.fingerprint] = digest.secret
@@ -191,11 +219,10 @@ class SlowCounter:
         self.meters = {name: meter for name, meter in named.items() if meter.join != "distinct"}
         if any(isinstance(mapping.weight, str) for mapping in self.mapped.values()):
             self.meters["unrecorded requests"] = Meter("unrecorded requests")
+        if any(mapping.event_ids for mapping in self.mapped.values()):
+            self.meters["duplicate records"] = Meter("duplicate records")
         for mapping in self.mapped.values():
-            if isinstance(mapping.weight, str):
-                field = mapping.fields.get(mapping.weight)
-                if not isinstance(field, mappings.NumberField) or field.kind != "whole":
-                    raise ValueError(f"weight: {mapping.weight} is not mapped as a whole number")
+            require_fields(mapping)
         self.distinct = [(layout, named[layout.meter]) for layout in sorted(distinct)]  # KeyError: unknown
         for layout, meter in self.distinct:
             if layout.grouping not in groupings or meter.join != "distinct" or layout.width_s < 1:
@@ -273,7 +300,7 @@ class SlowCounter:
             part.next = next_before if whole else cut[0].offset
             part.resume_token = resume_token if isinstance(taken, Records) else part.resume_token
         new = part.records[len(before) :]
-        counted = sum(isinstance(read.found, Request) for read in new)
+        counted = sum(request is not None for request in self.named(taken.part)[len(before) :])
         fed = FeedResult(part.next, len(new), counted)
         if many is not None:
             first = cut[0].found
@@ -290,7 +317,8 @@ class SlowCounter:
             try:
                 meters = [*self.meters.values(), *(meter for _, meter in self.distinct)]
                 fields = [meter.field for meter in meters if meter.join == "distinct" and meter.field]
-                found = read_record(value, kafka_ms, mapping, self.dimensions, meters, fields)
+                of_records = [meter for meter in meters if meter.name != "duplicate records"]
+                found = read_record(value, kafka_ms, mapping, self.dimensions, of_records, fields)
             except Refused as refused:
                 sample = (value or b"")[: mapping.sample_bytes]
                 size = None if value is None else len(value)
@@ -325,8 +353,10 @@ class SlowCounter:
             new = part.records[part.drained :]
             if part.next == part.start and not new:
                 continue
-            counted = [request for request in self.named(at)[part.drained :] if request is not None]
-            requests += counted
+            named = self.named(at)[part.drained :]
+            counted = [request for request in named if request is not None]
+            repeated = [one for one in self.walk(at).repeated[part.drained :] if one is not None]
+            requests += counted + repeated
             verdicts += self.verdicts(at, new)
             facts += self.facts(at)
             unread = [read.found for read in new if isinstance(read.found, Rejected)]
@@ -334,12 +364,15 @@ class SlowCounter:
             late = sum(found.reason == "past" for found in unread)
             progress.append(
                 PartitionProgress(
-                    at, part.start, part.next, len(new), len(counted), 0, len(unread) - late, late,
-                    part.resume_token,
+                    at, part.start, part.next, len(new), len(counted), len(repeated), len(unread) - late,
+                    late, part.resume_token,
                     sum(request.texts.get("caller") == "overflow:" for request in counted),
                     self.state(at),
                     sum(request.renamed for request in counted),
-                    self.delays(at, new),
+                    self.delays(
+                        at, [read for read, request in zip(new, named, strict=True) if request is not None]
+                    ),
+                    self.without_id(at, counted),
                 )
             )  # fmt: skip
             part.start, part.drained, part.resume_token = part.next, len(part.records), ""
@@ -347,6 +380,9 @@ class SlowCounter:
         slots = [table for wanted in self.slots for table in tables_of(self.slot_rows(requests, wanted))]
         distinct = self.distinct_tables(requests)
         return DrainedCounts(progress, tables, rejected, verdicts, slots, distinct, facts)
+
+    def without_id(self, at: Partition, counted: Sequence[Request]) -> int:
+        return sum(not request.id for request in counted) if self.mapped[at.source].event_ids else 0
 
     def delays(self, at: Partition, new: Sequence[Read]) -> ShippingDelays | None:
         """Returns the delays of the sample of counted records, counted one by one."""
@@ -395,7 +431,7 @@ class SlowCounter:
             found = set()
             for request in requests:
                 value = request.values.get(meter.field or "")
-                if value is not None and request.matches[name] and not request.denied:
+                if value is not None and request.matches.get(name) and not request.denied:
                     series = (request.texts.get(part, "") for part in (grouping.split("+") + [""])[:2])
                     found.add((request.ms // 1000 // width_s * width_s, *series, value))
             if found:
@@ -431,31 +467,48 @@ class SlowCounter:
             verdicts.append(Verdict(at, *key, tuple(values)))
         return verdicts
 
-    def walk(self, at: Partition) -> tuple[list[Request | None], Names]:
-        """Returns all requests under the names they are counted by, and the names behind the last record."""
-        part = self.parts[at]
+    def walk(self, at: Partition) -> Walk:
+        part, rule = self.parts[at], self.mapped[at.source].event_ids
         names = Names(self.mapped[at.source].callers_max, part.before)
+        ids = None if rule is None else Ids(rule, self.id_secret, part.before.ids)
         found: list[Request | None] = []
+        repeated: list[Request | None] = []
         for place, read in enumerate(part.records):
             if place == part.drained:
                 names.drained()
-            if not isinstance(read.found, Request):
-                found.append(None)
-            elif "caller" not in self.dimensions:
-                found.append(read.found)
-            else:
-                caller = names.of(read.found.texts["caller"], read.found.ms, read.offset)
-                found.append(read.found._replace(texts={**read.found.texts, "caller": caller}))
+                if ids is not None:
+                    ids.drained()
+            request = read.found if isinstance(read.found, Request) else None
+            is_new, caller = True, ""
+            if request is not None:
+                own_time = read.kafka_ms is None or read.kafka_ms < 0
+                ms = request.ms if own_time else read.kafka_ms or 0
+                is_new = ids is None or ids.is_new(request.texts["caller"], request.id, ms)
+            if request is not None and "caller" in self.dimensions:
+                caller = request.texts["caller"]
+                if is_new:
+                    caller = names.of(caller, request.ms, read.offset)
+                elif not any(names.has_name(caller, hour) for hour in (names.hour, names.before)):
+                    caller = "overflow:"
+                request = request._replace(texts={**request.texts, "caller": caller})
+            found.append(request if is_new else None)
+            repeated.append(
+                None
+                if is_new or request is None
+                else request._replace(denied=False, matches={"duplicate records": True}, values={})
+            )
         if part.drained == len(part.records):
             names.drained()
-        return found, names
+            if ids is not None:
+                ids.drained()
+        return Walk(found, names, repeated, ids)
 
     def named(self, at: Partition) -> list[Request | None]:
-        return self.walk(at)[0]
+        return self.walk(at).counted
 
     def state(self, at: Partition) -> CounterState:
         """Returns what counting the next record depends on, with the names since the last drain."""
-        part, (_, names) = self.parts[at], self.walk(at)
+        part, (_, names, _, ids) = self.parts[at], self.walk(at)
         length = [part.before.reject_run, *(length for length, _ in self.runs(at))][-1]
         hours = (names.before, names.hour)
         known = {(how, hour, caller) for hour in hours for caller, how in names.how[hour].items()}
@@ -472,6 +525,7 @@ class SlowCounter:
         return CounterState(
             reject_run=length, hour=names.hour, hour_before=names.before, behind_run=names.behind,
             named=[callers for callers in added if callers.callers], kept=kept,
+            ids=None if ids is None else ids.state(part.blobs),
         )  # fmt: skip
 
     def rows(self, requests: Sequence[Request], width_s: int = 60) -> list[CountRow]:
@@ -481,7 +535,7 @@ class SlowCounter:
                 names = (grouping.split("+") + [""])[:2]
                 key, resource = (request.texts.get(name, "") for name in names)
                 for meter in self.meters.values():
-                    if not request.matches[meter.name] or (
+                    if not request.matches.get(meter.name) or (
                         meter.field and meter.field not in request.numbers
                     ):
                         continue
@@ -490,6 +544,8 @@ class SlowCounter:
                     amount = request.weight if meter.field is None else request.numbers[meter.field]
                     if meter.name == "unrecorded requests":
                         amount = request.weight - 1
+                    if meter.name == "duplicate records":
+                        amount = 1
                     found.setdefault(series, {False: [], True: []})[request.denied].append(amount)
         rows = []
         for series, amounts in sorted(found.items()):

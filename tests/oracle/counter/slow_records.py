@@ -48,6 +48,7 @@ class Request(NamedTuple):
     values: Mapping[str, int]  # by field whose distinct values are counted
     weight: int  # requests that the record stands for
     facts: Mapping[str, str | None]  # about its caller: "" is not stated, None unusable
+    id: str  # of the event; "" for none
 
 
 def all_hold(
@@ -304,8 +305,18 @@ def read_record(
     facts = {name: fact_of(name, look_up, mapping) for name in mapping.fact_names if caller}
     return Request(
         {"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller, values, weight,
-        facts,
+        facts, id_of(look_up, mapping),
     )  # fmt: skip
+
+
+def id_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
+    """Returns the event's id; "" where the source has none, or the record none that can be used."""
+    rule = mapping.event_ids
+    value = MISSING if rule is None else look_up(mapping.fields[rule.field].path)
+    if type(value) is str:
+        return "" if value == "-" else value
+    text = text_of(value) if isinstance(value, Digits) else ""
+    return text or ""
 
 
 def fact_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> str | None:

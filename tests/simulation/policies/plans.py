@@ -9,6 +9,7 @@ from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import CANDIDATE, Brake, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import Calendar, Rolling
+from analyzer.core.records.mapping import EventIdRule, SourceMapping
 
 CALLERS = ("acme", "ann", "bob", "eve")
 RESOURCES = ("/v1/items", "/v1/search")
@@ -56,6 +57,10 @@ PLANS = (
     plan_of([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), BRAKED]),
     plan_of([], [], [replace(FLOOD, mode="shadow"), replace(SLIDING, mode="shadow"), DAILY]),
 )
+# Its source has ids. Written stories alone have it: drawn ones have no repeats, which a new plan would shift.
+IDS = EventIdRule("id", horizon_ms=4_000, ids_max=1_000)
+WITH_IDS = len(PLANS)
+WRITTEN_PLANS = (*PLANS, PLANS[0].with_sources({"log": SourceMapping(id=IDS)}))
 
 
 def address_of(caller: str, size: int) -> str:

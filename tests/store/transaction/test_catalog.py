@@ -9,7 +9,7 @@ from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import CountRow
 from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import COLUMNS_PER_PAGE
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 from analyzer.store.transaction.catalog import Catalog, forget_sum, load
 from analyzer.store.transaction.sql_store import SqlStore

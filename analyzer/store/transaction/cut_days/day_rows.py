@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.windows import Calendar, Window, window_at
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.engine import insert
-from analyzer.store.database.schema import COLUMNS_PER_PAGE
+from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
 
 DayState = Literal["open", "closing", "closed"]
 

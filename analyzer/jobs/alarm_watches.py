@@ -1,0 +1,31 @@
+"""Jobs that watch what was stored: what is beyond its limit is an alarm, and does not disturb counting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from analyzer.jobs.job_runner import Job
+
+log = logging.getLogger(__name__)
+
+
+def watch_job(
+    name: str, find: Callable[[], Mapping[str, str]], report: Callable[[Sequence[str]], None]
+) -> Job:
+    """Returns a job that reports all sentences that `find` returns, and logs the new ones.
+
+    `find` returns a sentence for each finding, by a text that names it, such as a lock or a caller.
+    """
+    logged: set[str] = set()
+
+    def step() -> int:
+        found = find()
+        report(list(found.values()))
+        for key in sorted(found.keys() - logged):
+            log.warning("%s", found[key])
+        logged.clear()
+        logged.update(found)
+        return 0
+
+    return Job(name, step)
