@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import JOINS, UNRECORDED
+from analyzer.core.counting.meters import BUILT_IN, JOINS
 from analyzer.core.judging.windows import Window
 from analyzer.store.database.billing_tables import days as days_table
 from analyzer.store.database.billing_tables import frozen_counts, referenced_names
@@ -47,7 +47,8 @@ class Report(NamedTuple):
         zone: Of the days.
         days: In order, without a gap.
         grouping: By which it lists.
-        meters: The names of the meters, in order, with the join of each.
+        meters: The names of the meters, in order, with the join of each. Built-in ones but `requests` are only
+            there if asked for.
     """
 
     zone: str
@@ -92,10 +93,11 @@ def report_of(
     meters = {one.name: one.join for day in closed.values() for one in day.meters}
     if len(closed) < len(windows):
         meters |= {one.name: one.join for one in known.meters.values()}
-    meters.pop(UNRECORDED.name, None)
     if meter is not None and meter not in meters:
         raise LookupError(f"{meter} was never counted; there are {', '.join(sorted(meters))}")
-    wanted = {name: join for name, join in sorted(meters.items()) if meter in (None, name)}
+    built_in = {one.name for one in BUILT_IN}
+    names = [name for name in sorted(meters) if name == meter or (meter is None and name not in built_in)]
+    wanted = {name: meters[name] for name in names}
     days = [ReportedDay(one, window, closed.get(one)) for one, window in windows.items()]
     return Report(zone, days, grouping, wanted)
 
@@ -208,7 +210,9 @@ def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
 def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
     with reading(engine) as db:
         digest = known_digest(db)
-    query = UsageQuery(report.grouping, 0, from_s, until_s, order="name", window=Window(from_s, until_s))
+    only = next(iter(report.meters)) if len(report.meters) == 1 else None
+    window = Window(from_s, until_s)
+    query = UsageQuery(report.grouping, 0, from_s, until_s, meter=only, order="name", window=window)
     for (name, resource), rows in groupby(usage_rows(engine, query), lambda row: (row.key, row.resource)):
         amounts: dict[str, tuple[int, int]] = {}
         for row in rows:
