@@ -47,8 +47,8 @@ class Report(NamedTuple):
         zone: Of the days.
         days: In order, without a gap.
         grouping: By which it lists.
-        meters: The names of the meters, in order, with the join of each. Built-in ones but `requests` are only
-            there if asked for.
+        meters: The names of the meters, in order, with the join of each. Of the built-in ones `requests`, and
+            others that were asked for.
     """
 
     zone: str
