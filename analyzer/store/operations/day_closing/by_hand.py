@@ -15,7 +15,14 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.operations.day_closing import targets
 from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day, day_of, open_day, stored_days
+from analyzer.store.transaction.cut_days.day_rows import (
+    Day,
+    add_day,
+    day_of,
+    hold_open,
+    open_day,
+    stored_days,
+)
 from analyzer.store.transaction.cut_days.references import references_of
 from analyzer.store.transaction.sql_joins import bounded_sum
 
@@ -52,8 +59,10 @@ def day_to_close(
 
 
 def leave_out(engine: sa.Engine, day: Day, part: Partition, who: str, reason: str) -> None:
-    """Has a day not wait for a partition. Raises StoreAway."""
+    """Has a day not wait for a partition, unless it is cut already. Raises StoreAway."""
     with writing(engine) as db:
+        if not hold_open(db, day):
+            return
         targets.leave_out(db, day, part, who, reason)
         record(db, who, "partition left out", f"{day}: {part}", reason)
 

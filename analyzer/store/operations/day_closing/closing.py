@@ -35,7 +35,7 @@ from analyzer.store.operations.day_closing.targets import (
 from analyzer.store.reports.billed_days.day_origin import origin_of
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day, open_day, stored_days
+from analyzer.store.transaction.cut_days.day_rows import Day, add_day, hold_open, open_day, stored_days
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,11 @@ class DayClosing:
         """
         for zone in self._billing.zones:
             day = self._next_day(zone)
-            if day is not None and self.close(day):
-                return 1
+            try:
+                if day is not None and self.close(day):
+                    return 1
+            except ClosingLost as lost:
+                log.warning("%s", lost)
         return 0
 
     def _next_day(self, zone: str) -> Day | None:
@@ -120,6 +123,8 @@ class DayClosing:
                 return awaited(db, day)
         ends = self._ends(missing)
         with writing(self._engine) as db:
+            if not hold_open(db, day):
+                return []  # another process has cut it meanwhile
             store_targets(db, day, self.due_ms(day), ends)
             return awaited(db, day)
 

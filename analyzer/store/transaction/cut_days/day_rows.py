@@ -118,6 +118,12 @@ def open_day(db: sa.Connection, zone: str) -> Day | None:
     return found[0] if found else None
 
 
+def hold_open(db: sa.Connection, day: Day) -> bool:
+    """Whether a day is open, and stays so until commit."""
+    is_open = sa.select(days.c.id).where(days.c.id == day.id, days.c.state == "open")
+    return db.execute(is_open.with_for_update(read=True)).first() is not None
+
+
 # When the last of the days that are cut ends: counts from then on need no adjustment.
 CUT_UNTIL_S = (
     sa.select(sa.func.coalesce(sa.func.max(days.c.end_s), 0)).where(days.c.state != "open").scalar_subquery()
