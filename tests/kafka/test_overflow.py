@@ -33,7 +33,7 @@ RealKafka = NativeKafka | GivenKafka
 PARTITIONS, STEPS, RECORDS = 4, 6, 1_200  # records per partition and step
 NAMES_MAX = 60
 HOUR_MS = 3_600_000
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 120.0
 KAFKA = """
 [kafka]
 bootstrap_servers = "{kafka}"
