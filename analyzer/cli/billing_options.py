@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from analyzer.cli.exit_codes import usage_error
+from analyzer.cli.options import parse_time
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -23,13 +23,12 @@ def zone_of(settings: Settings, zone: str | None) -> str:
 
 
 def date_of(text: str, zone: str) -> str:
-    """The date that the text means in the zone. Exits with 2 if it is none."""
+    """The date of a time in the zone: of `today`, of a date, of a moment. Exits with 2 if it is none."""
     from zoneinfo import ZoneInfo
 
-    if text in ("today", "yesterday"):
-        today = datetime.now(UTC).astimezone(ZoneInfo(zone)).date()
-        return str(today - timedelta(days=text == "yesterday"))
-    try:
-        return str(date.fromisoformat(text))
-    except ValueError as error:
-        raise usage_error(f"{text}: write a date such as 2026-11-20, today or yesterday") from error
+    from analyzer.store.transaction.cut_days.day_rows import day_at
+
+    at_s = parse_time(text, ZoneInfo(zone))
+    if at_s is None:
+        raise ValueError("no time was given")
+    return day_at(zone, at_s)[0]

@@ -15,8 +15,8 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
     """Yields the partitions that days wait for which should be closed by now."""
     billing = installation.settings.billing
     for day in open_days(installation.engine):
-        due_ms = (day.end_s + billing.grace) * 1000
-        if day.zone not in billing.zones or installation.database.now_ms < due_ms + LATE_MS:
+        late_ms = day.due_ms(billing.grace) + LATE_MS
+        if day.zone not in billing.zones or installation.database.now_ms < late_ms:
             continue
         for awaited in awaited_now(installation.engine, day):
             cure = (

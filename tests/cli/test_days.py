@@ -141,13 +141,14 @@ def now_s_of(date: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("days close tomorrow", "tomorrow: write a date such as 2026-11-20, today or yesterday"),
+        ("days close tomorrow", "'tomorrow' is not a time: write 2026-11-20,"),
         ("days close today", "is not over"),
         ("days show 2020-01-01", "2020-01-01 (UTC) was never closed; see `gatelock days close`"),
         ("days close yesterday --zone Mars", "--zone Mars: write one of [billing] zones: UTC"),
         ("days correct 2026-11-20 --amount 5 --reason x", "--caller: write whose amount is corrected"),
         ("report decade", "decade: write day, week, month, corrections, or dates such as"),
         ("report 2026-11-20..2026-11-01", "the first date is behind the last"),
+        ("report 2000-01-01..2026-01-01", "a report has at most 3,660 days"),
         ("report day --by tenants", "--by 'tenants' is not a grouping"),
         ("report day --meter byts", "--meter: byts was never counted; there are requests"),
     ],

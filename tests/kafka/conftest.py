@@ -7,13 +7,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
 
 from analyzer.kafka.internals import features
 from tests.support.certificates import Authority
+from tests.support.installation import Installation, RealKafka
 from tests.support.kafka_features import table_without
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
+
+
+@pytest.fixture
+def new(real_kafka: RealKafka, tmp_path: Path) -> Iterator[Callable[..., Installation]]:
+    """Makes installations on the shared broker, and ends them."""
+    made = []
+
+    def new(*topics: str, metadata_ms: int = 500) -> Installation:
+        made.append(Installation(tmp_path, real_kafka.bootstrap, topics, metadata_ms=metadata_ms))
+        return made[-1]
+
+    yield new
+    for installation in made:
+        installation.close()
+
+
+@pytest.fixture
+def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
+    admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
+    yield admin
+    admin.close()
 
 
 @pytest.fixture

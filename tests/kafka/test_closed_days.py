@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -24,26 +23,6 @@ from tests.support.servers.child import free_port
 from tests.support.servers.kafka import new_name
 
 New = Callable[..., Installation]
-
-
-@pytest.fixture
-def new(real_kafka: RealKafka, tmp_path: Path) -> Iterator[New]:
-    made = []
-
-    def new(*topics: str) -> Installation:
-        made.append(Installation(tmp_path, real_kafka.bootstrap, topics))
-        return made[-1]
-
-    yield new
-    for installation in made:
-        installation.close()
-
-
-@pytest.fixture
-def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
-    yield admin
-    admin.close()
 
 
 def closing_of(here: Installation) -> DayClosing:

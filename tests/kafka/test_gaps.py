@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,26 +24,6 @@ from tests.support.servers.kafka import new_name
 from tests.support.waiting import wait_until
 
 New = Callable[..., Installation]
-
-
-@pytest.fixture
-def new(real_kafka: RealKafka, tmp_path: Path) -> Iterator[New]:
-    made = []
-
-    def new(*topics: str, metadata_ms: int = 500) -> Installation:
-        made.append(Installation(tmp_path, real_kafka.bootstrap, topics, metadata_ms=metadata_ms))
-        return made[-1]
-
-    yield new
-    for installation in made:
-        installation.close()
-
-
-@pytest.fixture
-def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
-    yield admin
-    admin.close()
 
 
 @pytest.mark.parametrize("way", ["raw", "plain"])

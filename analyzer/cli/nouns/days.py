@@ -227,9 +227,8 @@ def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) ->
 
     named = zone_of(settings, zone)
     wanted = date_of(date, named)
-    for status in day_statuses(engine, named):
-        if status.day.date == wanted:
-            return status
+    if found := day_statuses(engine, named, date=wanted):
+        return found[0]
     say(f"{wanted} ({named}) was never closed; see `gatelock days close`", err=True)
     raise typer.Exit(FOUND)
 
@@ -247,7 +246,7 @@ def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPar
     from analyzer.build import wall_ms
     from analyzer.store.operations.day_closing.targets import awaited_now
 
-    if day.state != "open" or wall_ms() < (day.end_s + settings.billing.grace) * 1000:
+    if day.state != "open" or wall_ms() < day.due_ms(settings.billing.grace):
         return []
     return awaited_now(engine, day)
 

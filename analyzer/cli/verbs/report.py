@@ -34,6 +34,7 @@ RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
 MANIFEST = ".manifest.json"
+LONGEST = timedelta(days=3_660)
 
 
 class Dates(NamedTuple):
@@ -172,6 +173,8 @@ def _dates(what: str, when: str, zone: str) -> Dates:
         first, last = (date_of(text, zone) for text in named.groups())
         if first > last:
             raise usage_error(f"{what}: the first date is behind the last")
+        if date.fromisoformat(last) - date.fromisoformat(first) > LONGEST:
+            raise usage_error(f"{what}: a report has at most {LONGEST.days:,} days")
         return Dates(first, last)
     if what not in PERIODS:
         raise usage_error(

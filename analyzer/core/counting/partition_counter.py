@@ -308,8 +308,9 @@ class PartitionCounter:
 
 def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequence[int]:
     """Returns the Kafka time of each record, and the request's own where there is none."""
-    if None not in kafka_ms and min(kafka_ms) >= 0:  # type: ignore[type-var,operator]  # none of them is None
-        return kafka_ms  # type: ignore[return-value]
+    known = [ms for ms in kafka_ms if ms is not None and ms >= 0]
+    if len(known) == len(kafka_ms):
+        return known
     return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
 
 

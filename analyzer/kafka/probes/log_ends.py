@@ -16,8 +16,7 @@ from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.internals.features import supported_features
 from analyzer.kafka.metadata import AdminMetadata, TopicMetadata
 from analyzer.kafka.options import Options, consumer_options
-
-CONNECT_MS = 3_000
+from analyzer.kafka.probes.log_bounds import CONNECT_MS
 
 
 def ends_of(

@@ -24,6 +24,7 @@ from analyzer.store.database.engine import NowMs, reading, writing
 from analyzer.store.database.schema import leases
 from analyzer.store.operations.day_closing import closing
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.day_closing.day_digest import DigestKey, content_digest
 from analyzer.store.operations.day_closing.targets import leave_out
 from analyzer.store.transaction.cut_days.day_rows import Day, add_day, day_at, day_of, stored_days
 from analyzer.store.transaction.sql_store import SqlStore
@@ -442,15 +443,60 @@ def test_dates_of_zones() -> None:
     )
 
 
+@pytest.mark.parametrize("database", ["postgresql"])  # SQLite has one writer
 def test_flushes_wait_no_longer_for_a_cut_than_its_bound(
     engine: sa.Engine, new_engine: Callable[[], sa.Engine], counted: SqlStore, yesterday: Day, closer: Closer
 ) -> None:
     """A flush that takes long is not waited for: the cut is tried again."""
-    if engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer: a cut waits as a flush does")
     other = SqlStore(new_engine(), "there")
     with other.transaction() as tx:
         tx.check_plan(PLAN, 1)
         assert closer.new().step() == 0
         assert states(engine) == ["open"]
     assert closer.new().step() == 1
+
+
+def test_a_lease_that_was_taken_while_the_clock_was_ahead_holds_nothing_up(
+    engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(counted, PLAN, [a_row(3, yesterday.begin_s)])
+    monkeypatch.setattr(closing, "release", lambda *_: None)
+    monkeypatch.setattr(DayClosing, "_finish", lambda *_: None)
+    closer.new().step()
+    monkeypatch.undo()
+    assert closer.new().step() == 0
+    with writing(engine) as db:
+        db.execute(sa.update(leases).values(until_ms=NowMs() + 3 * DAY_S * 1000))
+    assert closer.new().step() == 1
+
+
+UNGUARDED = {
+    "sqlite": "drop trigger frozen_counts_closed_update",
+    "postgresql": "alter table frozen_counts disable trigger closed_days",
+}
+
+
+def test_the_digest_of_a_day_shows_a_changed_row_to_a_holder_of_the_key(
+    engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer
+) -> None:
+    """Even if the triggers were dropped by a user who may."""
+    key = DigestKey(b"kept outside of the database")
+    flush(counted, PLAN, [a_row(3, yesterday.begin_s), a_row(5, yesterday.begin_s, ANN)])
+    assert closer.new(key=key).step() == 1
+    [day, _] = stored(engine)
+
+    def digest(by: DigestKey) -> str:
+        with reading(engine) as db:
+            return by.chained(content_digest(db, day), day.digest_before)
+
+    assert digest(key) == day.digest
+    assert day.digest_key == key.fingerprint
+    assert digest(DigestKey(b"another key of 16 bytes")) != day.digest
+    assert digest(DigestKey()) != day.digest
+    with engine.begin() as db:
+        db.exec_driver_sql(UNGUARDED[engine.dialect.name])
+        db.execute(sa.update(frozen_counts).where(frozen_counts.c.value_0 == 5).values(value_0=4))
+    assert digest(key) != day.digest
+    with engine.begin() as db:
+        if engine.dialect.name == "postgresql":
+            db.exec_driver_sql("alter table frozen_counts enable trigger closed_days")

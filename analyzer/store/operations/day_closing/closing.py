@@ -94,7 +94,7 @@ class DayClosing:
         with reading(self._engine) as db:
             now_ms = clock_ms(db)
             closing = stored_days(db, days.c.zone == zone, days.c.state == "closing")
-            held = {one.id for one in closing if is_held(db, lease_of(one), now_ms)}
+            held = {one.id for one in closing if is_held(db, lease_of(one))}
             day = open_day(db, zone)
             if not catalog.load(db).groupings:
                 return None  # nothing was ever counted
@@ -103,14 +103,9 @@ class DayClosing:
         if day is None:
             with writing(self._engine) as db:
                 day = add_day(db, zone, clock_ms(db) // 1000)
-        due_ms = self.due_ms(day)
-        if min(now_ms, self._wall_ms()) < due_ms or self.find_awaited(day):
+        if min(now_ms, self._wall_ms()) < day.due_ms(self._billing.grace_s) or self.find_awaited(day):
             return None
         return day
-
-    def due_ms(self, day: Day) -> int:
-        """Returns when a day is to be closed, in milliseconds since 1970."""
-        return day.end_s * 1000 + round(self._billing.grace_s * 1000)
 
     def find_awaited(self, day: Day) -> list[AwaitedPartition]:
         """Returns the partitions that a day waits for, after asking for the targets that are missing.
@@ -125,7 +120,7 @@ class DayClosing:
         with writing(self._engine) as db:
             if not hold_open(db, day):
                 return []  # another process has cut it meanwhile
-            store_targets(db, day, self.due_ms(day), ends)
+            store_targets(db, day, day.due_ms(self._billing.grace_s), ends)
             return awaited(db, day)
 
     def close(self, day: Day) -> bool:

@@ -10,6 +10,9 @@ from analyzer.store.database.schema import leases
 from analyzer.store.transaction.cut_days.day_rows import Day
 
 LEASE_MS = 300_000  # longer than the buckets of a large day are added up, in which nothing is written
+LEAP_MS = 1_000
+# Ended, or taken while the clock was ahead: it ends later than a lease can.
+IS_FREE = sa.or_(leases.c.until_ms < NowMs(), leases.c.until_ms > NowMs() + LEASE_MS + LEAP_MS)
 
 
 def lease_of(day: Day) -> str:
@@ -17,9 +20,9 @@ def lease_of(day: Day) -> str:
     return f"day {day.id}"
 
 
-def is_held(db: sa.Connection, name: str, now_ms: int) -> bool:
-    """Whether a process closes the day at this time."""
-    wanted = sa.select(leases.c.name).where(leases.c.name == name, leases.c.until_ms >= now_ms)
+def is_held(db: sa.Connection, name: str) -> bool:
+    """Whether a process closes the day."""
+    wanted = sa.select(leases.c.name).where(leases.c.name == name, ~IS_FREE)
     return db.execute(wanted).first() is not None
 
 
@@ -29,7 +32,7 @@ def take(db: sa.Connection, name: str, holder: str) -> None:
     taken = lease.on_conflict_do_update(
         index_elements=leases.primary_key,
         set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
-        where=leases.c.until_ms < NowMs(),
+        where=IS_FREE,
     )
     if db.execute(taken.returning(leases.c.name)).first() is None:
         raise ClosingLost(f"{name}: another process closes it")

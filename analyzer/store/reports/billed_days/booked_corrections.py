@@ -23,7 +23,6 @@ class BookedAmount(NamedTuple):
     zone: str
     grouping: str
     name: str
-    reference: str
     resource: str
     meter: str
     value: int
@@ -75,7 +74,7 @@ def _late(
             if page == row["page"] and (row[value] or row[denied]):
                 yield BookedAmount(
                     *(booked.date, booked.state == "closed", day.date, day.zone, grouping, row["name"]),
-                    *(row["reference"], row["resource"], meter.name, row[value] or 0, row[denied] or 0),
+                    *(row["resource"], meter.name, row[value] or 0, row[denied] or 0),
                     *("late", "", ""),
                 )
 
@@ -90,6 +89,6 @@ def _by_operators(
         day = corrected[row["day"]]
         yield BookedAmount(
             *(booked.date, booked.state == "closed", day.date, day.zone, grouping, row["name"]),
-            *(row["reference"], row["resource"], row["meter"], row["amount"], 0),
+            *(row["resource"], row["meter"], row["amount"], 0),
             *("correction", row["who"], row["reason"]),
         )

@@ -23,7 +23,6 @@ from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, FrozenMeter, day_of, stored_days
-from analyzer.store.transaction.cut_days.references import known_digest
 from analyzer.store.transaction.sql_joins import bounded_join
 
 WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
@@ -65,7 +64,6 @@ class SeriesAmounts(NamedTuple):
     """One row: all meters of a series over all days."""
 
     name: str
-    reference: str
     resource: str
     amounts: Amounts
 
@@ -144,7 +142,7 @@ def _joined(rows: Sequence[SeriesAmounts], report: Report) -> SeriesAmounts:
             merge = JOINS[report.meters[meter]].merge
             before = amounts.get(meter, (0, 0))
             amounts[meter] = merge(before[0], value), merge(before[1], denied)
-    return rows[0]._replace(reference=max(row.reference for row in rows), amounts=amounts)
+    return rows[0]._replace(amounts=amounts)
 
 
 def _by_page(frozen: Sequence[Day], report: Report) -> dict[int, list[FrozenMeter]]:
@@ -175,7 +173,7 @@ def _frozen_rows(
         for meter in meters
         for column in meter.columns[1:]
     ]
-    series = (name, of.reference, of.resource)
+    series = (name, of.resource)
     wanted = (
         sa.select(*series, *joined)
         .join(referenced_names, referenced_names.c.reference == of.reference, isouter=True)
@@ -189,14 +187,14 @@ def _frozen_rows(
 
 def _amounts(found: sa.CursorResult[Any], meters: Sequence[FrozenMeter]) -> Iterator[SeriesAmounts]:
     for row in found:
-        name, reference, resource, *values = tuple(row)
+        name, resource, *values = tuple(row)
         pairs = zip(values[::2], values[1::2], strict=True)
         amounts = {
             meter.name: (int(value), int(denied))
             for meter, (value, denied) in zip(meters, pairs, strict=True)
             if value or denied
         }
-        yield SeriesAmounts(name, reference, resource, amounts)
+        yield SeriesAmounts(name, resource, amounts)
 
 
 def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
@@ -208,8 +206,6 @@ def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
 
 
 def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
-    with reading(engine) as db:
-        digest = known_digest(db)
     only = next(iter(report.meters)) if len(report.meters) == 1 else None
     window = Window(from_s, until_s)
     query = UsageQuery(report.grouping, 0, from_s, until_s, meter=only, order="name", window=window)
@@ -221,4 +217,4 @@ def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> 
                 before = amounts.get(row.meter, (0, 0))
                 amounts[row.meter] = merge(before[0], row.value), merge(before[1], row.denied)
         if amounts:
-            yield SeriesAmounts(name, digest.of(name) if digest else "", resource, amounts)
+            yield SeriesAmounts(name, resource, amounts)

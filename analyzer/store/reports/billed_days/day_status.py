@@ -32,8 +32,10 @@ class DayPosition(NamedTuple):
     is_gone: bool  # the log did not exist any more
 
 
-def day_statuses(engine: sa.Engine, zone: str | None = None, newest: int | None = None) -> list[DayStatus]:
-    """Returns the stored days, the newest last; of a zone, or so many of each. Raises StoreAway."""
+def day_statuses(
+    engine: sa.Engine, zone: str | None = None, newest: int | None = None, date: str | None = None
+) -> list[DayStatus]:
+    """Returns the stored days, the newest last; of a zone, of a date, or so many. Raises StoreAway."""
     counts = [
         sa.select(sa.func.count()).where(table.c.day == days.c.id).scalar_subquery()
         for table in (adjustments, corrections)
@@ -41,6 +43,8 @@ def day_statuses(engine: sa.Engine, zone: str | None = None, newest: int | None 
     wanted = sa.select(*COLUMNS, *counts).order_by(days.c.begin_s.desc(), days.c.zone)
     if zone is not None:
         wanted = wanted.where(days.c.zone == zone)
+    if date is not None:
+        wanted = wanted.where(days.c.date == date)
     if newest is not None:
         wanted = wanted.limit(newest)
     with reading(engine) as db:

@@ -55,6 +55,10 @@ class Day(NamedTuple):
     def __str__(self) -> str:
         return f"{self.date} ({self.zone})"
 
+    def due_ms(self, grace_s: float) -> int:
+        """When the day is to be closed, in milliseconds since 1970."""
+        return round((self.end_s + grace_s) * 1000)
+
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Day:
         """Returns the day of a row with the columns of `Day`."""
@@ -68,14 +72,10 @@ DIGESTS = ("digest", "digest_before", "digest_key")
 COLUMNS = [days.c[name] for name in Day._fields]
 
 
-def select_days(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Returns the query of all days that meet the conditions, in their order within each zone."""
-    return sa.select(*COLUMNS).where(*conditions).order_by(days.c.zone, days.c.begin_s)
-
-
 def stored_days(db: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Day]:
     """Returns the stored days that meet the conditions, by zone and time."""
-    return [Day.of_row(row) for row in db.execute(select_days(*conditions))]
+    wanted = sa.select(*COLUMNS).where(*conditions).order_by(days.c.zone, days.c.begin_s)
+    return [Day.of_row(row) for row in db.execute(wanted)]
 
 
 def day_at(zone: str, at_s: int) -> tuple[str, Window]:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.store.database.billing_tables import referenced_names
-from analyzer.store.database.installation_secrets import REFERENCES, known_secret, stored_secret
+from analyzer.store.database.installation_secrets import REFERENCES, stored_secret
 from analyzer.store.database.row_parameters import upsert_columns
 from gatekeeper.identity import NameDigest
 
@@ -25,12 +25,6 @@ def references_of(db: sa.Connection, names: Iterable[str]) -> dict[str, str]:
         }
         upsert_columns(db, referenced_names, columns, _keep)
     return references
-
-
-def known_digest(db: sa.Connection) -> NameDigest | None:
-    """Returns the digest that makes references; None if no day was ever cut."""
-    secret = known_secret(db, REFERENCES)
-    return None if secret is None else NameDigest(secret)
 
 
 def _keep(_dialect: str, table: sa.Table, _new: Any) -> Mapping[str, sa.ColumnElement[Any]]:
