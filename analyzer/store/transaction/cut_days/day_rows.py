@@ -56,7 +56,7 @@ class Day(NamedTuple):
         return f"{self.date} ({self.zone})"
 
     def due_ms(self, grace_s: float) -> int:
-        """When the day is to be closed, in milliseconds since 1970."""
+        """Returns the time at which the day is to be closed, in milliseconds since 1970."""
         return round((self.end_s + grace_s) * 1000)
 
     @classmethod
