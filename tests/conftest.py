@@ -65,8 +65,10 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _only_new_objects_are_scanned() -> None:
-    """Excludes what earlier modules left in caches too: some tests collect garbage hundreds of times, and each
-    time took longer the more tests had run before, up to a second."""
+    """Excludes what earlier modules left in caches too.
+
+    Some tests collect garbage hundreds of times, and each time took longer the more tests had run before.
+    """
     gc.collect()
     gc.freeze()
 

@@ -140,8 +140,8 @@ def test_the_overshoot_behind_a_limiter_is_shown(gatelock: Gatelock, configure: 
     )
     summary = json.loads(gatelock("check", "--json", *options).output)
     assert summary["overshoot"] == [
-        {"policy": "daily", "amount": 320, "is": "bound"},
-        {"policy": "hourly", "amount": None, "is": "unknown"},
+        {"policy": "daily", "amount": 320, "most": 320, "is": "bound"},
+        {"policy": "hourly", "amount": None, "most": None, "is": "unknown"},
     ]
     assert summary["delay"]["shipping"] == {"seconds": 0.31, "is": "given"}
     refused = gatelock("check", "--limiter", "fast")

@@ -96,11 +96,14 @@ def test_the_highest_rate_seen_gives_an_estimate(gatelock: Gatelock, engine: sa.
     count(engine, {"user:ann": (120, 600), "user:bob": (180, 1_800), "overflow:": (60, 99_000)})
     count(engine, {"user:ann": (3_600, 60_000)})
     assert check(gatelock)["overshoot"] == [
-        {"policy": name, "amount": 27, "is": "estimate"} for name in ("short", "daily")
+        {"policy": name, "amount": 27, "most": 91, "is": "estimate"} for name in ("short", "daily")
     ], "30 a second for 0.89 s"
-    assert "daily: about 27, an estimate: 30 a second, the highest rate" in gatelock("check").output
+    assert (
+        "daily: about 27, in bursts up to 91, an estimate: 30 a second, the highest rate"
+        in gatelock("check").output
+    )
     [bound, _] = check(gatelock, "--limiter", "20/s")["overshoot"]
-    assert bound == {"policy": "short", "amount": 20, "is": "bound"}
+    assert bound == {"policy": "short", "amount": 20, "most": 20, "is": "bound"}
 
 
 def test_a_database_that_is_away_gives_defaults_and_says_so(

@@ -108,7 +108,8 @@ class DelayReport(NamedTuple):
                 for name, origin in self.parts.origins.items()
             },
             "overshoot": [
-                {"policy": one.policy, "amount": one.amount, "is": one.certainty} for one in self.overshoots
+                {"policy": one.policy, "amount": one.amount, "most": one.most, "is": one.certainty}
+                for one in self.overshoots
             ],
             "too_short": list(self.too_short),
             "not_asked": self.unasked,

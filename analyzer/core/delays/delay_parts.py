@@ -19,6 +19,9 @@ from analyzer.core.delays.measured_delays import MeasuredDelays
 
 PartOrigin = Literal["measured", "configured", "given", "default"]
 
+# A rate is the mean of a minute, and a burst within it is several times as fast.
+BURST, FEW = 3, 10
+
 
 class DelayParts(NamedTuple):
     """A delay, and where each of its parts comes from.
@@ -121,6 +124,15 @@ class PolicyOvershoot(NamedTuple):
             return overshoot_max(self.front, self.delay_s, in_flight=0)
         return None if self.rate is None else round(self.rate * self.delay_s)
 
+    @property
+    def most(self) -> int | None:
+        """The most that is explained: more is an alarm. An estimate and its bursts; of a bound, the bound."""
+        return (
+            BURST * self.amount + FEW
+            if self.certainty == "estimate" and self.amount is not None
+            else self.amount
+        )
+
     def __str__(self) -> str:
         if self.front is not None:
             limit, period_s, processes = self.front
@@ -131,6 +143,6 @@ class PolicyOvershoot(NamedTuple):
         if self.rate is None:
             return f"{self.policy}: unknown: as much as a caller sends in {self.delay_s:.2f} s"
         return (
-            f"{self.policy}: about {self.amount:,}, an estimate: {self.rate:.3g} a second, the highest rate "
-            f"seen of one series, for {self.delay_s:.2f} s"
+            f"{self.policy}: about {self.amount:,}, in bursts up to {self.most:,}, an estimate: "
+            f"{self.rate:.3g} a second, the highest rate seen of one series, for {self.delay_s:.2f} s"
         )

@@ -54,14 +54,15 @@ def test_each_part_is_the_greatest_that_was_measured_and_says_so(
 
 def test_the_overshoot_is_a_bound_behind_a_limiter_and_else_an_estimate() -> None:
     bound = PolicyOvershoot("daily", 1.2, FrontLimiter(20, 1.0, 8), 7.5)
-    assert (bound.amount, bound.certainty) == (320, "bound")
+    assert (bound.amount, bound.most, bound.certainty) == (320, 320, "bound")
     estimate = PolicyOvershoot("daily", 1.2, None, 7.5)
-    assert (estimate.amount, estimate.certainty) == (9, "estimate")
+    assert (estimate.amount, estimate.most, estimate.certainty) == (9, 37, "estimate")
     assert str(estimate) == (
-        "daily: about 9, an estimate: 7.5 a second, the highest rate seen of one series, for 1.20 s"
+        "daily: about 9, in bursts up to 37, an estimate: 7.5 a second, the highest rate seen of one series, "
+        "for 1.20 s"
     )
     unknown = PolicyOvershoot("daily", 1.2)
-    assert (unknown.amount, unknown.certainty) == (None, "unknown")
+    assert (unknown.amount, unknown.most, unknown.certainty) == (None, None, "unknown")
 
 
 def test_a_surge_may_come_later_in_its_window_than_a_quota() -> None:

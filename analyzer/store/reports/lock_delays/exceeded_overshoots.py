@@ -1,4 +1,4 @@
-"""Late locks: their series was admitted more beyond its limit than `gatelock check` estimates."""
+"""Late locks: their series was admitted more beyond its limit than `gatelock check` says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from analyzer.store.transaction.analyzers import plan_in_force
 
 RECENT_MS = 3_600_000
 LOCKS_MAX = 10_000
-# An estimate is by the mean of a minute, and a burst within it is several times as fast.
-MARGIN, FEW = 3, 10
 
 
 class ExceededOvershoot(NamedTuple):
@@ -54,15 +52,11 @@ def estimated_overshoots(engine: sa.Engine, flush_s: float) -> dict[str, PolicyO
 def exceeded(
     locks: Iterable[LockOutcome], estimated: Mapping[str, PolicyOvershoot]
 ) -> Iterator[ExceededOvershoot]:
-    """Yields the locks whose overshoot is known, and exceeds the estimate for their policy.
-
-    By more than a burst within a minute explains: three times the estimate, and ten.
-    """
+    """Yields the locks whose overshoot is known, and more than the most that is said of their policy."""
     for lock in locks:
         of_policy = estimated.get(lock.at.policy)
-        if of_policy is None or lock.overshoot is None:
-            continue
-        if of_policy.amount is not None and lock.overshoot > MARGIN * of_policy.amount + FEW:
+        most = None if of_policy is None else of_policy.most
+        if of_policy is not None and most is not None and (lock.overshoot or 0) > most:
             yield ExceededOvershoot(lock, of_policy)
 
 
