@@ -218,6 +218,7 @@ SAMPLED = {
     ("usual", "activate suspend"): 60,
     ("one_sum", "flush-one flush-one-other end-locks"): 100,
     ("one_sum", "override flush-one flush-one-other"): 60,
+    ("due", "close-day close-day"): 40,
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]

@@ -26,7 +26,7 @@ from tests.simulation.runs import part_of, play, play_mutated, shrunk
 from tests.simulation.stories import KINDS, draw, with_reloads
 from tests.support.depth import deeper
 
-SEEDS, AT_ONCE = deeper(100), 50
+SEEDS, AT_ONCE = deeper(50), 50
 RELOADED_SEEDS = range(deeper(12))
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
 EVENTS_MIN = 100

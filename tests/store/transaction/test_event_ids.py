@@ -38,6 +38,7 @@ from tests.store.simulated_analyzers import (
     state,
 )
 from tests.support.counters import reference_counter
+from tests.support.depth import at_steps
 from tests.support.flush_orders import LateFlushes
 from tests.support.step_faults import Killed
 
@@ -114,7 +115,7 @@ def test_each_id_counts_once_after_a_kill_at_any_step(
     assert {generation for _, generation in ids} == {0, 1}
     assert sum(map(len, ids.values())) == 16
     assert "INSERT INTO event_ids" in calm.steps
-    for at, step in enumerate(calm.steps):
+    for at, step in at_steps(engine.dialect.name, calm.steps):
         empty_tables(engine)
         count_with(FaultAt(at, killed))
         assert (state(engine), remembered(engine)) == (end, ids), f"step {at}: {step}"

@@ -32,11 +32,12 @@ from tests.store.simulated_analyzers import (
     state,
 )
 from tests.store.transaction.test_crash_at_every_step import without_comparing
+from tests.support.depth import deeper
 from tests.support.flush_orders import LateFlushes, SeededFlushes
 from tests.support.step_faults import Killed, cut_off
 
 NewEngine = Callable[[], sa.Engine]
-SEEDS = range(30)
+SEEDS = range(deeper(12))
 STEPS = 60  # with disturbances; then the analyzers finish
 AT_ONCE_MAX = 3
 EXACT = ("buckets", "offsets and ledger", "rejects")  # what must not depend on how records were grouped
@@ -226,7 +227,7 @@ def test_counts_are_exact_in_every_order(
         assert {name: found[name] for name in EXACT} == expected, f"seed {seed}"
         lost += fleet.lost
         empty_tables(engine)
-    assert lost > 5, "the compare-and-set was needed"
+    assert lost > 2, "the compare-and-set was needed"
 
 
 def test_without_the_compare_and_set_an_order_is_found_in_which_counts_are_wrong(
