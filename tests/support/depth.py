@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 IS_DEEP = bool(os.environ.get("GATELOCK_TEST_DEEP"))
 TIMES = 10
-KILLS_ON_SERVER = 3  # one step of so many
+KILLS_ON_SERVER = 3  # of this number of steps one is tried
 
 
 def deeper(share: int) -> int:

@@ -52,7 +52,7 @@ def estimated_overshoots(engine: sa.Engine, flush_s: float) -> dict[str, PolicyO
 def exceeded(
     locks: Iterable[LockOutcome], estimated: Mapping[str, PolicyOvershoot]
 ) -> Iterator[ExceededOvershoot]:
-    """Yields the locks whose overshoot is known, and more than the most that is said of their policy."""
+    """Yields the locks whose overshoot is known, and is more than `gatelock check` says."""
     for lock in locks:
         of_policy = estimated.get(lock.at.policy)
         most = None if of_policy is None else of_policy.most
