@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -25,6 +25,7 @@ from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Counter, Partition
+from analyzer.core.records.forgotten_callers import ForgottenCallers
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.value_rules import SecretMissing
 from analyzer.daemon import Daemon, LoopObserver, log_notes
@@ -38,7 +39,7 @@ from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
-from analyzer.store.database.installation_secrets import EVENT_IDS, secret_of
+from analyzer.store.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
 from analyzer.store.database.migrate import require_head
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.day_closing.day_digest import DigestKey
@@ -182,12 +183,12 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     unplaced = {name for name, mapping in added.items() if built_in_meters([mapping])}
     known = {name: mapping for name, mapping in added.items() if name not in unplaced}
     by = plan.with_sources(without_limits(known | dict(plan.sources)))
-    secret = id_secret_of(engine, by)
+    secrets = secrets_of(engine, by)
     return RejectRetry(
         SqlRejects(engine),
         plan,
         set(by.sources),
-        lambda: new_counter(by, digests_of(settings), secret),
+        lambda: new_counter(by, digests_of(settings), secrets),
         differing_sources(plan, file) | unplaced,
         {name for name, mapping in by.sources.items() if mapping.event_ids is not None},
     )
@@ -198,17 +199,35 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def id_secret_of(engine: sa.Engine, plan: Plan) -> bytes:
-    """Returns the key of the hashes of ids; empty where no source of the plan has ids. Raises StoreAway."""
-    has_ids = any(mapping.event_ids for mapping in plan.sources.values())
-    return secret_of(engine, EVENT_IDS) if has_ids else b""
+class CounterSecrets(NamedTuple):
+    """Keys of the installation that a counter needs, empty where its plan does not use them.
 
-
-def new_counter(plan: Plan, digests: Iterable[NameDigest] = (), id_secret: bytes = b"") -> Counter:
-    """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there.
-
-    `id_secret` is the key of the hashes of ids.
+    Attributes:
+        ids: Of the hashes of ids.
+        references: Of the references of forgotten callers.
     """
+
+    ids: bytes = b""
+    references: bytes = b""
+
+
+NO_SECRETS = CounterSecrets()
+
+
+def secrets_of(engine: sa.Engine, plan: Plan) -> CounterSecrets:
+    """Returns the keys that the plan is counted with. Raises StoreAway."""
+    has_ids = any(mapping.event_ids for mapping in plan.sources.values())
+    return CounterSecrets(
+        secret_of(engine, EVENT_IDS) if has_ids else b"",
+        secret_of(engine, REFERENCES) if plan.forgotten else b"",
+    )
+
+
+def new_counter(
+    plan: Plan, digests: Iterable[NameDigest] = (), secrets: CounterSecrets = NO_SECRETS
+) -> Counter:
+    """Returns an empty counter for `plan`. Raises CannotCount when a digest of the plan is not there."""
+    forgotten = ForgottenCallers(plan.forgotten, NameDigest(secrets.references)) if plan.forgotten else None
     try:
         return PythonCounter(
             plan.sources,
@@ -217,7 +236,8 @@ def new_counter(plan: Plan, digests: Iterable[NameDigest] = (), id_secret: bytes
             slots=plan.slot_layouts,
             digests=digests,
             distinct=plan.distinct_layouts,
-            id_secret=id_secret,
+            id_secret=secrets.ids,
+            forgotten=forgotten,
         )
     except SecretMissing as missing:
         raise CannotCount(f"{missing}: give this analyzer the same digest_secret as the others") from missing
@@ -242,7 +262,7 @@ class OwnSources:
 
     Args:
         settings: Of the start.
-        engine: Has the key of the hashes of ids.
+        engine: Has the keys that counters need.
     """
 
     def __init__(self, settings: Settings, engine: sa.Engine) -> None:
@@ -262,7 +282,7 @@ class OwnSources:
         """Returns a counter for a plan in force or a proposal. Raises CannotCount, StoreAway."""
         # Sources of other machines may need secrets that are not here.
         by = with_own_sources(plan, self.mappings)
-        return new_counter(by, self._digests, id_secret_of(self._engine, by))
+        return new_counter(by, self._digests, secrets_of(self._engine, by))
 
 
 def digests_of(settings: Settings) -> list[NameDigest]:

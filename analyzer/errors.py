@@ -79,5 +79,9 @@ class NothingToClose(AnalyzerError):
     """Nothing was counted by a grouping that a day is to be closed by."""
 
 
+class CannotForget(AnalyzerError):
+    """A caller's name cannot be replaced everywhere."""
+
+
 class CorrectionRefused(AnalyzerError):
     """A day cannot be corrected in this way."""

@@ -17,6 +17,7 @@ from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, quote
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import REQUESTS
+from analyzer.core.records.forgotten_callers import FORGOTTEN
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
@@ -183,6 +184,12 @@ def _callers(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Itera
         if name == "resource" or is_number:
             yield KeyFault(
                 (*at, "caller"), f"{quote(name)} cannot identify a caller", "name text fields, or address"
+            )
+        elif name == FORGOTTEN:
+            yield KeyFault(
+                (*at, "caller"),
+                f"{quote(name)} is the kind of names of forgotten callers",
+                "give the field another name",
             )
         elif name not in source.fields.names:
             yield KeyFault(

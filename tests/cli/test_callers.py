@@ -259,3 +259,24 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
 def test_wrong_usage_is_refused(gatelock: Gatelock, words: tuple[str, ...], message: str) -> None:
     result = gatelock(*words)
     assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_a_forgotten_caller_has_a_pseudonym_everywhere(
+    gatelock: Gatelock, locks: Callable[[], set[str]]
+) -> None:
+    gatelock("callers", "set", ACME, "--plan", "free", "--reason", "a test")
+    assert locks() == {ACME}
+    done = rows(gatelock("callers", "forget", ACME, "--reason", f"{ACME} has left", "--json"))
+    [pseudonym] = {row["pseudonym"] for row in done}
+    assert [row["is_new"] for row in done] == [True]
+    assert ACME not in {*locks()}
+    commands = (("usage",), ("events", "list"), ("callers", "list"), ("locks", "list"))
+    for command in commands:
+        assert ACME not in gatelock(*command).output, command
+    assert pseudonym in gatelock("usage").output
+    again = gatelock("callers", "forget", ACME, "--reason", "again")
+    assert (again.exit_code, again.output) == (
+        0,
+        f"the caller is {pseudonym} from now on; 0 rows had its name\n",
+    )
+    assert gatelock("callers", "forget", ACME, "--reason", " ").exit_code == 2

@@ -45,6 +45,7 @@ def commands_of(group: Any, *words: str) -> Iterator[str]:
 EVERY = sorted(commands_of(get_command(app)))
 COMMANDS = [name for name in EVERY if not any(other.startswith(f"{name} ") for other in EVERY)]
 REQUIRED = {  # arguments that a command requires
+    "callers forget": "api_key:acme --reason WHY",
     "callers grant": "api_key:acme +50 --policy daily",
     "callers import": "callers.csv",
     "callers set": "api_key:acme --plan pro",

@@ -206,6 +206,38 @@ def grant(
         add_one(engine, asked, reason, as_json=json)
 
 
+@app.command("forget")
+def forget(
+    context: typer.Context,
+    caller: CallerName,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log; without the name.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Replace a caller's name by a pseudonym, everywhere and for good.
+
+    Its counts, closed days and sums stay. Its locks, overrides and facts are deleted; requests that are
+    counted later, replays too, are counted under the pseudonym.
+
+    Example: gatelock callers forget api_key:acme --reason "contract ended"
+    """
+    name = require_caller(caller)
+    if not reason.strip():
+        raise usage_error("write a reason, for the audit log")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.operator import operator_name
+        from analyzer.cli.output import outcome, plural
+        from analyzer.store.operations.forgetting.forget_caller import forget_caller
+        from analyzer.store.transaction.lock_feed import new_mark
+
+        done = forget_caller(engine, name, operator_name(), reason, new_mark)
+        outcome(
+            f"the caller is {done.pseudonym} from now on; {plural(done.rows, 'row')} had its name",
+            {"pseudonym": done.pseudonym, "rows": done.rows, "is_new": done.is_new},
+            as_json=json,
+        )
+
+
 def describe(profile: Profile) -> str:
     """Returns facts about a caller as a phrase: "plan pro, tenant (none), zone (none), anchor 2026-01-31"."""
     return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())

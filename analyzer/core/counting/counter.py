@@ -28,6 +28,7 @@ from analyzer.core.model import (
     RecordSet,
     SlotLayout,
 )
+from analyzer.core.records.forgotten_callers import ForgottenCallers
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader
 from gatekeeper.identity import NameDigest
@@ -52,6 +53,7 @@ class PythonCounter:
         rejected_max: Rejected records in memory, then `full()`.
         digests: The digests that fields may be counted by.
         id_secret: The key of the hashes of ids.
+        forgotten: Callers that are counted under a pseudonym; None: there are none.
 
     Raises:
         ValueError: A mapping has no caller field, a weight that is not a whole number, or an id that is not
@@ -71,9 +73,11 @@ class PythonCounter:
         rejected_max: int = REJECTED_MAX,
         digests: Iterable[NameDigest] = (),
         id_secret: bytes = b"",
+        forgotten: ForgottenCallers | None = None,
     ) -> None:
         self._mappings = mappings
         self._id_secret = id_secret
+        self._forgotten = forgotten
         self._layout = CountLayout(
             [grouping_of(name) for name in groupings],
             meters,
@@ -171,6 +175,7 @@ class PythonCounter:
                 distinct=DistinctValues(self._layout),
                 outcomes=Outcomes(self._layout),
                 delays=DelaySample(has_own_times=self._readers[part.source].has_times),
+                forgotten=self._forgotten,
             )
         elif partition.next != start:
             raise ValueError(f"{part}: a set from {start} was fed after {partition.next}")

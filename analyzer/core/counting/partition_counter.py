@@ -26,6 +26,7 @@ from analyzer.core.model import (
     Rejected,
     RejectReason,
 )
+from analyzer.core.records.forgotten_callers import ForgottenCallers
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.reader import RecordReader, RequestColumns
 
@@ -93,6 +94,7 @@ class PartitionCounter:
     distinct: DistinctValues
     outcomes: Outcomes
     delays: DelaySample
+    forgotten: ForgottenCallers | None = None
     rejected: list[Rejected] = field(default_factory=list)
     seen: int = 0
     late: int = 0
@@ -158,14 +160,15 @@ class PartitionCounter:
         """Counts the requests without the duplicates; `records` are theirs."""
         if not requests.times_ms:
             return
-        ids = self.memory.ids
-        if ids is None:
-            self._count(requests, records)
-            return
-        column = self.aggregate.caller_index
+        ids, column = self.memory.ids, self.aggregate.caller_index
         callers = None if column is None else requests.dimensions[column]
-        new = ids.are_new(callers, requests.ids, _times_ms(records.kafka_ms, requests.times_ms))
-        self.without_id += requests.ids.count("")
+        new = None
+        if ids is not None:
+            new = ids.are_new(callers, requests.ids, _times_ms(records.kafka_ms, requests.times_ms))
+            self.without_id += requests.ids.count("")
+        # Behind the ids, which are remembered by the name.
+        if self.forgotten is not None and column is not None and callers is not None:
+            requests = _with_callers(requests, column, self.forgotten.names_of(callers))
         if new is None:
             self._count(requests, records)
         else:
@@ -314,7 +317,7 @@ def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequen
     return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
 
 
-def _with_callers(requests: RequestColumns, column: int, names: list[str]) -> RequestColumns:
+def _with_callers(requests: RequestColumns, column: int, names: Sequence[str]) -> RequestColumns:
     """Returns the requests under other names of their callers."""
     before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
-    return requests._replace(dimensions=[*before, names, *after])
+    return requests._replace(dimensions=[*before, list(names), *after])

@@ -6,7 +6,8 @@
          "sources": {"access-log": {"format": "json", ...}}}]
 
 Each policy stands behind its kind (`kinds.KINDS`). Overrides are those that the configuration states; without
-any, the key is absent.
+any, the key is absent. So is `forgotten`, the references of callers whose names were deleted: an act of
+operators that no configuration states or takes back.
 
 A list, because the first version of the format was an object in which an unknown field was ignored: an
 analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
@@ -68,6 +69,7 @@ class Plan:
     policies: tuple[Policy, ...] = ()
     sources: Mapping[str, SourceMapping] = field(default_factory=dict, hash=False)  # by name
     overrides: tuple[StatedOverride, ...] = ()
+    forgotten: tuple[str, ...] = ()  # references, in order
 
     def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
@@ -253,12 +255,14 @@ class Plan:
         }
         if self.overrides:  # otherwise absent: plans of earlier versions stay equal to today's
             body["overrides"] = self.overrides
+        if self.forgotten:
+            body["forgotten"] = self.forgotten
         return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
 
     @cached_property
     def digest(self) -> str:
         """The digest of its meaning: equal for plans that count and judge alike."""
-        return _digest(self.parts)
+        return _digest(dict(self.parts) | ({"forgotten": self.forgotten} if self.forgotten else {}))
 
     @cached_property
     def parts(self) -> Mapping[str, str]:
@@ -291,6 +295,10 @@ class Plan:
             policies=other.policies,
             overrides=other.overrides,
         )
+
+    def with_forgotten(self, references: Iterable[str]) -> Plan:
+        """Returns this plan with these callers forgotten too."""
+        return replace(self, forgotten=tuple(sorted({*self.forgotten, *references})))
 
     def with_sources(self, sources: Mapping[str, SourceMapping]) -> Plan:
         """Returns this plan with exactly these sources."""
@@ -389,6 +397,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     policies: tuple[tuple[str, msgspec.Raw], ...]
     sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
     overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
+    forgotten: tuple[str, ...] = ()  # absent where there are none
 
 
 def plan_from(text: str) -> Plan:
@@ -405,7 +414,7 @@ def plan_from(text: str) -> Plan:
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
-    return Plan(body.groupings, body.meters, policies, body.sources, body.overrides)
+    return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
 
 
 def _check_names(body: _Body) -> None:

@@ -27,7 +27,13 @@ def differences(before: Plan, after: Plan) -> list[str]:
             {name: meaning(mapping) for name, mapping in before.sources.items()},
             {name: meaning(mapping) for name, mapping in after.sources.items()},
         ),
+        *_of_forgotten(len({*after.forgotten} - {*before.forgotten})),
     ]
+
+
+def _of_forgotten(added: int) -> Iterator[str]:
+    if added:
+        yield f"{added} {'caller' if added == 1 else 'callers'} forgotten"
 
 
 def _policies(plan: Plan) -> dict[str, Any]:

@@ -140,9 +140,13 @@ def promoted(in_force: Plan, name: str) -> Plan | None:
     else:
         return None
     others = tuple(one for one in in_force.policies if base_name(one.name) != name)
-    return plan_of(in_force.groupings, in_force.meters, [*others, new], in_force.sources, in_force.overrides)
+    plan = plan_of(in_force.groupings, in_force.meters, [*others, new], in_force.sources, in_force.overrides)
+    return plan.with_forgotten(in_force.forgotten)
 
 
 def applied(in_force: Plan, file: Plan, *, prune: bool) -> Plan:
-    """Returns the plan after `policies apply`: every part of `file`; with `prune` nothing else."""
-    return file if prune else merged(in_force, file, tuple(file.parts))
+    """Returns the plan after `policies apply`: every part of `file`; with `prune` nothing else.
+
+    Callers that were forgotten stay so: no file states them.
+    """
+    return file.with_forgotten(in_force.forgotten) if prune else merged(in_force, file, tuple(file.parts))

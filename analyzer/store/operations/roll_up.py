@@ -148,6 +148,19 @@ def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> i
     return len(taken)
 
 
+def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], key: str, new: str) -> int:
+    """Joins the rows of a key in these buckets with those of the key `new`; returns how many."""
+    columns = list(buckets.primary_key)
+    found = sa.select(*columns).where(
+        prefix.condition,
+        is_one_of(db.dialect.name, buckets.c.bucket_s, buckets_s),
+        buckets.c.key == key,
+    )
+    taken = _take_out(db, found.order_by(*columns))
+    _put(db, load(db), (((*prefix, row.bucket_s, new, row.resource), row) for row in taken))
+    return len(taken)
+
+
 def first_day_to_fold(db: sa.Connection, known: Catalog, grouping: int) -> int | None:
     """Returns the day after the last one that was folded; at first, the oldest with quarters, or None."""
     name = known.grouping_names[grouping]

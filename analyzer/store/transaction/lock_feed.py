@@ -266,6 +266,14 @@ def prune(db: sa.Connection, before_ms: int, most: int) -> int:
     return db.execute(sa.delete(lock_changes).where(lock_changes.c.version <= pruned_to)).rowcount
 
 
+def forget_changes(db: sa.Connection) -> None:
+    """Deletes all changes; a gate without the present version gets a snapshot."""
+    version = sa.select(feed.c.version).scalar_subquery()
+    db.execute(sa.update(feed).values(pruned_to=feed.c.version))
+    db.execute(sa.delete(feed_versions).where(feed_versions.c.version < version))
+    db.execute(sa.delete(lock_changes))
+
+
 def _columns(change: Change) -> dict[str, Any]:
     if isinstance(change, Set):
         return {"op": "set"} | _lock_columns(change.lock)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import adjustments, corrections, days, referenced_names
 from analyzer.store.database.engine import slow_reading
-from analyzer.store.reports.billed_days.day_report import FORGOTTEN
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
 
@@ -53,7 +53,7 @@ def booked_amounts(
 
 
 def _named(db: sa.Connection, table: sa.Table) -> tuple[sa.ColumnElement[str], sa.FromClause]:
-    name = sa.func.coalesce(referenced_names.c.name, sa.literal(FORGOTTEN) + table.c.reference)
+    name = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + table.c.reference)
     same = referenced_names.c.reference == table.c.reference
     return name, table.outerjoin(referenced_names, same)
 

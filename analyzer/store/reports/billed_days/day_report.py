@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import BUILT_IN, JOINS
 from analyzer.core.judging.windows import Window
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import days as days_table
 from analyzer.store.database.billing_tables import frozen_counts, referenced_names
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
@@ -26,7 +27,6 @@ from analyzer.store.transaction.cut_days.day_rows import Day, FrozenMeter, day_o
 from analyzer.store.transaction.sql_joins import bounded_join
 
 WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
-FORGOTTEN = "forgotten:"  # with the reference, of a caller whose name was deleted
 
 Amounts = Mapping[str, tuple[int, int]]  # admitted and denied, by meter
 
@@ -165,7 +165,7 @@ def _frozen_rows(
 ) -> Iterator[SeriesAmounts]:
     of = frozen_counts.c
     known: sa.ColumnElement[str] = sa.func.coalesce(
-        referenced_names.c.name, sa.literal(FORGOTTEN) + of.reference
+        referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference
     )
     name = (sa.collate(known, "C") if db.dialect.name == "postgresql" else known).label("name")
     joined = [

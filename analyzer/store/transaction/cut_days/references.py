@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.core.records.forgotten_callers import reference_in
 from analyzer.store.database.billing_tables import referenced_names
 from analyzer.store.database.installation_secrets import REFERENCES, stored_secret
 from analyzer.store.database.row_parameters import upsert_columns
@@ -14,11 +15,14 @@ from gatekeeper.identity import NameDigest
 
 
 def references_of(db: sa.Connection, names: Iterable[str]) -> dict[str, str]:
-    """Returns the reference of each name, and stores which name it stands for."""
+    """Returns the reference of each name, and stores which name it stands for.
+
+    That of a pseudonym is the one in it, which stands for no name any more.
+    """
     digest = NameDigest(stored_secret(db, REFERENCES))
-    references = {name: digest.of(name) for name in names}
-    if references:
-        by_reference = sorted((reference, name) for name, reference in references.items())
+    references = {name: reference_in(name) or digest.of(name) for name in names}
+    by_reference = sorted((of, name) for name, of in references.items() if not reference_in(name))
+    if by_reference:
         columns = {
             "reference": [reference for reference, _ in by_reference],
             "name": [name for _, name in by_reference],

@@ -20,6 +20,7 @@ from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import MINUTE_S
 from analyzer.core.model import Partition, PartitionProgress, Verdict
+from analyzer.store.database.engine import insert
 from analyzer.store.database.partition_keys import key_row_of
 from analyzer.store.database.row_parameters import upsert_columns
 from analyzer.store.database.schema import disbelieved as table
@@ -133,7 +134,7 @@ def store(
                 "bucket_s": [at.bucket_s for at in keys],
                 "caller": [at.caller for at in keys],
                 "policy": [at.policy for at in keys],
-                "series_digest": [sha256(at.series.encode()).hexdigest()[:32] for at in keys],
+                "series_digest": [_digest_of(at.series) for at in keys],
                 "series": [at.series for at in keys],
                 "begin": begin,
                 "next": next_,
@@ -141,6 +142,25 @@ def store(
             },
             _add_requests,
         )
+
+
+def rename_caller(db: sa.Connection, keys: Iterable[tuple[Any, ...]], name: str, new: str) -> None:
+    """Joins the decisions at these primary keys, about a caller, with those about the name `new`."""
+    for key in keys:
+        is_row = sa.and_(*(of == value for of, value in zip(table.primary_key, key, strict=True)))
+        row = db.execute(sa.delete(table).where(is_row).returning(*table.c)).first()
+        if row is None:
+            continue
+        renamed = [[new if part == name else part for part in one] for one in json.loads(row.series)]
+        series = json.dumps(renamed)
+        changed = {"caller": new, "series": series, "series_digest": _digest_of(series)}
+        added = insert(db, table).values(dict(row._mapping) | changed)
+        joined = _add_requests(db.dialect.name, table, added.excluded)
+        db.execute(added.on_conflict_do_update(index_elements=table.primary_key, set_=joined))
+
+
+def _digest_of(series: str) -> str:
+    return sha256(series.encode()).hexdigest()[:32]
 
 
 def _add_requests(dialect: str, stored: sa.Table, new: Any) -> dict[str, Any]:

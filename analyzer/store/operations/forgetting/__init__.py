@@ -1,0 +1,1 @@
+"""Forgetting a caller: its name leaves the database, and what was counted stays."""

@@ -1,0 +1,267 @@
+"""Forgetting a caller: no table has its name any more, and every sum is as before."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.build import CounterSecrets, new_counter, secrets_of
+from analyzer.core.judging.caller_limits import Profile, Subject
+from analyzer.core.judging.plan import Plan, plan_from, plan_of
+from analyzer.core.judging.policies import Quota, RollingQuota
+from analyzer.core.judging.proposals import applied
+from analyzer.core.judging.windows import Calendar, Rolling
+from analyzer.core.model import Record, Records
+from analyzer.core.records.forgotten_callers import pseudonym_of
+from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField, TimeField
+from analyzer.errors import CannotForget
+from analyzer.store.database.engine import reading, writing
+from analyzer.store.database.schema import metadata, named_callers
+from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.forgetting import forget_caller as module
+from analyzer.store.operations.forgetting.forget_caller import ForgottenCaller, forget_caller
+from analyzer.store.operations.forgetting.renaming import Renaming
+from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.store.reports.audit import audit
+from analyzer.store.reports.billed_days.day_report import report_of, report_rows
+from analyzer.store.reports.usage import UsageQuery, usage_rows
+from analyzer.store.transaction import plans
+from analyzer.store.transaction.cut_days.day_rows import add_day, stored_days
+from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import PART, now_s
+
+DAY_S = 86_400
+NAME, LONGER, BOB = "api_key:acme", "api_key:acme-2", "api_key:bob"
+MAPPING = SourceMapping(
+    caller=("api_key",),
+    time=TimeField(("ts",), "ms"),
+    fields={
+        "api_key": TextField(("key",)),
+        "resource": TextField(("path",)),
+        "id": TextField(("id",)),
+        "tenant": TextField(("org",)),
+    },
+    id=EventIdRule("id", 3_600_000, 1_000),
+)
+POLICIES = (
+    Quota("monthly", 3, Calendar("month", "UTC")),
+    RollingQuota("hourly", 4, Rolling(3_600)),
+    Quota("per-path", 100, Calendar("day", "UTC"), per="caller+resource"),
+)
+PLAN = plan_of(["caller+resource", "tenant"], [], POLICIES, {"log": MAPPING})
+
+
+class Installation:
+    """A database, and an analyzer that counts by the plan in force."""
+
+    def __init__(self, engine: sa.Engine, store: SqlStore) -> None:
+        self.engine, self.store, self.next = engine, store, 0
+        store.activate(PLAN)
+        store.begin(PART, 0)
+
+    def plan(self) -> tuple[int, Plan]:
+        with reading(self.engine) as db:
+            return plans.active(db)
+
+    def flush(self, *values: bytes) -> None:
+        version, plan = self.plan()
+        counter = new_counter(plan, secrets=secrets_of(self.engine, plan))
+        counter.resume(PART, self.store.counter_state(PART))
+        now_ms = now_s(self.engine) * 1000
+        items = [Record(self.next + at, now_ms, value) for at, value in enumerate(values)]
+        counter.feed(Records.of(PART, self.next, self.next + len(items), items))
+        found = counter.drain()
+        with self.store.transaction() as tx:
+            tx.move_offsets(found.parts, {})
+            tx.apply(plan, version, found, tx.check_plan(plan, version))
+        self.next += len(items)
+
+    def request(self, name: str, id_: str, ago_s: int = 0, **more: str) -> bytes:
+        ms = (now_s(self.engine) - ago_s) * 1000
+        record = {"key": name.partition(":")[2], "ts": ms, "path": "/a", "id": id_, "org": "acorp"}
+        return json.dumps(record | more).encode()
+
+    def usage(self, grouping: str = "caller") -> dict[tuple[str, str], int]:
+        at_s = now_s(self.engine)
+        query = UsageQuery(grouping, 0, at_s - 3 * DAY_S, at_s + DAY_S)
+        found = Counter[tuple[str, str]]()
+        for row in usage_rows(self.engine, query):
+            found[row.key, row.resource] += row.value
+        return dict(found)
+
+    def report(self) -> list[tuple[str, Any]]:
+        with reading(self.engine) as db:
+            [closed] = [day for day in stored_days(db) if day.state == "closed"]
+        report = report_of(self.engine, "UTC", closed.date, closed.date, "caller")
+        return [(row.name, row.amounts) for row in report_rows(self.engine, report)]
+
+    def is_audited(self) -> bool:
+        """Whether the audit finds no difference, once the warden has looked."""
+        SqlUpkeep(self.engine, "one", new_mark).judge_waiting()
+        return audit(self.engine).equal
+
+    def forget(self, why: str = "asked by a letter") -> ForgottenCaller:
+        return forget_caller(self.engine, NAME, "ann@here", why, new_mark)
+
+    def places(self, text: str) -> list[str]:
+        """Returns the columns of the database in which a text stands."""
+        found = []
+        with reading(self.engine) as db:
+            for table in metadata.sorted_tables:
+                for row in db.execute(sa.select(table)).mappings():
+                    found += [f"{table.name}.{name}" for name, value in row.items() if _has(value, text)]
+        return sorted(set(found))
+
+
+def _has(value: object, text: str) -> bool:
+    if isinstance(value, (bytes, memoryview)):
+        return text.encode() in bytes(value)
+    return isinstance(value, str) and text in value
+
+
+@pytest.fixture
+def installation(engine: sa.Engine, store: SqlStore) -> Installation:
+    """An installation in which the caller stands in as many tables as it can."""
+    here = Installation(engine, store)
+    yesterday_s = now_s(engine) - DAY_S
+    with writing(engine) as db:
+        add_day(db, "UTC", yesterday_s)
+    yesterday = [here.request(NAME, f"y{at}", DAY_S) for at in range(2)]
+    here.flush(*yesterday, here.request(BOB, "y2", DAY_S))
+    billing = Billing(grace_s=0.0)
+    closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(engine) * 1000)
+    while closing.step():
+        pass
+    late = here.request(NAME, "late", DAY_S)
+    here.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
+    today = [here.request(NAME, f"t{at}") for at in range(6)]
+    here.flush(*today, here.request(BOB, "b"), here.request(LONGER, "l"))
+    set_callers(engine, {NAME: Profile("pro", "acorp")}, "ann@here", f"{NAME} has paid", new_mark)
+    asked = OverrideRequest("limit", Subject("caller", NAME), "monthly", 5)
+    add_override(engine, asked, "ann@here", "a friend", new_mark)
+    here.flush(here.request(NAME, "t6"), here.request(BOB, "b2"))
+    return here
+
+
+def test_no_table_has_the_name_and_every_sum_is_as_before(installation: Installation) -> None:
+    here = installation
+    before, places = here.usage("caller+resource"), here.places("acme")
+    assert {"buckets.key", "totals.key", "lock_history.key", "rejects.sample", "named_callers.callers"} <= {
+        *places
+    }
+    assert {"events.about", "events.why", "overrides.subject", "callers.caller", "lock_changes.key"} <= {
+        *places
+    }
+    assert "referenced_names.name" in places
+    done = here.forget(f"{NAME} has left")
+    assert done.is_new
+    assert done.rows > 10
+    assert done.pseudonym.startswith("forgotten:")
+    assert NAME not in str(here.places("acme"))
+    left = [place for place in here.places("acme") if place not in here.places("acme-2")]
+    assert left == []
+    with reading(here.engine) as db:
+        for callers in db.scalars(sa.select(named_callers.c.callers)):
+            assert NAME not in callers.split("\n")
+    renamed = {(done.pseudonym if key == NAME else key, path): value for (key, path), value in before.items()}
+    assert here.usage("caller+resource") == renamed
+    assert here.is_audited()
+
+
+def test_requests_to_come_are_counted_under_the_pseudonym_and_ids_are_remembered(
+    installation: Installation,
+) -> None:
+    here = installation
+    done = here.forget()
+    before = here.usage()[done.pseudonym, ""]
+    here.flush(here.request(NAME, "t1"), here.request(NAME, "new"), here.request(LONGER, "n"))
+    usage = here.usage()
+    assert usage[done.pseudonym, ""] == before + 1, "t1 was counted under the name"
+    assert usage[LONGER, ""] == 2
+    assert (NAME, "") not in usage
+    assert here.is_audited()
+
+
+def test_a_closed_day_has_the_pseudonym_in_place_of_the_name(installation: Installation) -> None:
+    here = installation
+    before = dict(here.report())
+    done = here.forget()
+    after = dict(here.report())
+    assert after.pop(done.pseudonym) == before.pop(NAME)
+    assert after == before
+    here.flush(here.request(NAME, "later still", DAY_S))
+    assert here.places("acme") == here.places("acme-2")
+    assert dict(here.report()).keys() == {done.pseudonym, BOB}
+
+
+def test_a_caller_that_is_forgotten_again_changes_nothing(installation: Installation) -> None:
+    first = installation.forget()
+    version = installation.plan()[0]
+    again = installation.forget()
+    assert (again.pseudonym, again.rows, again.is_new) == (first.pseudonym, 0, False)
+    assert installation.plan()[0] == version
+
+
+def test_what_a_crash_has_left_is_done_by_the_next_call(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> int:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.replaced_texts, "replace", crash)
+        with pytest.raises(RuntimeError):
+            installation.forget()
+    installation.flush(installation.request(NAME, "between"))
+    done = installation.forget()
+    assert not done.is_new
+    assert installation.places("acme") == installation.places("acme-2")
+    assert installation.usage()[done.pseudonym, ""] == 11
+    assert installation.is_audited()
+
+
+def test_a_caller_with_overrides_of_the_configuration_is_not_forgotten(
+    engine: sa.Engine, store: SqlStore
+) -> None:
+    with pytest.raises(CannotForget, match="no plan is in force"):
+        forget_caller(engine, NAME, "ann@here", "why", new_mark)
+    here = Installation(engine, store)
+    assert here.forget().rows == 0
+
+
+def test_no_file_takes_a_forgotten_caller_back() -> None:
+    plan = PLAN.with_forgotten(["b", "a"])
+    assert plan.forgotten == ("a", "b")
+    assert plan_from(plan.to_json()) == plan
+    assert (plan.digest == PLAN.digest, plan.parts == PLAN.parts) == (False, True)
+    for prune in (True, False):
+        assert applied(plan, PLAN, prune=prune).forgotten == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "replaced"),
+    [
+        ("caller api_key:acme: plan pro", "caller X: plan pro"),
+        ("ended for api_key:acme.", "ended for X."),
+        ('{"caller":"api_key:acme"}', '{"caller":"X"}'),
+        (
+            "api_key:acme-2, api_key:acme.eu, my_api_key:acme",
+            "api_key:acme-2, api_key:acme.eu, my_api_key:acme",
+        ),
+    ],
+)
+def test_a_name_is_not_replaced_within_a_longer_one(text: str, replaced: str) -> None:
+    assert Renaming(NAME, "X", "ref").replaced(text) == replaced
+
+
+def test_the_pseudonym_of_a_reference_is_a_typed_name() -> None:
+    secrets = CounterSecrets(references=b"0123456789abcdef")
+    plan = PLAN.with_forgotten(["00"])
+    assert new_counter(plan, secrets=secrets)
+    assert pseudonym_of("00") == "forgotten:00"
