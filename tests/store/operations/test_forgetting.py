@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +26,6 @@ from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.schema import metadata, named_callers
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.forgetting import forget_caller as module
 from analyzer.store.operations.forgetting.forget_caller import ForgottenCaller, forget_caller
 from analyzer.store.operations.forgetting.renaming import Renaming
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -35,6 +37,9 @@ from analyzer.store.transaction.cut_days.day_rows import add_day, stored_days
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import PART, now_s
+from tests.store.simulated_analyzers import FaultAt, killed
+from tests.support.depth import IS_DEEP
+from tests.support.step_faults import Killed
 
 DAY_S = 86_400
 NAME, LONGER, BOB = "api_key:acme", "api_key:acme-2", "api_key:bob"
@@ -208,22 +213,28 @@ def test_a_caller_that_is_forgotten_again_changes_nothing(installation: Installa
     assert installation.plan()[0] == version
 
 
-def test_what_a_crash_has_left_is_done_by_the_next_call(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(*_: object) -> int:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(module.replaced_texts, "replace", crash)
-        with pytest.raises(RuntimeError):
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_another_call_does_what_a_kill_at_any_step_has_left(installation: Installation) -> None:
+    """And no request that is counted between the two is lost. Each step has a copy of the database's file."""
+    stored = Path(str(installation.engine.url.database))
+    installation.engine.dispose()  # the last connection writes everything to the file
+    contents, start = stored.read_bytes(), installation.next
+    calm = FaultAt(-1, killed)
+    with calm.over(installation.engine):
+        pseudonym = installation.forget().pseudonym
+    assert len(calm.steps) > 100
+    for at in range(0, len(calm.steps), 1 if IS_DEEP else 9):
+        installation.engine.dispose()
+        stored.write_bytes(contents)
+        installation.next = start
+        with FaultAt(at, killed).over(installation.engine), suppress(Killed):
             installation.forget()
-    installation.flush(installation.request(NAME, "between"))
-    done = installation.forget()
-    assert not done.is_new
-    assert installation.places("acme") == installation.places("acme-2")
-    assert installation.usage()[done.pseudonym, ""] == 11
-    assert installation.is_audited()
+        gc.collect()  # the transaction ends with the process
+        installation.flush(installation.request(NAME, "between"))
+        assert installation.forget().pseudonym == pseudonym
+        assert installation.places("acme") == installation.places("acme-2"), calm.steps[at]
+        assert installation.usage()[pseudonym, ""] == 11
+        assert installation.is_audited()
 
 
 def test_a_caller_with_overrides_of_the_configuration_is_not_forgotten(

@@ -25,7 +25,7 @@ from analyzer.store.operations.forgetting.renaming import Renaming
 TEXTS = (
     events.c.about,
     events.c.why,
-    plans.c.body,  # of earlier plans; a plan in force names nobody that is forgotten
+    plans.c.body,  # of earlier plans
     gates.c.told,
     analyzers.c.measured,
     jobs.c.error,
