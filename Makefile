@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-limits bench-gate audit constraints
+.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -59,6 +59,9 @@ bench-look: $(READY)  ## a look at two million lines, beside GoAccess; ARGS='500
 
 bench-simulate: $(READY) $(SERVERS)  ## a month of ten million stored counts, simulated on both databases
 	@$(PY) -m tests.benchmarks.simulate $(ARGS)
+
+bench-day: $(READY) $(SERVERS)  ## a day of ten million rows is closed, audited and reported, beside COPY
+	@$(PY) -m tests.benchmarks.day $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)
