@@ -69,6 +69,11 @@ def load_settings(context: typer.Context, config: Path | None) -> Settings:
     return load(config_file(context, config))
 
 
+def counted_name(context: typer.Context, config: Path | None, caller: str) -> str:
+    """The name that a caller is counted by, given in clear. Raises ConfigMissing, ConfigInvalid."""
+    return load_settings(context, config).counted_name(caller)
+
+
 @contextmanager
 def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
     """The configured database with tables of this version. Does not create anything.

@@ -21,6 +21,7 @@ from analyzer.core.records.forgotten_callers import FORGOTTEN
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
 
+NAME_THE_FILE = 'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET'
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")
 
 
@@ -28,6 +29,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults that a single table cannot see."""
     yield from _kafka(tables.kafka)
     yield from _analyzer(tables.analyzer)
+    yield from _privacy(tables)
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
         yield from _weight(("sources", index), source, tables.metered)
@@ -114,6 +116,11 @@ def _analyzer(analyzer: AnalyzerTable) -> Iterator[KeyFault]:
             "is shorter than keep_quarters",
             "make it at least as long: days are made of quarters of an hour",
         )
+
+
+def _privacy(tables: ParsedTables) -> Iterator[KeyFault]:
+    if tables.privacy.pseudonyms and tables.analyzer.digest is None:
+        yield KeyFault(("privacy", "pseudonyms"), "needs a secret", NAME_THE_FILE)
 
 
 def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
@@ -236,7 +243,7 @@ def _digests(at: KeyPath, source: SourceTable, tables: ParsedTables) -> Iterator
             yield KeyFault(
                 (*at, name, "digest"),
                 "needs a secret",
-                'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET',
+                NAME_THE_FILE,
             )
 
 

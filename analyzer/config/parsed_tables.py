@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
@@ -19,6 +19,7 @@ class ParsedTables(NamedTuple):
 
     kafka: KafkaTable
     analyzer: AnalyzerTable
+    privacy: PrivacyTable
     sources: Mapping[int, SourceTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]

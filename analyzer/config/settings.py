@@ -24,7 +24,7 @@ from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, transl
 from analyzer.config.diagnostics.toml_positions import lines_of
 from analyzer.config.kafka_options.translation import translate
 from analyzer.config.parsed_tables import ParsedTables
-from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.delay_limits import DelaysTable
@@ -39,6 +39,7 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import StatedOverride
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.errors import AnalyzerError
+from gatekeeper.identity import DIGEST_CHARS, is_name, typed
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))
 FILE_BYTES_MAX = 1 << 20
@@ -59,6 +60,9 @@ class FaultsFound(Exception):
         self.document = document
 
 
+DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_CHARS}}}")
+
+
 class Settings(BaseSettings):
     """The whole configuration, checked and immutable.
 
@@ -77,6 +81,7 @@ class Settings(BaseSettings):
     database: DatabaseTable = Field(default_factory=DatabaseTable)
     kafka: KafkaTable = Field(default_factory=KafkaTable)
     analyzer: AnalyzerTable = Field(default_factory=AnalyzerTable)
+    privacy: PrivacyTable = Field(default_factory=PrivacyTable)
     delays: DelaysTable = Field(default_factory=DelaysTable)
     billing: BillingTable = Field(default_factory=BillingTable)
     sources: tuple[SourceTable, ...] = ()
@@ -120,7 +125,24 @@ class Settings(BaseSettings):
         """The mapping of each source's records, by the source's name."""
         metered = frozenset(meter.number_field for meter in self.meters if meter.number_field is not None)
         digest = self.analyzer.digest
-        return {source.name: source.mapping(metered, digest) for source in self.sources}
+        hidden = self.privacy.pseudonyms
+        return {source.name: source.mapping(metered, digest, pseudonyms=hidden) for source in self.sources}
+
+    def counted_name(self, caller: str) -> str:
+        """The name that a caller is counted by: with the digest of its text, where its kind has one.
+
+        A name whose text is a digest already is returned as it is.
+        """
+        kind, _, text = caller.partition(":")
+        digest, fields = self.analyzer.digest, [source.fields.plain.get(kind) for source in self.sources]
+        is_hidden = self.privacy.pseudonyms and any(
+            kind in source.callers and field is not None
+            for source, field in zip(self.sources, fields, strict=True)
+        )
+        has_digest = is_hidden or any(field is not None and field.digest for field in fields)
+        if digest is None or not has_digest or not is_name(text) or DIGEST.fullmatch(text):
+            return caller
+        return typed(kind, digest.of(text))
 
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""
@@ -142,8 +164,10 @@ class Settings(BaseSettings):
 
     def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
         meters = {policy.name: policy.meter for policy in self.policies}
-        limits = [one.stated(units.get(meters.get(one.policy, ""))) for one in self.overrides]
-        return [*limits, *(one.stated() for one in self.exempt)]
+        limits = [
+            one.stated(units.get(meters.get(one.policy, "")), self.counted_name) for one in self.overrides
+        ]
+        return [*limits, *(one.stated(self.counted_name) for one in self.exempt)]
 
     def units(self) -> dict[str, Unit]:
         """The unit of each meter that does not hold whole numbers, by the meter's name."""
@@ -261,6 +285,7 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
     return ParsedTables(
         kafka=valid_part(KafkaTable, raw.get("kafka")) or KafkaTable(),
         analyzer=valid_part(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
+        privacy=valid_part(PrivacyTable, raw.get("privacy")) or PrivacyTable(),
         sources=tables("sources", SourceTable),
         meters=tables("meters", MeterTable),
         policies=tables("policies", PolicyTable),

@@ -1,6 +1,6 @@
 """`make bench-day`: a day of a hundred thousand callers is closed, audited and reported.
 
-Some ten million rows of minutes with three meters, on PostgreSQL; beside it the time in which the server
+Some ten million rows of minutes with three meters, on PostgreSQL; and the time in which the server
 hands out the same rows by COPY. `ARGS=1000000` for fewer rows.
 """
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
-from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
 from analyzer.config.tables.delay_limits import DelaysTable
@@ -44,6 +44,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[analyzer]`": AnalyzerTable,
     "`[delays]`": DelaysTable,
     "`[billing]`": BillingTable,
+    "`[privacy]`": PrivacyTable,
     "`[[sources]]`": SourceTable,
     "`[sources.fields]`": FieldsTable,
     "`time`": TimeEntry,

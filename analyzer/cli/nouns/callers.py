@@ -10,7 +10,7 @@ import typer
 
 from analyzer.cli.exit_codes import reporting_errors, usage_error
 from analyzer.cli.judged_changes import JudgedChanges
-from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, counted_name, open_database
 from analyzer.cli.output import say
 from analyzer.cli.override_options import (
     EndOption,
@@ -76,6 +76,7 @@ def show(
         from analyzer.store.operations.applied_facts import origins_of
         from analyzer.store.operations.caller_changes import profile_of
 
+        name = counted_name(context, config, name)
         profile, limits = profile_of(engine, name)
         origins = origins_of(engine, name)
         if json:
@@ -131,6 +132,7 @@ def set_(
         from analyzer.store.operations.caller_changes import profile_of, set_callers
         from analyzer.store.transaction.lock_feed import new_mark
 
+        name = counted_name(context, config, name)
         profiles = {name: checked(Profile(**given), name)}
         done = JudgedChanges(set_callers(engine, profiles, operator_name(), reason, new_mark, list(given)))
         profile, _ = profile_of(engine, name)
@@ -202,6 +204,7 @@ def grant(
 
         judged = policy_of(engine, policy)
         granted = amount_of(judged, "+AMOUNT", amount.removeprefix("+"))
+        name = counted_name(context, config, name)
         asked = OverrideRequest("grant", Subject("caller", name), judged.name, granted, until_ms=ends)
         add_one(engine, asked, reason, as_json=json)
 
@@ -230,6 +233,7 @@ def forget(
         from analyzer.store.operations.forgetting.forget_caller import forget_caller
         from analyzer.store.transaction.lock_feed import new_mark
 
+        name = counted_name(context, config, name)
         done = forget_caller(engine, name, operator_name(), reason, new_mark)
         outcome(
             f"the caller is {done.pseudonym} from now on; {plural(done.rows, 'row')} had its name",

@@ -13,6 +13,7 @@ from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     SinceOption,
+    counted_name,
     load_settings,
     open_database,
     parse_stretch,
@@ -63,6 +64,7 @@ def explain(
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
         from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
+        name = counted_name(context, config, name)
         standing = caller_standing(engine, name)
         first_ms = min(since_s, since_s if then is None else then[0]) * 1000
         history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)

@@ -1,4 +1,4 @@
-"""`[analyzer]`: the process: its name, the time between flushes, its HTTP server, retention."""
+"""`[analyzer]`: the process: its name, the time between flushes, its HTTP server, retention; `[privacy]`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def long_enough(secret: SecretStr) -> SecretStr:
             f"is shorter than {SECRET_BYTES_MIN} bytes", "write a random secret: openssl rand -hex 32 > FILE"
         )
     return secret
+
+
+class PrivacyTable(ConfigTable):
+    pseudonyms: bool = False  # every text field that names callers is counted by its digest
 
 
 class AnalyzerTable(ConfigTable):

@@ -89,9 +89,12 @@ class PlainEntry(FieldEntry):
         return self.unit is not None or self.kind not in (None, "text")
 
     def field(self, *, is_metered: bool, digest: NameDigest | None) -> TextField | NumberField:
-        """The field; a number if it is declared as one or if a meter takes its value."""
+        """The field; a number if it is declared as one or if a meter takes its value.
+
+        `digest`: the one that it is counted by; None: by the text itself.
+        """
         if not (is_metered or self.is_declared_number):
-            return TextField(self.path, "" if self.digest is None or digest is None else digest.fingerprint)
+            return TextField(self.path, "" if digest is None else digest.fingerprint)
         kind = self.number_kind
         default = None if self.required else self.scaled(self.default or Decimal(0))
         # Bytes are whole numbers to the counter; people see them with a unit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from ipaddress import ip_network
 from typing import Annotated, Any, Self
@@ -56,10 +57,11 @@ class ExceptionTable(ConfigTable):
     until: Instant | None = None
     reason: Text
 
-    @property
-    def subject(self) -> tuple[SubjectKind, str]:
-        """The kind and name of the callers that it is for."""
-        return ("caller", self.caller) if self.caller is not None else ("tenant", self.tenant or "")
+    def subject(self, counted_name: Callable[[str], str]) -> tuple[SubjectKind, str]:
+        """The kind and name of the callers that it is for; `counted_name` returns the name of counts."""
+        if self.caller is None:
+            return "tenant", self.tenant or ""
+        return "caller", counted_name(self.caller)
 
     @model_validator(mode="after")
     def _ends_later(self) -> Self:
@@ -80,9 +82,9 @@ class OverrideTable(ExceptionTable):
             raise_fault("needs either caller or tenant", 'write caller = "api_key:acme"')
         return self
 
-    def stated(self, unit: Unit | None) -> StatedOverride:
+    def stated(self, unit: Unit | None, counted_name: Callable[[str], str]) -> StatedOverride:
         """Returns the part of the plan; `unit` is that of the policy's meter."""
-        kind, name = self.subject
+        kind, name = self.subject(counted_name)
         amount = in_unit(self.limit, unit)
         return StatedOverride("limit", kind, name, self.policy, amount, self.from_, self.until, self.reason)
 
@@ -99,9 +101,9 @@ class ExemptTable(ExceptionTable):
             raise_fault("needs one of caller, tenant and address", 'write address = "10.0.0.0/8"')
         return self
 
-    def stated(self) -> StatedOverride:
+    def stated(self, counted_name: Callable[[str], str]) -> StatedOverride:
         """Returns the part of the plan."""
-        kind, name = self.subject
+        kind, name = self.subject(counted_name)
         if self.address is not None:
             kind, name = "address", self.address
         return StatedOverride("exempt", kind, name, from_s=self.from_, until_s=self.until, reason=self.reason)

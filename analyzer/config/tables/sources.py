@@ -108,11 +108,19 @@ class SourceTable(ConfigTable):
         """The field of the weight, if it has one: a number, also where it is not declared so."""
         return frozenset() if self.weight is None else frozenset({self.weight})
 
-    def mapping(self, metered: frozenset[str], digest: NameDigest | None) -> SourceMapping:
-        """The mapping that the counter reads this source by; the fields in `metered` are numbers."""
+    def mapping(
+        self, metered: frozenset[str], digest: NameDigest | None, *, pseudonyms: bool = False
+    ) -> SourceMapping:
+        """The mapping that the counter reads this source by; the fields in `metered` are numbers.
+
+        With `pseudonyms`, fields that name callers have a digest whether or not they state one.
+        """
         metered |= self.weights
         fields: dict[str, MappedField] = {
-            name: entry.field(is_metered=name in metered, digest=digest)
+            name: entry.field(
+                is_metered=name in metered,
+                digest=digest if entry.digest or (pseudonyms and name in self.callers) else None,
+            )
             for name, entry in self.fields.plain.items()
         }
         if self.fields.address is not None:
