@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import adjustments, corrections, days, referenced_names
 from analyzer.store.database.engine import slow_reading
+from analyzer.store.reports.billed_days.day_report import is_listed
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
 
@@ -37,7 +38,8 @@ def booked_amounts(
 ) -> Iterator[BookedAmount]:
     """Yields what was booked on the days from `first` to `last`, both included, of one zone.
 
-    By the day of booking, the day that is corrected, name, resource and meter. Raises StoreAway.
+    Of the built-in meters `requests` alone, or the one that is asked for. By the day of booking, the day that
+    is corrected, name, resource and meter. Raises StoreAway.
     """
     with slow_reading(engine) as db:
         in_time = (days.c.zone == zone, days.c.date >= first, days.c.date <= last)
@@ -48,7 +50,7 @@ def booked_amounts(
                 *_late(db, known, grouping, booked, corrected),
                 *_by_operators(db, grouping, booked, corrected),
             ]
-            found = [one for one in found if meter in (None, one.meter)]
+            found = [one for one in found if is_listed(one.meter, meter)]
             yield from sorted(found, key=lambda one: (one.day, one.name, one.resource, one.meter, one.kind))
 
 

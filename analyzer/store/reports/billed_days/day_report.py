@@ -93,11 +93,15 @@ def report_of(
         meters |= {one.name: one.join for one in known.meters.values()}
     if meter is not None and meter not in meters:
         raise LookupError(f"{meter} was never counted; there are {', '.join(sorted(meters))}")
-    built_in = {one.name for one in BUILT_IN}
-    names = [name for name in sorted(meters) if name == meter or (meter is None and name not in built_in)]
+    names = [name for name in sorted(meters) if is_listed(name, meter)]
     wanted = {name: meters[name] for name in names}
     days = [ReportedDay(one, window, closed.get(one)) for one, window in windows.items()]
     return Report(zone, days, grouping, wanted)
+
+
+def is_listed(name: str, asked: str | None) -> bool:
+    """Whether a report has this meter: the one that is asked for, else all but built-in ones."""
+    return name == asked if asked is not None else all(name != one.name for one in BUILT_IN)
 
 
 def _windows(zone: str, first: date, last: date) -> Iterator[tuple[str, Window]]:
