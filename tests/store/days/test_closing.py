@@ -227,6 +227,22 @@ def test_the_target_of_each_partition_is_asked_for_once_and_awaited(
         assert set(db.execute(sa.select(*columns))) == {(0, 12, 14), (1, 5, 5), (2, 3, 3)}
 
 
+def test_a_cut_before_the_targets_bills_a_part_of_the_day(
+    engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation: nothing is awaited, and what is counted a moment later is a correction."""
+    closer.ends = {PART: 8}
+    follow(counted, PART, 5)
+    flush(counted, PLAN, [a_row(5, yesterday.begin_s)])
+    assert closer.new().step() == 0
+    monkeypatch.setattr(closing.DayClosing, "find_awaited", lambda _closing, _day: [])
+    assert closer.new().step() == 1
+    follow(counted, PART, 8)
+    flush(counted, PLAN, [a_row(3, yesterday.begin_s)])
+    assert amounts(engine, frozen_counts) == {ACME: (5, 0)}
+    assert amounts(engine, adjustments) == {ACME: (3, 0)}
+
+
 def test_a_log_that_is_gone_and_one_without_records_hold_nothing_up(
     engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer
 ) -> None:
