@@ -169,6 +169,7 @@ GUESTS = {
         "analyzer.cli",
         "analyzer.demo",
         "analyzer.doctor",
+        "analyzer.report_files",
         "gatekeeper.sources.sql",
     ),
     "starlette": ("analyzer.web",),
