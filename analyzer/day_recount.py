@@ -21,9 +21,9 @@ from analyzer.store.transaction.cut_days.day_rows import Day
 
 SHOWN_MAX = 100  # differences that are kept
 GIVEN = {
-    "unknown": "records that repeat an id after more than its horizon, or from before what was read: they "
-    "may count or not",
-    "retried": "rejected records that a retry may have counted: they may count or not",
+    "unknown": "records that may count or not, because they repeat an id after more than its horizon, or "
+    "one from before the first offset",
+    "retried": "rejected records that a retry may have counted",
     "untimely": "lines that were rejected because of the time at which they were read",
 }
 
@@ -171,17 +171,17 @@ def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[s
             yield f"{log.part}: the offsets from {start:,} to {until:,}, which an operator has skipped"
     for name, sentence in GIVEN.items():
         if counted.given[name]:
-            yield f"{counted.given[name]:,} {sentence}"
+            yield f"{sentence}: {counted.given[name]:,}"
     believed = sum(number for series, number in inputs.moved.items() if series[0] == "caller")
     if believed:
-        yield f"{believed:,} requests count although their records call them denied: no lock supports it"
+        yield f"requests that count although denied in the log, as no lock was in force: {believed:,}"
     stated = json.loads(day.given)["given"]["disbelieved_verdicts"]
     if stated and not inputs.moved:
-        yield f"{stated:,} requests count although denied, and which these are is not stored any more"
+        yield f"requests that count although denied, of which callers is not stored any more: {stated:,}"
     overflow = sum(
         sum(amounts.get("requests", (0, 0)))
         for (grouping, name, _), amounts in inputs.frozen.items()
         if grouping == "caller" and name in ("overflow:", "folded:")
     )
     if overflow:
-        yield f"{overflow:,} requests are counted without the name of their caller"
+        yield f"requests that are counted without the name of their caller: {overflow:,}"
