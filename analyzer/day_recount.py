@@ -15,7 +15,7 @@ from analyzer.kafka.probes.log_ends import ends_of
 from analyzer.kafka.probes.plain_records import PlainLog
 from analyzer.recount.read_requests import stored_plan
 from analyzer.recount.recount_differences import RecountDifference, differences
-from analyzer.recount.recounted_day import LogRecord, RecountedDay, RecountedLog, Stretch
+from analyzer.recount.recounted_day import CountedStretch, LogRecord, RecountedDay, RecountedLog
 from analyzer.store.reports.billed_days.recount_inputs import LogToRecount, RecountInputs, recount_inputs
 from analyzer.store.transaction.cut_days.day_rows import Day
 
@@ -29,7 +29,7 @@ GIVEN = {
 
 
 class RecountedPartition(NamedTuple):
-    """What was read of a partition: the offsets, and the plans that it was counted by."""
+    """A partition that was read again: the offsets, and the plans that it was counted by."""
 
     partition: str
     first: int
@@ -86,7 +86,7 @@ def recount(
     for log in inputs.logs:
         first, records, is_whole = _records(log, day, newest, options)
         stretches = [
-            Stretch(one.start, stored_plan(one.body)) for one in log.stretches if one.body is not None
+            CountedStretch(one.start, stored_plan(one.body)) for one in log.stretches if one.body is not None
         ]
         counted.count(
             RecountedLog(log.part.source, stretches, log.cut, is_whole, log.skipped, log.rejected, newest),

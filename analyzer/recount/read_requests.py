@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from analyzer.recount.log_documents import FORMATS, Digits, Unreadable, document_of
 from analyzer.recount.single_values import (
     TIME_MS_MAX,
-    Field,
+    StoredField,
     address_of,
     counted_text,
     digested,
@@ -21,8 +21,8 @@ from analyzer.recount.single_values import (
 )
 
 REQUESTS, UNRECORDED, DUPLICATES = "requests", "unrecorded requests", "duplicate records"
-LookUp = Callable[[Sequence[str]], Any]
-COMBINED_FIELDS: Mapping[str, Field] = {
+ValueAt = Callable[[Sequence[str]], Any]
+COMBINED_FIELDS: Mapping[str, StoredField] = {
     "address": {"type": "address", "path": ["address"], "prefix6": 64},
     "user": {"type": "text", "path": ["user"]},
     "resource": {"type": "resource", "path": ["path"], "routes": [], "other": "other"},
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
 
 class SourceReading:
-    """How the records of one source are read.
+    """Reads the records of one source.
 
     Args:
         source: The name of the source.
@@ -68,7 +68,7 @@ class SourceReading:
         defaults = ["api_key", "user", "address"] if mapping["format"] == "json" else ["address"]
         mapping["caller"] = mapping["caller"] or defaults
         self.mapping, self.secrets = mapping, secrets
-        self.fields: Mapping[str, Field] = mapping["fields"]
+        self.fields: Mapping[str, StoredField] = mapping["fields"]
         self.groupings: Sequence[str] = plan["groupings"]
         judged = {policy.get("meter") for _, policy in plan["policies"]}
         self.meters = [
@@ -100,7 +100,7 @@ class SourceReading:
         series = [self._series(grouping, caller, look_up) for grouping in self.groupings]
         return Request(ms, caller, self._id(look_up), is_denied, series, amounts)
 
-    def _time_ms(self, look_up: LookUp, kafka_ms: int | None) -> int:
+    def _time_ms(self, look_up: ValueAt, kafka_ms: int | None) -> int:
         mapping = self.mapping
         if mapping["time"] is None:
             if kafka_ms is None:
@@ -116,7 +116,7 @@ class SourceReading:
             raise Unreadable("a time out of range")
         return ms
 
-    def _caller(self, look_up: LookUp) -> str:
+    def _caller(self, look_up: ValueAt) -> str:
         names = list(self.mapping["caller"])
         if self.fields.get("address", {}).get("type") == "address":
             names.append("address")
@@ -142,7 +142,7 @@ class SourceReading:
             return ""
         return f"{name}:{digested(text, field, self.secrets)}"
 
-    def _address_instead(self, look_up: LookUp) -> str:
+    def _address_instead(self, look_up: ValueAt) -> str:
         """Returns the caller of a record whose caller's name must not count."""
         field = self.fields.get("address", {})
         value = look_up(field["path"]) if field.get("type") == "address" else None
@@ -150,7 +150,7 @@ class SourceReading:
             return "unnamed:"
         return self._name_in("address", value) or "unnamed:"
 
-    def _keeps_name(self, look_up: LookUp) -> bool:
+    def _keeps_name(self, look_up: ValueAt) -> bool:
         for condition in self.mapping.get("count_if", ()):
             if condition["field"] not in self.fields:
                 return False
@@ -162,14 +162,14 @@ class SourceReading:
                 return False
         return True
 
-    def _all_hold(self, conditions: Iterable[Sequence[Any]], look_up: LookUp) -> bool:
+    def _all_hold(self, conditions: Iterable[Sequence[Any]], look_up: ValueAt) -> bool:
         conditions = list(conditions)
         if any(name not in self.fields for name, _ in conditions):
             return False
         held = [self._holds(name, wanted, look_up) for name, wanted in conditions]  # each may be unreadable
         return all(held)
 
-    def _holds(self, name: str, wanted: Sequence[str], look_up: LookUp) -> bool:
+    def _holds(self, name: str, wanted: Sequence[str], look_up: ValueAt) -> bool:
         field, value = self.fields[name], look_up(self.fields[name]["path"])
         if field["type"] in ("resource", "address"):
             texts = {counted_text(value, field, 256, self.secrets)}
@@ -182,7 +182,7 @@ class SourceReading:
             return True
         return any(_is_in_range(text, one) for text in texts for one in wanted)
 
-    def _amounts(self, look_up: LookUp) -> dict[str, int]:
+    def _amounts(self, look_up: ValueAt) -> dict[str, int]:
         """Returns what the request adds to each meter whose conditions hold."""
         weight = self._weight(look_up)
         amounts: dict[str, int] = {REQUESTS: weight}
@@ -203,7 +203,7 @@ class SourceReading:
                 amounts[meter["name"]] = number
         return amounts
 
-    def _weight(self, look_up: LookUp) -> int:
+    def _weight(self, look_up: ValueAt) -> int:
         """Returns how many requests the record stands for."""
         name = self.mapping.get("weight")
         if name is None:
@@ -216,7 +216,7 @@ class SourceReading:
             raise Unreadable("a weight of 0")
         return weight
 
-    def _series(self, grouping: str, caller: str, look_up: LookUp) -> tuple[str, str, str]:
+    def _series(self, grouping: str, caller: str, look_up: ValueAt) -> tuple[str, str, str]:
         base, _, resource = grouping.partition("+")
         name, _, bits = base.partition("/")
 
@@ -236,7 +236,7 @@ class SourceReading:
             key = text(name)
         return grouping, key, text("resource") if resource else ""
 
-    def _id(self, look_up: LookUp) -> str:
+    def _id(self, look_up: ValueAt) -> str:
         if self.rule is None:
             return ""
         value = look_up(self.fields[self.rule["field"]]["path"])

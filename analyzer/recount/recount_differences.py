@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from analyzer.recount.read_requests import DUPLICATES, REQUESTS
-from analyzer.recount.recounted_day import Amount, RecountedDay, Series
+from analyzer.recount.recounted_day import RecountedAmount, RecountedDay, RecountedSeries
 
 NOT_NAMED = ("overflow:", "folded:")  # rows of many callers
-NOTHING = Amount()
+NOTHING = RecountedAmount()
 
-Frozen = Mapping[Series, Mapping[str, tuple[int, int]]]  # admitted and denied, by meter
+Frozen = Mapping[RecountedSeries, Mapping[str, tuple[int, int]]]  # admitted and denied, by meter
 
 
 class RecountDifference(NamedTuple):
@@ -51,7 +51,7 @@ class RecountDifference(NamedTuple):
 
 
 def differences(
-    day: RecountedDay, frozen: Frozen, joins: Mapping[str, str], moved: Mapping[Series, int]
+    day: RecountedDay, frozen: Frozen, joins: Mapping[str, str], moved: Mapping[RecountedSeries, int]
 ) -> Iterator[RecountDifference]:
     """Yields the series and meters that differ, in order.
 
@@ -83,7 +83,7 @@ def differences(
 
 
 def _difference(
-    series: Series, meter: str, stored: tuple[int, int], of: Amount, moved: int
+    series: RecountedSeries, meter: str, stored: tuple[int, int], of: RecountedAmount, moved: int
 ) -> RecountDifference:
     """Returns the amounts of both sides; requests that count although denied are moved."""
     moved = moved if meter == REQUESTS else 0

@@ -10,7 +10,7 @@ from analyzer.recount.log_documents import Unreadable
 from analyzer.recount.read_requests import DUPLICATES, Request, SourceReading, Unsupported
 from analyzer.recount.repeated_ids import RepeatedIds
 
-Series = tuple[str, str, str]  # grouping, key, resource
+RecountedSeries = tuple[str, str, str]  # grouping, key, resource
 
 
 class LogRecord(NamedTuple):
@@ -21,7 +21,7 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
-class Stretch(NamedTuple):
+class CountedStretch(NamedTuple):
     """Offsets from `start` on that were counted by a plan."""
 
     start: int
@@ -42,7 +42,7 @@ class RecountedLog(NamedTuple):
     """
 
     source: str
-    stretches: Sequence[Stretch]
+    stretches: Sequence[CountedStretch]
     cut: int
     is_whole: bool
     skipped: Sequence[tuple[int, int]]
@@ -50,7 +50,7 @@ class RecountedLog(NamedTuple):
     newest: Mapping[str, Any]
 
 
-class Amount:
+class RecountedAmount:
     """The least and the most that a meter of a series can have, admitted and denied."""
 
     __slots__ = ("denied", "denied_most", "value", "value_most")
@@ -67,7 +67,7 @@ class Amount:
 
 
 class RecountedDay:
-    """What the logs have of a day.
+    """The counts of a day by its logs.
 
     Args:
         begin_s: The beginning of the day.
@@ -90,7 +90,7 @@ class RecountedDay:
         self._begin_ms, self._end_ms = begin_s * 1000, end_s * 1000
         self._groupings, self._joins, self._renamed = set(groupings), joins, renamed
         self._secrets = secrets
-        self.amounts: dict[Series, dict[str, Amount]] = {}
+        self.amounts: dict[RecountedSeries, dict[str, RecountedAmount]] = {}
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
         self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
@@ -163,13 +163,19 @@ class RecountedDay:
                     self._joined(amounts, meter, number, is_denied=request.is_denied, is_certain=certain)
 
     def _joined(
-        self, amounts: dict[str, Amount], meter: str, number: int, *, is_denied: bool, is_certain: bool
+        self,
+        amounts: dict[str, RecountedAmount],
+        meter: str,
+        number: int,
+        *,
+        is_denied: bool,
+        is_certain: bool,
     ) -> None:
         name = self._renamed.get(meter, meter)
         if name in self._joins and number:
             amount = amounts.get(name)
             if amount is None:
-                amount = amounts[name] = Amount()
+                amount = amounts[name] = RecountedAmount()
             amount.add(number, self._joins[name], is_denied=is_denied, is_certain=is_certain)
 
     @property

@@ -15,7 +15,7 @@ AHEAD_MAX, BEHIND_MAX = 100, 10_000  # records in a row that show that the parti
 
 
 class _Seen(NamedTuple):
-    """When an id was last taken for a new one."""
+    """An id, by the record that was last taken for its first."""
 
     ms: int
     number: int  # of ids before it

@@ -12,7 +12,7 @@ from typing import Any
 
 from analyzer.recount.log_documents import Digits, Unreadable
 
-Field = Mapping[str, Any]  # of a mapping, as the plan stores it
+StoredField = Mapping[str, Any]  # of a mapping, as the plan stores it
 NUMBER_MAX = 2**53
 TIME_MS_MAX = 253_339_228_800_000  # in the year 9998, exclusive
 UNUSABLE = re.compile(
@@ -62,7 +62,7 @@ def scaled(written: str, factor: Decimal) -> int | None:
     return whole if abs(whole) < 10**39 else None
 
 
-def number_of(value: Any, field: Field) -> int:
+def number_of(value: Any, field: StoredField) -> int:
     """Returns a number in its stored unit. Raises Unreadable."""
     if value is None:
         if field["default"] is None:
@@ -121,7 +121,7 @@ def route_of(path: str, routes: Sequence[str], other: str) -> str:
     return min(fitting, key=lambda one: one[0])[1] if fitting else other
 
 
-def digested(text: str, field: Field, secrets: Mapping[str, bytes]) -> str:
+def digested(text: str, field: StoredField, secrets: Mapping[str, bytes]) -> str:
     """Returns the digest of a name, if its field has one. Raises LookupError without the secret."""
     name = field.get("digest", "")
     if field["type"] != "text" or not name:
@@ -129,7 +129,7 @@ def digested(text: str, field: Field, secrets: Mapping[str, bytes]) -> str:
     return hmac.digest(secrets[name], text.encode(), "sha256").hex()[:32]
 
 
-def counted_text(value: Any, field: Field, bytes_max: int, secrets: Mapping[str, bytes]) -> str:
+def counted_text(value: Any, field: StoredField, bytes_max: int, secrets: Mapping[str, bytes]) -> str:
     """Returns the text that a field is counted by. Raises Unreadable."""
     if field["type"] == "resource":
         if value is None or value == "":

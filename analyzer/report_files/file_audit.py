@@ -20,11 +20,11 @@ SHOWN_CHARS = 200  # of a line
 
 
 class FileUnreadable(ValueError):
-    """A file that is no report, has no manifest, or cannot be read."""
+    """A file that is not a report, has no manifest, or cannot be read."""
 
 
 class AuditedFile(NamedTuple):
-    """What was found in a file of a report.
+    """The outcome of an audit of a file.
 
     Attributes:
         file: Its path.

@@ -16,7 +16,7 @@ from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField
 from analyzer.recount.read_requests import stored_plan
 from analyzer.recount.recount_differences import Frozen, differences
-from analyzer.recount.recounted_day import LogRecord, RecountedDay, RecountedLog, Stretch
+from analyzer.recount.recounted_day import CountedStretch, LogRecord, RecountedDay, RecountedLog
 from tests.oracle.counter import hostile
 from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS
@@ -52,7 +52,7 @@ def second_count(
     day = RecountedDay(0, END_S, plan.groupings, joins, {}, {})
     log = RecountedLog(
         "log",
-        [Stretch(0, stored)],
+        [CountedStretch(0, stored)],
         records.next,
         is_whole=True,
         skipped=(),

@@ -64,7 +64,7 @@ def audit_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audited
 
 
 def fields_of_day(audited: AuditedDay) -> dict[str, object]:
-    """What --json prints of a day."""
+    """The JSON object of an audited day."""
     day = audited.day
     return {
         "day": day.date,
@@ -98,7 +98,7 @@ def say_differences(found: Iterable[AuditedDay]) -> None:
 
 
 def fields_of_digests(found: AuditedDigests) -> dict[str, object]:
-    """What --json prints of the digests of all days."""
+    """The JSON object of the digests of all days."""
     return {
         "closed": found.closed,
         "read": found.read,

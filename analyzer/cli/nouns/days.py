@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.billing_options import date_of, zone_of
+from analyzer.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
@@ -35,10 +35,6 @@ app = typer.Typer(help="Closed days, what they wait for, and corrections.", no_a
 SHOWN = 40  # days in a list, unless all are asked for
 
 DateArgument = Annotated[str, typer.Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
-ZoneOption = Annotated[
-    str | None,
-    typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
-]
 
 
 @app.command("list")
@@ -146,13 +142,14 @@ def close(
     """Close a day now, without waiting for its grace.
 
     For days that analyzers do not close: those of imported logs, before the first open day. An open day is
-    closed if all partitions are counted as far as necessary, or are left out. Exit code 1 if it waits for
-    one.
+    closed if all partitions are counted as far as necessary, or are left out. Then it is audited. Exit code 1
+    if it waits for a partition, or the audit found a difference.
 
     Example: gatelock days close 2026-11-20
     """
     why = require_reason(reason) if without else ""
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.audits.audited_days import audit_day, digest_keys, say_differences
         from analyzer.cli.output import outcome
         from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
 
@@ -174,6 +171,11 @@ def close(
             sentence = f"{found} is closed"
         status = _find(engine, settings, found.date, named)
         outcome(f"{sentence}: {status.day.requests:,} requests of callers", _fields(status), as_json=json)
+        if found.state != "closed":
+            audited = audit_day(engine, status.day, digest_keys(settings, []))
+            say_differences([audited])
+            if not audited.equal:
+                raise typer.Exit(FOUND)
 
 
 @app.command()
@@ -310,10 +312,10 @@ def _audit_fields(audit: AuditOutcome | None) -> dict[str, object]:
     """The JSON keys about the last audit of a day; without values shortly after it was closed."""
     if audit is None:
         return {"audit": None, "audited": None, "audited_by": None, "differences": [], "remarks": []}
-    from gatekeeper.feed.feed_json import time_text
+    from analyzer.cli.output import format_second
 
     return {
-        "audit": audit.result, "audited": time_text(audit.at), "audited_by": audit.who,
+        "audit": audit.result, "audited": format_second(int(audit.at.timestamp())), "audited_by": audit.who,
         "differences": list(audit.differences), "remarks": list(audit.remarks),
     }  # fmt: skip
 

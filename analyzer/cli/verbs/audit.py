@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from analyzer.cli.billing_options import ZoneOption
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
 from analyzer.cli.output import say
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 NOT_SHOWN = (
     "not compared with the log: a record that is missing among the holes shows in `gatelock audit --kafka` "
-    "only, which reads the topics again; one that counts under the name of another caller may not show"
+    "only, which reads the topics again; one that counts under the name of another caller, of a closed day, "
+    "in `gatelock audit --day DATE --against-kafka`"
 )
 SKIPPED_MAX = 10  # skipped ranges printed below the table
 SUMS = (
@@ -39,17 +41,13 @@ SUMS = (
 COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late", "skipped")
 
 
-AllOption = Annotated[
+EveryDayOption = Annotated[
     bool,
     typer.Option("--all", help="Read the buckets of every day, also of those proved earlier."),
 ]
 KafkaOption = Annotated[bool, typer.Option("--kafka", help="Read the topics again, and count their records.")]
 DayOption = Annotated[
     str | None, typer.Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
-]
-ZoneOption = Annotated[
-    str | None,
-    typer.Option("--zone", metavar="ZONE", help="Of the day; default: that of [billing], if it is one."),
 ]
 RecountOption = Annotated[
     bool,
@@ -70,7 +68,7 @@ def audit(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every_day: AllOption = False,
+    every_day: EveryDayOption = False,
     kafka: KafkaOption = False,
     day: DayOption = None,
     zone: ZoneOption = None,

@@ -27,7 +27,7 @@ class PlainRecord(NamedTuple):
 
 
 class PlainStart(NamedTuple):
-    """Where reading begins.
+    """The offset at which reading begins.
 
     Attributes:
         kept: The first offset of the log, or the one asked for.

@@ -10,7 +10,9 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow
+from analyzer.core.model import CountRow, PartitionProgress
+from analyzer.health import Health
+from analyzer.metrics import Metrics
 from analyzer.report_files.atomic_files import write_whole
 from analyzer.report_files.file_audit import AuditedFile, FileUnreadable, audit_file
 from analyzer.report_files.manifest import MANIFEST, manifest_of
@@ -27,7 +29,7 @@ from analyzer.store.reports.billed_days.day_report import report_of, report_rows
 from analyzer.store.reports.status import installation_status
 from analyzer.store.transaction.cut_days.day_rows import Day, add_day, stored_days
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import ACME, ANN, flush, now_s
+from tests.store.flushing import ACME, ANN, PART, flush, now_s
 from tests.support.tampered_tables import tamper, without_triggers
 
 DAY_S = 86_400
@@ -165,6 +167,17 @@ def test_a_name_given_to_another_reference_is_found(closed: ClosedDays) -> None:
     assert [one.what for one in closed.audit(0).differences if "no name" in one.what]
 
 
+def test_a_ledger_that_does_not_add_up_is_found(closed: ClosedDays) -> None:
+    closed.store.begin(PART, 0)
+    with closed.store.transaction() as tx:
+        tx.move_offsets([PartitionProgress(PART, 0, 7, seen=7, counted=5, dead=2)], {})
+    closed.close()
+    assert closed.kinds(2) == set()
+    tamper(closed.engine, "update offsets set dead = 1")
+    [one] = closed.audit(2).differences
+    assert one.what == "access-log[0]: 7 seen, 6 counted, duplicate, dead or late"
+
+
 def test_a_row_of_one_grouping_alone_is_found_without_buckets(closed: ClosedDays) -> None:
     tamper(
         closed.engine,
@@ -222,7 +235,9 @@ def test_days_that_were_closed_before_the_key_are_proved_by_those_after(engine: 
     assert closed.audit(1).remarks == [
         "its digest was made without a key: damage is found, a forged digest is not"
     ]
-    assert closed.kinds(1, KEY) == {"key"}, "it could be of anyone until a day with the key follows"
+    assert closed.kinds(1, KEY) == {"key"}, (
+        "any program could have written it until a day with the key follows"
+    )
     closed.close(KEY)
     assert closed.kinds(1, KEY) == set()
     assert closed.kinds(2, DigestKey()) == {"key"}
@@ -246,12 +261,21 @@ def test_each_closed_day_is_audited_once_and_what_differs_is_an_alarm(closed: Cl
     assert [audits.step(), audits.step()] == [1, 0]
 
 
+def test_days_that_differ_are_an_alarm_for_some_minutes() -> None:
+    uptime_s = 0.0
+    health = Health(Metrics("1"), lambda: uptime_s)
+    health.differing_days_found(["the audit of one found: a", "the audit of another found: b"])
+    assert health.alarms == {"audit": "the audit of one found: a, and 1 more"}
+    uptime_s = 301.0
+    assert health.alarms == {}, "another analyzer may be the warden by now"
+
+
 def _head(engine: sa.Engine) -> str:
     with engine.connect() as db:
         return str(db.exec_driver_sql("select version_num from alembic_version").scalar_one())
 
 
-def test_what_is_counted_later_needs_no_new_audit(closed: ClosedDays) -> None:
+def test_late_counts_are_no_difference(closed: ClosedDays) -> None:
     """Also of a meter of largest values, whose adjustment is the largest late one."""
     closed.count(ACME, 1, closed.first.begin_s + 7_200)
     closed.count("user:new", 100, closed.first.begin_s + DAY_S)

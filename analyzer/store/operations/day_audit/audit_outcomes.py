@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class AuditOutcome(NamedTuple):
-    """What the last audit of a day found."""
+    """The outcome of the last audit of a day."""
 
     day: int  # its id
     date: str

@@ -72,7 +72,8 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
     """Returns what differs in a closed day, in one snapshot: flushes are in all of it or in nothing.
 
     Compared are its rows with its digest, that with the digest before, the rows and what came later with the
-    buckets, its groupings with each other, and its references with their names. Raises StoreAway.
+    buckets, its groupings with each other, its references with their names, and the ledgers of its
+    partitions. Raises StoreAway.
     """
     with slow_reading(engine) as db:
         without_scans(db)
@@ -81,6 +82,7 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         known = catalog.load(db)
         differences = list(digest_chain.digest_differences(db, day, keys))
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
+        differences += frozen_differences.ledger_differences(db, day)
         differences += frozen_differences.total_differences(db, known, day)
         differences += frozen_differences.name_differences(db, day)
         differences += frozen_differences.grouping_differences(db, known, day, _comparisons(db))

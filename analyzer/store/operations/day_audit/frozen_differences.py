@@ -9,15 +9,18 @@ import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import FOLDED
 from analyzer.core.counting.meters import DAY_S, WIDTHS_S
+from analyzer.core.model import Partition
 from analyzer.store.database.billing_tables import (
     adjustments,
     corrections,
+    day_positions,
     frozen_counts,
     referenced_names,
 )
 from analyzer.store.database.engine import ROWS_AT_ONCE
 from analyzer.store.database.installation_secrets import REFERENCES, known_secret
-from analyzer.store.database.schema import buckets, proofs
+from analyzer.store.database.partition_keys import partition_columns, same_partition
+from analyzer.store.database.schema import buckets, offsets, proofs
 from analyzer.store.operations.day_audit.day_differences import SHOWN_MAX, AuditDifference
 from analyzer.store.operations.day_closing import frozen_rows
 from analyzer.store.reports.billed_days.day_report import FORGOTTEN
@@ -58,7 +61,7 @@ def why_not_comparable(db: sa.Connection, known: Catalog, day: Day) -> str:
         return "its buckets were deleted after their retention"
     is_utc = day.begin_s % DAY_S == 0 and day.end_s % DAY_S == 0
     if not is_utc and any(_has_wide(db, known, day, name) for name in day.groupings):
-        return "its buckets were joined to days in UTC, which are no days of its zone"
+        return "its buckets were joined to days in UTC, which are other days than those of its zone"
     return ""
 
 
@@ -137,6 +140,23 @@ def name_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
             found += 1
             if found <= SHOWN_MAX:
                 yield AuditDifference("name", what, name=name or FORGOTTEN + reference)
+
+
+def ledger_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
+    """Yields the partitions of a day of whose records not each one has one outcome."""
+    of = offsets.c
+    outcomes = of.counted + of.duplicate + of.dead + of.late
+    wanted = (
+        sa.select(*partition_columns(offsets), of.seen, outcomes)
+        .join(day_positions, same_partition(offsets, day_positions))
+        .where(day_positions.c.day == day.id, of.seen != outcomes)
+        .order_by(of.topic, of.partition)
+        .limit(SHOWN_MAX)
+    )
+    for *columns, seen, found in db.execute(wanted):
+        part = Partition(*columns)
+        what = f"{part}: {seen:,} seen, {found:,} counted, duplicate, dead or late"
+        yield AuditDifference("ledger", what)
 
 
 def total_differences(db: sa.Connection, known: Catalog, day: Day) -> Iterator[AuditDifference]:

@@ -58,7 +58,7 @@ class LogToRecount(NamedTuple):
 
 
 class RecountInputs(NamedTuple):
-    """What a second count compares, and what it takes as given.
+    """The inputs of a second count, and what it takes as given.
 
     Attributes:
         logs: The partitions to be read again.
