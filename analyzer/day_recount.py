@@ -15,7 +15,7 @@ from analyzer.kafka.probes.log_ends import ends_of
 from analyzer.kafka.probes.plain_records import PlainLog
 from analyzer.recount.read_requests import stored_plan
 from analyzer.recount.recount_differences import RecountDifference, differences
-from analyzer.recount.recounted_day import CountedStretch, LogRecord, RecountedDay, RecountedLog
+from analyzer.recount.recounted_day import CountedStretch, LogRecord, Pseudonyms, RecountedDay, RecountedLog
 from analyzer.store.reports.billed_days.recount_inputs import LogToRecount, RecountInputs, recount_inputs
 from analyzer.store.transaction.cut_days.day_rows import Day
 
@@ -81,7 +81,8 @@ def recount(
     renamed = {
         meter["renamed_from"]: meter["name"] for meter in newest["meters"] if meter.get("renamed_from")
     }
-    counted = RecountedDay(day.begin_s, day.end_s, day.groupings, joins, renamed, secrets)
+    pseudonyms = Pseudonyms(newest.get("forgotten", ()), inputs.references)
+    counted = RecountedDay(day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms)
     partitions = []
     for log in inputs.logs:
         first, records, is_whole = _records(log, day, newest, options)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analyzer.recount.log_documents import Unreadable
@@ -26,6 +27,28 @@ class CountedStretch(NamedTuple):
 
     start: int
     plan: Mapping[str, Any]
+
+
+class Pseudonyms:
+    """The names of callers, with pseudonyms in place of those that are forgotten.
+
+    Args:
+        forgotten: References of callers.
+        secret: The key of references.
+    """
+
+    def __init__(self, forgotten: Collection[str] = (), secret: bytes = b"") -> None:
+        self._forgotten, self._secret = frozenset(forgotten), secret
+        self._names: dict[str, str] = {}
+
+    def of(self, caller: str) -> str:
+        """Returns the name that a caller is counted under."""
+        if not self._forgotten:
+            return caller
+        if caller not in self._names:
+            reference = hmac.digest(self._secret, caller.encode(), "sha256").hex()[:32]
+            self._names[caller] = f"forgotten:{reference}" if reference in self._forgotten else caller
+        return self._names[caller]
 
 
 class RecountedLog(NamedTuple):
@@ -76,6 +99,7 @@ class RecountedDay:
         joins: The join of each meter that is counted, by its name when the day was cut.
         renamed: Names when the day was cut, by earlier ones.
         secrets: Of digests of names, by fingerprint.
+        pseudonyms: Of callers that are forgotten.
     """
 
     def __init__(
@@ -86,10 +110,11 @@ class RecountedDay:
         joins: Mapping[str, str],
         renamed: Mapping[str, str],
         secrets: Mapping[str, bytes],
+        pseudonyms: Pseudonyms,
     ) -> None:
         self._begin_ms, self._end_ms = begin_s * 1000, end_s * 1000
         self._groupings, self._joins, self._renamed = set(groupings), joins, renamed
-        self._secrets = secrets
+        self._secrets, self._pseudonyms = secrets, pseudonyms
         self.amounts: dict[RecountedSeries, dict[str, RecountedAmount]] = {}
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
@@ -151,9 +176,11 @@ class RecountedDay:
         self.callers.setdefault(self._partitions, {}).setdefault(kind, set()).add(request.caller)
         if answer in ("unknown", "retried"):
             self.given[answer] += 1
-        for series in request.series:
-            if series[0] not in self._groupings:
+        for grouping, key, resource in request.series:
+            if grouping not in self._groupings:
                 continue
+            of_callers = grouping.partition("+")[0] == "caller"
+            series = grouping, self._pseudonyms.of(key) if of_callers else key, resource
             amounts = self.amounts.setdefault(series, {})
             if answer in ("repeated", "unknown"):
                 self._joined(amounts, DUPLICATES, 1, is_denied=False, is_certain=answer == "repeated")

@@ -116,6 +116,21 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
     assert "cannot be counted again: no file " in result.stderr
 
 
+def test_a_forgotten_caller_is_no_difference_and_a_lost_name_is(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked").exit_code == 0
+    assert gatelock("audit", "--day", DATE).exit_code == 0
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        f"{DATE} (UTC): 30 records counted again, 3 series compared: no difference",
+    )
+    assert tamper(engine, "delete from referenced_names where name = 'address:192.0.2.2'") == 1
+    [found] = objects(gatelock("audit", "--day", DATE, "--json"))
+    assert {one["kind"] for one in found["differences"]} == {"name", "counts"}
+
+
 def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engine: sa.Engine) -> None:
     assert gatelock("report", "day", DATE, "--out", "day.csv").exit_code == 0
     for name in ("day.csv", "day.csv.manifest.json"):

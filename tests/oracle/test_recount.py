@@ -16,7 +16,7 @@ from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField
 from analyzer.recount.read_requests import stored_plan
 from analyzer.recount.recount_differences import Frozen, differences
-from analyzer.recount.recounted_day import CountedStretch, LogRecord, RecountedDay, RecountedLog
+from analyzer.recount.recounted_day import CountedStretch, LogRecord, Pseudonyms, RecountedDay, RecountedLog
 from tests.oracle.counter import hostile
 from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS
@@ -49,7 +49,7 @@ def second_count(
     plan = plan_of(groupings, meters, [], {"log": mapping})
     joins = {meter.name: meter.join for meter in plan.bucket_meters}
     stored = stored_plan(plan.to_json())
-    day = RecountedDay(0, END_S, plan.groupings, joins, {}, {})
+    day = RecountedDay(0, END_S, plan.groupings, joins, {}, {}, Pseudonyms())
     log = RecountedLog(
         "log",
         [CountedStretch(0, stored)],

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.judging.plan import Plan
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.engine import slow_reading, without_scans
 from analyzer.store.database.schema import plans as plans_table
@@ -14,7 +15,7 @@ from analyzer.store.operations.day_audit import digest_chain, frozen_differences
 from analyzer.store.operations.day_audit.day_differences import SHOWN_MAX, AuditDifference, AuditedDay
 from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.day_closing.frozen_rows import WORK_MB
-from analyzer.store.reports.grouping_differences import Comparison, comparisons
+from analyzer.store.reports.grouping_differences import comparisons
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.cut_days.day_rows import Day
 
@@ -84,8 +85,9 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
         differences += frozen_differences.ledger_differences(db, day)
         differences += frozen_differences.total_differences(db, known, day)
-        differences += frozen_differences.name_differences(db, day)
-        differences += frozen_differences.grouping_differences(db, known, day, _comparisons(db))
+        plan = _plan(db)
+        differences += frozen_differences.name_differences(db, day, plan.forgotten)
+        differences += frozen_differences.grouping_differences(db, known, day, comparisons(db, plan))
         remarks = [] if day.digest_key else [digest_chain.WITHOUT_KEY]
         if why := frozen_differences.why_not_comparable(db, known, day):
             remarks.append(f"not compared with the buckets: {why}")
@@ -101,15 +103,14 @@ def _chain(closed: list[Day], keys: Sequence[DigestKey]) -> dict[int, list[Audit
     return found
 
 
-def _comparisons(db: sa.Connection) -> list[Comparison]:
-    """Returns the groupings that must agree; none without a plan that this version can read."""
+def _plan(db: sa.Connection) -> Plan:
+    """Returns the plan in force; an empty one where this version cannot read it."""
     if db.execute(sa.select(plans_table.c.version).where(plans_table.c.active == 1)).first() is None:
-        return []
+        return Plan(groupings=())
     try:
-        _, plan = plans.active(db)
+        return plans.active(db)[1]
     except SchemaBehind:
-        return []
-    return comparisons(db, plan)
+        return Plan(groupings=())
 
 
 def _bounded(differences: list[AuditDifference]) -> list[AuditDifference]:

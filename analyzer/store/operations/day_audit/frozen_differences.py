@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import FOLDED
 from analyzer.core.counting.meters import DAY_S, WIDTHS_S
 from analyzer.core.model import Partition
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import (
     adjustments,
     corrections,
@@ -23,7 +24,6 @@ from analyzer.store.database.partition_keys import partition_columns, same_parti
 from analyzer.store.database.schema import buckets, offsets, proofs
 from analyzer.store.operations.day_audit.day_differences import SHOWN_MAX, AuditDifference
 from analyzer.store.operations.day_closing import frozen_rows
-from analyzer.store.reports.billed_days.day_report import FORGOTTEN
 from analyzer.store.reports.grouping_differences import Comparison
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, FrozenMeter
@@ -114,8 +114,11 @@ def grouping_differences(
             yield from _differing(db, "grouping", one.coarse, meters, described)
 
 
-def name_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
-    """Yields references of a day that stand for another name than the one they were made of, or for none."""
+def name_differences(db: sa.Connection, day: Day, forgotten: Collection[str]) -> Iterator[AuditDifference]:
+    """Yields references of a day that stand for another name than the one they were made of, or for none.
+
+    `forgotten` are those of callers whose names were deleted on purpose.
+    """
     secret = known_secret(db, REFERENCES)
     if secret is None:
         return
@@ -131,6 +134,8 @@ def name_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
     )
     with db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
         for reference, name in rows:
+            if name is None and reference in forgotten:
+                continue
             if name is None:
                 what = f"the reference {reference} has no name any more"
             elif digest.of(name) != reference:
@@ -139,7 +144,7 @@ def name_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
                 continue
             found += 1
             if found <= SHOWN_MAX:
-                yield AuditDifference("name", what, name=name or FORGOTTEN + reference)
+                yield AuditDifference("name", what, name=name or pseudonym_of(reference))
 
 
 def ledger_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
@@ -181,7 +186,7 @@ def _frozen(
 ) -> Side:
     """Returns the amounts of a day in a table of closed days, by name and resource."""
     of = table.c
-    known = sa.func.coalesce(referenced_names.c.name, sa.literal(FORGOTTEN) + of.reference)
+    known = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference)
     name = sa.collate(known, "C") if db.dialect.name == "postgresql" else known
     amounts = [
         sa.func.coalesce(of[column], 0).label(column) for meter in meters for column in meter.columns[1:]

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.model import Partition
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import day_positions, days, frozen_counts, referenced_names
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, without_scans
+from analyzer.store.database.installation_secrets import REFERENCES, known_secret
 from analyzer.store.database.partition_keys import is_of, partition_columns, same_partition
 from analyzer.store.database.schema import disbelieved, gaps, offsets, plans, rejects, stretches
-from analyzer.store.reports.billed_days.day_report import FORGOTTEN
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, FrozenMeter
 from analyzer.store.transaction.gaps import recounted_offsets
@@ -65,12 +66,14 @@ class RecountInputs(NamedTuple):
         newest: The plan in force, as it is stored.
         frozen: The amounts of the day, admitted and denied, by series and meter.
         moved: Requests that count although their records call them denied, by series.
+        references: The key of the references of callers.
     """
 
     logs: Sequence[LogToRecount]
     newest: str
     frozen: Mapping[SeriesKey, Mapping[str, tuple[int, int]]]
     moved: Mapping[SeriesKey, int]
+    references: bytes
 
 
 def recount_inputs(engine: sa.Engine, day: Day) -> RecountInputs:
@@ -79,7 +82,8 @@ def recount_inputs(engine: sa.Engine, day: Day) -> RecountInputs:
         without_scans(db)
         newest = db.execute(sa.select(plans.c.body).where(plans.c.active == 1)).scalar_one()
         logs = [log for log in _logs(db, day) if log.cut > log.settled]
-        return RecountInputs(logs, newest, _frozen(db, day), _moved(db, day, logs))
+        references = known_secret(db, REFERENCES) or b""
+        return RecountInputs(logs, newest, _frozen(db, day), _moved(db, day, logs), references)
 
 
 def _logs(db: sa.Connection, day: Day) -> Iterator[LogToRecount]:
@@ -170,7 +174,7 @@ def _frozen(db: sa.Connection, day: Day) -> dict[SeriesKey, dict[str, tuple[int,
     pages: dict[int, list[FrozenMeter]] = {}
     for meter in day.meters:
         pages.setdefault(meter.columns[0], []).append(meter)
-    name = sa.func.coalesce(referenced_names.c.name, sa.literal(FORGOTTEN) + of.reference)
+    name = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference)
     for grouping in day.groupings:
         for page, meters in pages.items():
             columns = [of[column] for meter in meters for column in meter.columns[1:]]
