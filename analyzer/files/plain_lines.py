@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
@@ -23,32 +23,38 @@ def plain_lines(path: str, topic_id: str, end: int) -> Iterator[tuple[int, bytes
     with the line whose digest is in `topic_id`. Empty lines are left out. Raises LogUnreadable.
     """
     file = Path(path)
-    for name in [file, *sorted(file.parent.glob(escape(file.name) + "?*"))]:
-        try:
-            with closing(open_log(name)) as stream:
-                first = _first_line(stream)
-                if topic_id.startswith(sha256(first).hexdigest()):
-                    stream.seek(0)
-                    yield from _lines(name, stream, end)
-                    return
-        except (OSError, EOFError, DamagedFile):
-            continue
-    raise LogUnreadable(f"no file {path}, nor one whose name begins so, has the lines that were counted")
+    names = [file, *sorted(file.parent.glob(escape(file.name) + "?*"))]
+    found = [
+        name for name in names if (digest := _digest_of_first_line(name)) and topic_id.startswith(digest)
+    ]
+    if not found:
+        raise LogUnreadable(f"no file {path}, nor one whose name begins so, has the lines that were counted")
+    if len(found) > 1:
+        shown = " and ".join(map(str, found))
+        raise LogUnreadable(f"{shown} begin with the same line: move those away that were not counted")
+    try:
+        with closing(open_log(found[0])) as stream:
+            yield from _lines(found[0], stream, end)
+    except (OSError, EOFError, DamagedFile) as error:
+        raise LogUnreadable(f"{found[0]}: {error}") from error
 
 
-def _first_line(stream: IO[bytes]) -> bytes:
-    found = b""
-    while len(found) < FIRST_LINE_BYTES_MAX and b"\n" not in found and (part := stream.read(READ_BYTES)):
-        found += part
-    return found[:FIRST_LINE_BYTES_MAX].partition(b"\n")[0]
+def _digest_of_first_line(file: Path) -> str:
+    """Returns the digest by which a file is recognised; "" for one that cannot be read."""
+    first = b""
+    with suppress(OSError, EOFError, DamagedFile), closing(open_log(file)) as stream:
+        while len(first) < FIRST_LINE_BYTES_MAX and b"\n" not in first and (part := stream.read(READ_BYTES)):
+            first += part
+    line = first[:FIRST_LINE_BYTES_MAX].partition(b"\n")[0]
+    return sha256(line).hexdigest() if first else ""
 
 
-def _lines(name: Path, stream: IO[bytes], end: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: Path, stream: IO[bytes], end: int) -> Iterator[tuple[int, bytes]]:
     at, rest = 0, b""
     while at < end:
         part = stream.read(READ_BYTES)
         if not part and at + len(rest) < end:
-            raise LogUnreadable(f"{name}: it ends before the offset {end:,} up to which it was counted")
+            raise LogUnreadable(f"{file}: it ends before the offset {end:,} up to which it was counted")
         *lines, rest = (rest + part).split(b"\n")
         if not part:
             lines, rest = [rest], b""  # the last line needs no line feed

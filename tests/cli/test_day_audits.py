@@ -110,13 +110,19 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
         "address:192.0.2.1: requests by caller: 8 in the day, 10 in the log: NOT EQUAL",
         f"{DATE} (UTC): 30 records counted again, 3 series compared: 1 difference: NOT EQUAL",
     ]
+    copy = closed.with_name("access.log.1.copy")
+    copy.write_bytes(closed.with_name("access.log.1.gz").read_bytes())
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "begin with the same line: move those away that were not counted" in result.stderr
+    copy.unlink()
     closed.with_name("access.log.1.gz").unlink()
     result = gatelock("audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "cannot be counted again: no file " in result.stderr
 
 
-def test_a_forgotten_caller_is_no_difference_and_a_lost_name_is(
+def test_a_forgotten_caller_is_equal_and_a_lost_name_differs(
     gatelock: Gatelock, closed: Path, engine: sa.Engine
 ) -> None:
     assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked").exit_code == 0

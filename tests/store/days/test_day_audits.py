@@ -275,7 +275,7 @@ def _head(engine: sa.Engine) -> str:
         return str(db.exec_driver_sql("select version_num from alembic_version").scalar_one())
 
 
-def test_late_counts_are_no_difference(closed: ClosedDays) -> None:
+def test_a_day_with_late_counts_is_equal(closed: ClosedDays) -> None:
     """Also of a meter of largest values, whose adjustment is the largest late one."""
     closed.count(ACME, 1, closed.first.begin_s + 7_200)
     closed.count("user:new", 100, closed.first.begin_s + DAY_S)
