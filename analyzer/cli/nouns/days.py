@@ -88,7 +88,7 @@ def show(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the cut of a day, its digest, its last audit, and what it waits for.
+    """Show cut, digest and audit of a day, and what it waits for.
 
     Exit code 1 if the day waits for a partition, is not stored, or the audit found a difference.
 
