@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,9 +15,10 @@ from analyzer.core.counting.meters import DUPLICATES, Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Record, Records
 from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField
-from analyzer.recount.read_requests import stored_plan
+from analyzer.recount.read_requests import Unsupported, stored_plan
 from analyzer.recount.recount_differences import Frozen, differences
 from analyzer.recount.recounted_day import CountedStretch, LogRecord, Pseudonyms, RecountedDay, RecountedLog
+from gatekeeper.identity import NameDigest
 from tests.oracle.counter import hostile
 from tests.support.depth import deeper
 from tests.support.recordsets import NOW_MS
@@ -155,3 +157,32 @@ def test_callers_without_a_name_may_have_less_and_all_together_may_not() -> None
     ]
     frozen["caller", "user:ann", ""] = {"requests": (3, 0)}
     assert [one.name for one in differences(day, frozen, joins, {})] == ["user:ann"]
+
+
+def test_names_with_a_digest_are_counted_alike() -> None:
+    digest = NameDigest("kept in a secret file")
+    fields = {
+        "user": TextField(("user",), digest.fingerprint),
+        "tenant": TextField(("org",), digest.fingerprint),
+    }
+    mapping = SourceMapping(caller=("user",), fields={**fields}, deny_if=(("user", ("bob",)),))
+    names = [("ann", "o1"), ("bob", "o1"), ("ann", ""), ("", "o2")]
+    values = [json.dumps({"user": user, "org": org}).encode() for user, org in names]
+    records = Records.of(hostile.PART, 0, 4, [Record(at, NOW_MS, value) for at, value in enumerate(values)])
+    plan = plan_of(["tenant"], [], [], {"log": mapping})
+    counter = PythonCounter(plan.sources, plan.groupings, plan.meters, digests=[digest])
+    counter.feed(records)
+    frozen = {
+        (row.grouping, row.key, row.resource): {row.meter: (row.value, row.denied)}
+        for row in counter.drain().rows
+    }
+    assert frozen["caller", f"user:{digest.of('bob')}", ""] == {"requests": (0, 1)}
+    joins, stored = {"requests": "sum"}, stored_plan(plan.to_json())
+    secrets = {digest.fingerprint: b"kept in a secret file"}
+    day = RecountedDay(0, END_S, plan.groupings, joins, {}, secrets, Pseudonyms())
+    stretches = [CountedStretch(0, stored)]
+    log = RecountedLog("log", stretches, 4, is_whole=True, skipped=(), rejected=frozenset(), newest=stored)
+    day.count(log, (LogRecord(*one) for one in records.items))
+    assert list(differences(day, frozen, joins, {})) == []
+    with pytest.raises(Unsupported, match="the digest_secret of the source log is not there"):
+        RecountedDay(0, END_S, plan.groupings, joins, {}, {}, Pseudonyms()).count(log, ())
