@@ -258,7 +258,8 @@ def _differing(
             if left != right:
                 shown = " ".join(filter(None, (name or "all", resource)))
                 stands = f"{_amount(left)} {sides.left}, {_amount(right)} {sides.right}"
-                what = f"{shown}: {meter.name} by {grouping}: {stands}"
+                by = "" if kind == "grouping" else f" by {grouping}"
+                what = f"{shown}: {meter.name}{by}: {stands}"
                 yield AuditDifference(kind, what, grouping, name, resource, meter.name)
 
 
