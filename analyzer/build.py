@@ -41,6 +41,7 @@ from analyzer.sources import CombinedSource, Source
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
 from analyzer.store.database.migrate import require_head
+from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.day_closing.targets import AskEnds
@@ -82,6 +83,7 @@ class MeasuringObserver(Observer, Protocol):
 
     def overshoots_found(self, sentences: Sequence[str]) -> None: ...
     def repeated_found(self, sentences: Sequence[str]) -> None: ...
+    def differing_days_found(self, sentences: Sequence[str]) -> None: ...
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -390,9 +392,12 @@ def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
             "watch-overshoot", partial(late_locks, engine, analyzer.flush_every), health.overshoots_found
         ),
         watch_job("watch-duplicates", partial(repeated_in_words, engine), health.repeated_found),
+        watch_job("watch-audits", partial(differing_in_words, engine), health.differing_days_found),
     ]
     days = DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
-    jobs = [*upkeep_jobs(upkeep, kept), *watches, Job("close-days", days.step, CLOSE_EVERY_S)]
+    audits = DayAudits(engine, [DigestKey(settings.billing.secret)], owner_of(settings))
+    of_days = [Job("close-days", days.step, CLOSE_EVERY_S), Job("audit-days", audits.step, CLOSE_EVERY_S)]
+    jobs = [*upkeep_jobs(upkeep, kept), *of_days, *watches]
     return _runner("upkeep", settings, engine, upkeep, jobs, health)
 
 

@@ -67,6 +67,10 @@ class LogsUnknown(AnalyzerError):
     """Kafka does not say where its logs end."""
 
 
+class LogUnreadable(AnalyzerError):
+    """A log cannot be read again: Kafka does not answer, or it is not there from some offset on."""
+
+
 class ClosingLost(AnalyzerError):
     """Another process has taken over the closing of a day."""
 

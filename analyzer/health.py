@@ -56,6 +56,8 @@ class Health:
     overshoots_s: float = float("-inf")
     repeated: Sequence[str] = ()  # of the warden alone, too
     repeated_s: float = float("-inf")
+    differing_days: Sequence[str] = ()  # of the warden alone, too
+    differing_days_s: float = float("-inf")
     remembered: Mapping[Partition, RememberedIds] = field(default_factory=dict)  # by flushes
     on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
     _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
@@ -133,6 +135,10 @@ class Health:
         """Records the callers whose records often come twice."""
         self.repeated, self.repeated_s = sentences, self.uptime_s()
 
+    def differing_days_found(self, sentences: Sequence[str]) -> None:
+        """Records the closed days in which the last audit found a difference."""
+        self.differing_days, self.differing_days_s = sentences, self.uptime_s()
+
     def job_failed(self, job: str, error: str) -> None:
         """Records that a job failed; its runner tries it again. That does not disturb counting."""
         with self._jobs_mutex:
@@ -196,7 +202,7 @@ class Health:
 
     @property
     def alarms(self) -> dict[str, str]:
-        """Delays, clocks and duplicates beyond their limits: a sentence for each, by its name.
+        """Delays, clocks and duplicates beyond their limits, differing days: a sentence for each, by name.
 
         Records are counted meanwhile.
         """
@@ -204,6 +210,7 @@ class Health:
         watched = {
             "overshoot": (self.overshoots, self.overshoots_s),
             "duplicates": (self.repeated, self.repeated_s),
+            "audit": (self.differing_days, self.differing_days_s),
         }
         for name, (sentences, found_s) in watched.items():
             if sentences and self.uptime_s() - found_s < WATCHED_S:

@@ -172,8 +172,8 @@ REQUESTS_AHEAD = Metric(
 ALARM = Metric(
     "gatelock_alarm",
     "gauge",
-    "1 for each alarm about delays, clocks and duplicates, by its name; /readyz and `gatelock doctor` "
-    "describe it.",
+    "1 for each alarm about delays, clocks, duplicates and audits of days, by its name; /readyz and "
+    "`gatelock doctor` describe it.",
     ("name",),
 )
 STOPPED = Metric(
@@ -217,6 +217,11 @@ WAITING = Metric(
     "gauge",
     "Series at their limit that are not judged before the analyzers have caught up with a backlog.",
 )
+DIFFERING_DAYS = Metric(
+    "gatelock_differing_days",
+    "gauge",
+    "Closed days in which the last audit found a difference; `gatelock days list` names them.",
+)
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))
 
@@ -241,6 +246,7 @@ class Measurements(NamedTuple):
     gaps: Mapping[Partition, Gap] = {}
     failing_jobs: Collection[str] = ()
     waiting_judgements: int | None = None
+    differing_days: int | None = None
     unmet_locks: int | None = None
     braked: Collection[str] = ()  # policies
     alarms: Collection[str] = ()
@@ -377,6 +383,7 @@ class _Collector(Collector):
         yield _gauge(UNMET_LOCKS, {(): now.unmet_locks})
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(WAITING, {(): now.waiting_judgements})
+        yield _gauge(DIFFERING_DAYS, {(): now.differing_days})
         yield _gauge(FEED_VERSION, {(): now.feed_version})
         yield _gauge(BUILD, {(self._version,): 1})
 

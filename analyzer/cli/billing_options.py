@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from analyzer.cli.exit_codes import usage_error
 from analyzer.cli.options import parse_time
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
+
+ZoneOption = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
+]
 
 
 def zone_of(settings: Settings, zone: str | None) -> str:

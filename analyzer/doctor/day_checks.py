@@ -1,10 +1,11 @@
-"""Checks of days: those that are over and wait for a partition."""
+"""Checks of days: those that wait for a partition, and closed ones that were found to differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from analyzer.doctor.observations import Installation, Observation
+from analyzer.store.operations.day_audit.audit_outcomes import differing_in_words
 from analyzer.store.operations.day_closing.targets import awaited_now
 from analyzer.store.reports.billed_days.day_status import open_days
 
@@ -23,3 +24,9 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
                 f"`gatelock gaps list`, or `gatelock days close {day.date} --zone {day.zone} --without ...`"
             )
             yield Observation("wrong", f"{day} waits for {awaited}", cure)
+
+
+def differing_days(installation: Installation) -> Iterator[Observation]:
+    """Yields the closed days in which the last audit found a difference."""
+    for sentence in differing_in_words(installation.engine).values():
+        yield Observation("wrong", sentence, "`gatelock audit --day DATE` compares it again and names all")

@@ -31,7 +31,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.plan_differences import differences, in_words
 from analyzer.core.judging.proposals import applied
 from analyzer.core.records.mapping import CALLER_FIELDS
-from analyzer.doctor.day_checks import waiting_days
+from analyzer.doctor.day_checks import differing_days, waiting_days
 from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
 from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
@@ -519,6 +519,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("duplicates", duplicates),
     ("verdicts", _verdicts),
     ("days", waiting_days),
+    ("days", differing_days),
     ("upkeep", _upkeep),
     ("tokens", _tokens),
     ("gates", _suspension),

@@ -10,6 +10,7 @@ from analyzer.report_files.report_lines import ReportSums, columns_of
 from analyzer.store.reports.billed_days.day_report import Report, ReportedDay
 
 SCHEMA = 1
+MANIFEST = ".manifest.json"  # behind the name of the report's file
 
 
 class WrittenFile(NamedTuple):
@@ -30,6 +31,7 @@ def manifest_of(report: Report, sums: ReportSums, files: Sequence[WrittenFile]) 
         "to": report.days[-1].date,
         "zone": report.zone,
         "by": report.grouping,
+        "meters": [*report.meters],
         "columns": columns_of(report),
         "lines": sums.lines,
         "series": sums.series,

@@ -114,6 +114,7 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             braked=() if status is None else status.braked.keys(),
             feed_version=None if status is None else status.feed_version,
             waiting_judgements=None if status is None else status.waiting_judgements,
+            differing_days=None if status is None else status.differing_days,
             suspended=None if status is None else status.suspended_until is not None,
             has_paths=has_details,
         )

@@ -276,6 +276,7 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "buckets": 6,
         "counted": 6,
         "overflow": 0,
+        "duplicates_in_buckets": None,
         "days_read": 1,
         "days_proved": 0,
         "days_deleted": 0,
@@ -285,6 +286,7 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "totals": [],
         "locks": [],
         "gaps": [],
+        "closed_days": {"closed": 0, "read": 0, "equal": True, "lost": [], "differing": []},
     }  # fmt: skip
     shown = gatelock("audit").output
     assert "6 counted, 6 in buckets: equal" in shown

@@ -96,6 +96,19 @@ LAWS = {
         ("analyzer.files.line_reader", "analyzer.files.compressed_files"),
     ),
     "commands about things import no verbs": Law(("analyzer.cli.nouns",), ("analyzer.cli.verbs",)),
+    "the second counter shares no code with the first": Law(
+        ("analyzer.recount",), ("analyzer", "gatekeeper"), ("analyzer.recount",)
+    ),
+    "the second counter reads logs without the first": Law(
+        ("analyzer.day_recount", "analyzer.kafka.probes.plain_records", "analyzer.files.plain_lines"),
+        (
+            "analyzer.core.counting",
+            "analyzer.core.records",
+            "analyzer.core.kafka_format",
+            "analyzer.kafka.client",
+            "analyzer.kafka.internals",
+        ),
+    ),
     "the wall around kafka-python imports values of the rest alone": Law(
         ("analyzer.kafka.internals",),
         ("analyzer.kafka",),
@@ -167,8 +180,10 @@ GUESTS = {
         "analyzer.store",
         "analyzer.build",
         "analyzer.cli",
+        "analyzer.day_recount",
         "analyzer.demo",
         "analyzer.doctor",
+        "analyzer.report_files",
         "gatekeeper.sources.sql",
     ),
     "starlette": ("analyzer.web",),
@@ -295,3 +310,14 @@ def test_a_breach_is_found_in_every_form_of_import(line: str) -> None:
 def test_a_name_that_only_begins_like_a_package_is_not_within_it() -> None:
     assert not within("analyzer.kafka_raw", "analyzer.kafka")
     assert within("analyzer.kafka.internals", "analyzer.kafka")
+
+
+def test_the_second_counter_needs_nothing_but_the_standard_library() -> None:
+    """Neither what it imports itself, nor what that imports, is of the first counter."""
+    found = {
+        name.partition(".")[0]
+        for module in modules().values()
+        if within(module.name, "analyzer.recount")
+        for _, name, _ in module.imports()
+    }
+    assert found - sys.stdlib_module_names == {"analyzer"}

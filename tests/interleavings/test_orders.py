@@ -207,6 +207,8 @@ FURTHER = {
         "flush-yesterday flush-yesterday-other",
         "flush-yesterday close-day",
         "flush-yesterday correct",
+        "flush-yesterday audit-day",
+        "audit-day audit-day",
         "correct correct",
         "correct close-day",
         "flush-yesterday roll-up",

@@ -13,11 +13,14 @@ from analyzer.errors import CorrectionRefused
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.clock import EPOCH
-from analyzer.store.database.engine import reading, writing
+from analyzer.store.database.engine import open_engine, reading, writing
 from analyzer.store.operations import locks_by_hand, suspension
 from analyzer.store.operations.braked_policies import release_policy
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.store.operations.day_audit.audit_outcomes import store_outcome
+from analyzer.store.operations.day_audit.examined_days import examine_day
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
+from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -217,6 +220,20 @@ def accept_gap(actor: Actor) -> None:
     accept(actor.engine, RECORDED, 10, "operator", "lost")
 
 
+def audit_yesterday(actor: Actor) -> None:
+    """Audits yesterday and stores the outcome; nothing differs, in any order."""
+    # What the snapshot reads is decided where it begins: none of it is a step.
+    unwatched = open_engine(actor.engine.url)
+    try:
+        with reading(unwatched) as db:
+            [yesterday] = stored_days(db, days.c.end_s <= NOW_S)
+        audited = examine_day(unwatched, yesterday, [DigestKey()])
+    finally:
+        unwatched.dispose()
+    assert list(audited.differences) == []
+    store_outcome(actor.engine, audited, actor.name)
+
+
 def correct_yesterday(actor: Actor) -> object:
     """An operator takes a request of bob away from yesterday."""
     with reading(actor.engine) as db:
@@ -298,6 +315,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),
     "close-day": lambda actor: close_day(actor.engine, actor.name),
     "correct": correct_yesterday,
+    "audit-day": audit_yesterday,
     "flush-yesterday": counting(
         PARTS[0], requests(ACME, 5, NOW_S - DAY_S), requests(BOB, 1, NOW_S - DAY_S), by=(3, DAILY_PLAN)
     ),

@@ -52,7 +52,10 @@ from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
 from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
+from analyzer.store.operations.day_audit.audit_outcomes import DayAudits
+from analyzer.store.operations.day_audit.examined_days import examine_day, examine_digests
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
@@ -299,6 +302,9 @@ def close_a_day(engine: sa.Engine, today_s: int) -> None:
     report = report_of(engine, "UTC", status.day.date, status.day.date, "caller")
     assert status.adjusted == 1
     assert len(list(report_rows(engine, report))) == CALLERS
+    examine_day(engine, status.day, [DigestKey()])
+    examine_digests(engine, [DigestKey()])
+    DayAudits(engine, [DigestKey()], "here").step()
 
 
 def simulate_policies(engine: sa.Engine, today_s: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.billing_options import date_of, zone_of
+from analyzer.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
+    from analyzer.store.operations.day_audit.audit_outcomes import AuditOutcome
     from analyzer.store.operations.day_closing.closing import DayClosing
     from analyzer.store.operations.day_closing.targets import AwaitedPartition
     from analyzer.store.reports.billed_days.day_status import DayPosition, DayStatus
@@ -34,10 +35,6 @@ app = typer.Typer(help="Closed days, what they wait for, and corrections.", no_a
 SHOWN = 40  # days in a list, unless all are asked for
 
 DateArgument = Annotated[str, typer.Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
-ZoneOption = Annotated[
-    str | None,
-    typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
-]
 
 
 @app.command("list")
@@ -50,28 +47,36 @@ def list_(
 ) -> None:
     """Show which days are closed, and what was booked since.
 
-    A day is closed when all partitions are counted as far as they were logged when it was over. Exit code 1
-    if a day waits for a partition.
+    A day is closed when all partitions are counted as far as they were logged when it was over, and audited
+    at once. Exit code 1 if a day waits for a partition, or an audit found a difference.
 
     Example: gatelock days list --zone Europe/Berlin
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
+        from analyzer.store.database.billing_tables import DIFFERS
+        from analyzer.store.operations.day_audit.audit_outcomes import outcomes
         from analyzer.store.reports.billed_days.day_status import day_statuses
 
         settings = load_settings(context, config)
         found = day_statuses(engine, zone, None if every else SHOWN)
+        audited = {one.day: one for one in outcomes(engine)}
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
         if json:
-            json_lines(_fields(status) | {"waits_for": [*map(str, waits[status.day.id])]} for status in found)
+            json_lines(
+                _fields(status)
+                | _audit_fields(audited.get(status.day.id))
+                | {"waits_for": [*map(str, waits[status.day.id])]}
+                for status in found
+            )
         else:
-            columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed"]
-            rows = [[_fields(status)[name] for name in columns] for status in found]
-            cells = [["" if cell is None else cell for cell in row] for row in rows]
+            columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit"]
+            fields = [_fields(status) | _audit_fields(audited.get(status.day.id)) for status in found]
+            cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
             for status in found:
                 _say_awaited(status.day, waits[status.day.id])
-        if any(waits.values()):
+        if any(waits.values()) or any(one.result == DIFFERS for one in audited.values()):
             raise typer.Exit(FOUND)
 
 
@@ -83,31 +88,39 @@ def show(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the cut of a day, its digest, and what it waits for.
+    """Show cut, digest and audit of a day, and what it waits for.
 
-    Exit code 1 if the day waits for a partition, or is not stored.
+    Exit code 1 if the day waits for a partition, is not stored, or the audit found a difference.
 
     Example: gatelock days show yesterday
     """
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
+        from analyzer.store.database.billing_tables import DIFFERS
+        from analyzer.store.operations.day_audit.audit_outcomes import outcomes
         from analyzer.store.reports.billed_days.day_status import positions_of
 
         settings = load_settings(context, config)
         status = _find(engine, settings, date, zone)
         waits = _awaited(engine, settings, status.day)
         positions = positions_of(engine, status.day)
+        audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
+        fields = _fields(status) | _audit_fields(audit)
         if json:
             waiting = {"waits_for": [*map(str, waits)]}
-            json_lines([_fields(status) | waiting | {"partitions": [*map(_position, positions)]}])
+            json_lines([fields | waiting | {"partitions": [*map(_position, positions)]}])
         else:
-            for name, value in _fields(status).items():
+            for name, value in fields.items():
+                if isinstance(value, list):
+                    for sentence in value:
+                        say(f"{name}: {sentence}")
+                    continue
                 say(f"{name + ':':16}{'' if value is None else value}".rstrip())
             columns = ["partition", "target", "cut", "remark"]
             rows = [[str(one.part), _cell(one.target), _cell(one.cut), _remark(one)] for one in positions]
             table(columns, rows, "no partition has a target yet")
             _say_awaited(status.day, waits)
-        if waits:
+        if waits or (audit is not None and audit.result == DIFFERS):
             raise typer.Exit(FOUND)
 
 
@@ -129,13 +142,14 @@ def close(
     """Close a day now, without waiting for its grace.
 
     For days that analyzers do not close: those of imported logs, before the first open day. An open day is
-    closed if all partitions are counted as far as necessary, or are left out. Exit code 1 if it waits for
-    one.
+    closed if all partitions are counted as far as necessary, or are left out. Then it is audited. Exit code 1
+    if it waits for a partition, or the audit found a difference.
 
     Example: gatelock days close 2026-11-20
     """
     why = require_reason(reason) if without else ""
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.audits.audited_days import audit_day, digest_keys, say_differences
         from analyzer.cli.output import outcome
         from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
 
@@ -157,6 +171,11 @@ def close(
             sentence = f"{found} is closed"
         status = _find(engine, settings, found.date, named)
         outcome(f"{sentence}: {status.day.requests:,} requests of callers", _fields(status), as_json=json)
+        if found.state != "closed":
+            audited = audit_day(engine, status.day, digest_keys(settings, []))
+            say_differences([audited])
+            if not audited.equal:
+                raise typer.Exit(FOUND)
 
 
 @app.command()
@@ -286,6 +305,18 @@ def _fields(status: DayStatus) -> dict[str, object]:
         "groupings": ", ".join(day.groupings), "requests": day.requests, "rows": day.rows,
         "adjusted": status.adjusted, "corrected": status.corrected, "digest": day.digest,
         "digest_before": day.digest_before, "digest_key": day.digest_key,
+    }  # fmt: skip
+
+
+def _audit_fields(audit: AuditOutcome | None) -> dict[str, object]:
+    """The JSON keys about the last audit of a day; without values shortly after it was closed."""
+    if audit is None:
+        return {"audit": None, "audited": None, "audited_by": None, "differences": [], "remarks": []}
+    from analyzer.cli.output import format_second
+
+    return {
+        "audit": audit.result, "audited": format_second(int(audit.at.timestamp())), "audited_by": audit.who,
+        "differences": list(audit.differences), "remarks": list(audit.remarks),
     }  # fmt: skip
 
 

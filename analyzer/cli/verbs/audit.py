@@ -3,71 +3,206 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
+from analyzer.cli.billing_options import ZoneOption
+from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, load_settings, open_database
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from analyzer.config.settings import Settings
+    from analyzer.store.operations.day_closing.day_digest import DigestKey
     from analyzer.store.reports.audit import Audit, PartitionLedger
     from analyzer.store.reports.grouping_differences import GroupingDifference
     from analyzer.store.transaction.gaps import RecordedGap
 
 NOT_SHOWN = (
     "not compared with the log: a record that is missing among the holes shows in `gatelock audit --kafka` "
-    "only, which reads the topics again; one that counts under the name of another caller may not show"
+    "only, which reads the topics again; one that counts under the name of another caller, of a closed day, "
+    "in `gatelock audit --day DATE --against-kafka`"
 )
 SKIPPED_MAX = 10  # skipped ranges printed below the table
-SUMS = ("buckets", "counted", "overflow", "days_read", "days_proved", "days_deleted", "equal")
+SUMS = (
+    "buckets",
+    "counted",
+    "overflow",
+    "duplicates_in_buckets",
+    "days_read",
+    "days_proved",
+    "days_deleted",
+    "equal",
+)
 COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late", "skipped")
+
+
+EveryDayOption = Annotated[
+    bool,
+    typer.Option("--all", help="Read the buckets of every day, also of those proved earlier."),
+]
+KafkaOption = Annotated[bool, typer.Option("--kafka", help="Read the topics again, and count their records.")]
+DayOption = Annotated[
+    str | None, typer.Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
+]
+RecountOption = Annotated[
+    bool,
+    typer.Option("--against-kafka", help="Count the log of the day again, by a second counter."),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Only this file of `gatelock report --out`.")
+]
+KeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--earlier-key", metavar="FILE", help="A key that digests were made with before the present one."
+    ),
+]
 
 
 def audit(
     context: typer.Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every_day: Annotated[
-        bool, typer.Option("--all", help="Read the buckets of every day, also of those proved earlier.")
-    ] = False,
-    kafka: Annotated[
-        bool, typer.Option("--kafka", help="Read the topics again, and count their records.")
-    ] = False,
+    every_day: EveryDayOption = False,
+    kafka: KafkaOption = False,
+    day: DayOption = None,
+    zone: ZoneOption = None,
+    against_kafka: RecountOption = False,
+    report: ReportOption = None,
+    earlier_key: KeyOption = None,
 ) -> None:
     """Compare everything that was counted with itself.
 
     For each partition: seen = counted + duplicate + dead (unreadable, or from the future) + late (too old),
     and no more records were seen than there are offsets. Over all partitions: counted equals the requests in
-    the buckets, day by day (UTC). Of each day that is read, the counts of one grouping add up to those of the
-    others. The totals of windows that are open equal the buckets, and the locks are those that they earn. A
-    past day whose buckets were found equal is not read again until something is counted in it; --all reads
-    it. The column skipped has the offsets that an operator skipped with `gatelock gaps accept`, holes the
-    other offsets without a record. Exit code 1 if anything differs.
+    the buckets, day by day (UTC), and duplicates their meter. Of each day that is read, the counts of one
+    grouping add up to those of the others. The totals of open windows equal the buckets, and the locks are
+    those that they earn. A past day whose buckets were found equal is not read again until something is
+    counted in it; --all reads it. Rows of closed days fit their digests (of the newest days, up to a million
+    rows; --all: of every one), and each digest continues the one before. Exit code 1 if anything differs.
 
-    The tables alone do not show whether a record is missing where offsets have holes, as transactions and
-    compaction leave them, or whether a count has the right caller where nothing else counts it. With --kafka
-    the topics are read again, from where counting began up to the stored offset, without a consumer group:
-    the number of their records must be that of the records seen. Where retention has deleted the first ones
-    the numbers are shown and not compared. Exit code 3 if Kafka does not answer.
+    --day compares a closed day with its digest, with the buckets and what was booked later, and its names
+    with their references. The outcome is stored, and shown by `gatelock days show`. With --against-kafka a
+    second counter, which shares no code with the first, counts its log again, and shows the differences by
+    caller, and what it took as given. --report compares a file of a report and its manifest with the tables.
 
-    Example: gatelock audit --json
+    With --kafka the topics are read again up to the stored offsets: the number of their records must be that
+    of the records seen. Where retention has deleted the first ones, the numbers are shown and not compared.
+    Exit code 3 if Kafka does not answer.
+
+    Example: gatelock audit --day yesterday
     """
+    if (day is not None or report is not None) and (kafka or every_day):
+        raise usage_error("--day and --report stand alone: leave --kafka and --all out")
+    if against_kafka and day is None:
+        raise usage_error("--against-kafka counts one day again: write --day DATE")
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.cli.output import json_lines
-        from analyzer.store.reports.audit import audit as compare
+        from analyzer.cli.audits.audited_days import digest_keys
 
-        found = compare(engine, every_day=every_day)
-        logs = _in_kafka(found, load_settings(context, config)) if kafka else []
-        if json:
-            of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
-            json_lines([_fields(found) | of_logs])
+        settings = load_settings(context, config)
+        keys = digest_keys(settings, earlier_key or [])
+        if day is not None and against_kafka:
+            is_equal = _recount_day(engine, settings, day, zone, as_json=json)
+        elif day is not None:
+            is_equal = _audit_day(engine, settings, day, zone, keys, as_json=json)
+        elif report is not None:
+            is_equal = _audit_report(engine, settings, report, as_json=json)
         else:
-            _print(found, logs)
-        if not found.equal or any(log.equal is False for log in logs):
+            is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
+        if not is_equal:
             raise typer.Exit(FOUND)
+
+
+def _audit_all(
+    engine: sa.Engine,
+    settings: Settings,
+    keys: Sequence[DigestKey],
+    *,
+    every_day: bool,
+    kafka: bool,
+    as_json: bool,
+) -> bool:
+    """Prints what was found in all tables; returns whether everything is equal."""
+    from analyzer.cli.audits.audited_days import fields_of_digests, say_digests
+    from analyzer.cli.output import json_lines
+    from analyzer.store.operations.day_audit.examined_days import examine_digests
+    from analyzer.store.reports.audit import audit as compare
+
+    found = compare(engine, every_day=every_day)
+    digests = examine_digests(engine, keys, every_day=every_day)
+    logs = _in_kafka(found, settings) if kafka else []
+    if as_json:
+        of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
+        json_lines([_fields(found) | {"closed_days": fields_of_digests(digests)} | of_logs])
+    else:
+        _print(found, logs)
+        say_digests(digests)
+        if found.partitions and not logs:
+            say(NOT_SHOWN)
+    return found.equal and digests.equal and all(log.equal is not False for log in logs)
+
+
+def _audit_day(
+    engine: sa.Engine,
+    settings: Settings,
+    date: str,
+    zone: str | None,
+    keys: Sequence[DigestKey],
+    *,
+    as_json: bool,
+) -> bool:
+    """Prints what was found in a closed day; returns whether everything is equal."""
+    from analyzer.cli.audits import audited_days
+    from analyzer.cli.output import json_lines
+
+    audited = audited_days.audit_day(engine, audited_days.closed_day(engine, settings, date, zone), keys)
+    if as_json:
+        json_lines([audited_days.fields_of_day(audited)])
+    else:
+        audited_days.say_day(audited)
+    return audited.equal
+
+
+def _recount_day(
+    engine: sa.Engine, settings: Settings, date: str, zone: str | None, *, as_json: bool
+) -> bool:
+    """Prints what a second counter found in the log of a closed day; returns whether it is equal."""
+    from analyzer.cli.audits import audited_days, recounted_days
+    from analyzer.cli.output import json_lines
+
+    day = audited_days.closed_day(engine, settings, date, zone)
+    found = recounted_days.recount_day(engine, settings, day)
+    if as_json:
+        json_lines([recounted_days.fields_of(day, found)])
+    else:
+        recounted_days.say_recount(day, found)
+    return found.equal
+
+
+def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
+    """Prints what was found in a file of a report; returns whether everything is equal."""
+    from analyzer.cli.output import json_lines, plural
+    from analyzer.report_files.file_audit import FileUnreadable, audit_file
+
+    try:
+        audited = audit_file(engine, file, settings.units())
+    except FileUnreadable as error:
+        raise usage_error(f"--report {file}: {error}") from error
+    if as_json:
+        json_lines([audited._asdict() | {"equal": audited.equal}])
+    else:
+        verdict = "equal" if audited.equal else "NOT EQUAL"
+        say(f"{audited.file}: {plural(audited.lines, 'line')}, {audited.manifest}: {verdict}")
+        for sentence in audited.differences:
+            say(f"{sentence}: NOT EQUAL")
+        for remark in audited.remarks:
+            say(remark)
+    return audited.equal
 
 
 class ReadLog(NamedTuple):
@@ -94,7 +229,8 @@ class ReadLog(NamedTuple):
 def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
     """Reads the log of each partition of the configured topics. Exits with 3 if Kafka does not answer."""
     from analyzer.core.model import Partition
-    from analyzer.kafka.probes.record_counts import LogUnreadable, count_records
+    from analyzer.errors import LogUnreadable
+    from analyzer.kafka.probes.record_counts import count_records
 
     topics = {source.topic for source in settings.sources if source.topic}
     read = []
@@ -149,10 +285,10 @@ def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
         say(f"{renamed:,} of these count under another name of their request: its name could not be used")
     if found.overflow:
         say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+    if found.duplicates_in_buckets is not None and found.duplicates_in_buckets != found.duplicate:
+        say(f"{found.duplicate:,} duplicates, {found.duplicates_in_buckets:,} in buckets: NOT EQUAL")
     for log in logs:
         _print_log(log)
-    if found.partitions and not logs:
-        say(NOT_SHOWN)
 
 
 def _print_ledgers(found: Audit) -> None:

@@ -33,7 +33,6 @@ class Format(StrEnum):
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
-MANIFEST = ".manifest.json"
 LONGEST = timedelta(days=3_660)
 
 
@@ -125,7 +124,7 @@ def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | No
 
 def _write(engine: sa.Engine, found: Report, settings: Settings, format_: Format, out: Path | None) -> None:
     from analyzer.report_files.atomic_files import write_whole
-    from analyzer.report_files.manifest import manifest_of
+    from analyzer.report_files.manifest import MANIFEST, manifest_of
     from analyzer.report_files.report_lines import WRITERS, ReportSums, lines_of
     from analyzer.store.reports.billed_days.day_report import report_rows
 

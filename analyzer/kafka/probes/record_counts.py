@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.core.model import Partition
-from analyzer.errors import AnalyzerError
+from analyzer.errors import LogUnreadable
 from analyzer.kafka.client import KafkaClient, UnreadablePartition
 from analyzer.kafka.connection_errors import ConnectionTrouble
 from analyzer.kafka.internals.features import supported_features
@@ -20,10 +20,6 @@ CONNECT_MS = 3_000
 SILENCE_S_MAX = 30.0  # without an answer for the partition
 
 Range = tuple[int, int]  # offsets from the first one to before the second one
-
-
-class LogUnreadable(AnalyzerError):
-    """Kafka does not answer, or the partition cannot be read from some offset on."""
 
 
 class RecordCount(NamedTuple):

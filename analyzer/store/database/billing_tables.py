@@ -122,3 +122,20 @@ corrections = Table(
 
 # The names that references stand for.
 referenced_names = Table("referenced_names", metadata, key("reference"), text("name"))
+
+EQUAL, DIFFERS = "equal", "differs"
+
+# The last audit of each closed day.
+day_audits = Table(
+    "day_audits",
+    metadata,
+    key("day", BigInteger),
+    text("zone"),
+    text("date"),
+    Column("at_ms", BigInteger, nullable=False),
+    text("who"),
+    text("digest"),  # that the day had
+    text("result"),  # EQUAL or DIFFERS
+    text("differences"),  # JSON: a sentence for each
+    text("remarks"),  # JSON: what could not be compared, and why
+)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED, WIDTHS_S
+from analyzer.core.counting.meters import DAY_S, DUPLICATES, REQUESTS, UNRECORDED, WIDTHS_S
 from analyzer.errors import CountsDiffer
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import NowMs, insert, slow_reading, without_scans, writing
@@ -82,6 +82,12 @@ class Audit(NamedTuple):
     totals: Sequence[tuple[OpenSum, TotalDifference]] = ()  # totals of open windows, and their buckets
     totals_compared: int = 0  # sums
     locks: Sequence[LockDifference] = ()  # locks and what the totals judge
+    # Of the meter of duplicates; None where nothing has ids, or not all days were read.
+    duplicates_in_buckets: int | None = None
+
+    @property
+    def duplicate(self) -> int:
+        return sum(ledger.duplicate for ledger in self.partitions)
 
     @property
     def counted(self) -> int:
@@ -91,6 +97,7 @@ class Audit(NamedTuple):
     def equal(self) -> bool:
         return (
             self.buckets == self.counted
+            and self.duplicates_in_buckets in (None, self.duplicate)
             and not (self.differing or self.groupings or self.totals or self.locks)
             and all(ledger.equal for ledger in self.partitions)
         )
@@ -145,7 +152,16 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
             totals=totals,
             totals_compared=compared,
             locks=locks,
+            duplicates_in_buckets=_duplicates(db, known, days) if len(read) == len(days) else None,
         )
+
+
+def _duplicates(db: sa.Connection, known: Catalog, days: Sequence[CountedDay]) -> int | None:
+    """Returns the duplicates in the buckets of all days; None if no source ever had ids."""
+    meter = known.meters.get(DUPLICATES.name)
+    if meter is None:
+        return None
+    return sum(_sums_in_buckets(db, known, meter, day.day_s)[0] for day in days)
 
 
 def _ledgers(db: sa.Connection) -> list[PartitionLedger]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.activation_steps import steps_of, unready_policies
 from analyzer.core.judging.policies import SHADOW
 from analyzer.errors import SchemaBehind
+from analyzer.store.database.billing_tables import DIFFERS, day_audits
 from analyzer.store.database.clock import clock_ms, instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.revisions import revision_of
@@ -32,6 +33,7 @@ class InstallationStatus(NamedTuple):
     suspended_until: datetime | None = None  # while all locks are suspended: gates admit all requests
     waiting_judgements: int = 0  # totals that cannot be judged before a backlog is counted
     braked: Mapping[str, str] = {}  # what the brake of a policy does, by policy: "in shadow since ..."
+    differing_days: int = 0  # closed days in which the last audit found a difference
 
 
 class DatabaseStatus(NamedTuple):
@@ -60,7 +62,11 @@ def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
         waiting = sa.select(sa.func.count()).where(postponed.c.is_behind == sa.literal_column("1"))
         suspended = None if until_ms is None else instant(until_ms)
         number = db.execute(waiting).scalar_one()
-        return InstallationStatus(revision, counts, version or 0, suspended, number, brake_rows.texts(db))
+        differing = sa.select(sa.func.count()).where(day_audits.c.result == DIFFERS)
+        return InstallationStatus(
+            *(revision, counts, version or 0, suspended, number, brake_rows.texts(db)),
+            differing_days=db.execute(differing).scalar_one(),
+        )
 
 
 def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatus:

@@ -1,0 +1,1 @@
+"""Parts of `gatelock audit`: closed days, report files, and counts of a second counter."""

@@ -1,0 +1,192 @@
+"""`gatelock audit` of closed days, of report files and against the log, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support.tampered_tables import tamper
+
+Gatelock = Callable[..., Any]
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
+DATE = f"{YESTERDAY:%Y-%m-%d}"
+KEY = "0123456789abcdef"
+LINE = '192.0.2.{} - - [{:%d/%b/%Y}:10:{:02}:00 +0000] "GET /v1/search HTTP/1.1" 200 {} "-" "curl"\n'
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> str:
+    (tmp_path / "key").write_text(KEY)
+    return (
+        '[billing]\ngrace = 0\ndigest_key_file = "key"\n'
+        '[[sources]]\nfile = "access.log"\nformat = "combined"\n'
+        '[[meters]]\nname = "volume"\nsum = "bytes"\n'
+    )
+
+
+@pytest.fixture
+def closed(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> Path:
+    """The log of a day that was imported and closed."""
+    log = tmp_path / "access.log"
+    lines = [LINE.format(number % 3 + 1, YESTERDAY, number, 100 + number) for number in range(30)]
+    log.write_text("".join([*lines[:10], "no line\n\n", *lines[10:]]))
+    assert gatelock("import", "access.log", "--source", "access.log").exit_code == 1, "a line is none"
+    assert gatelock("days", "close", DATE).exit_code == 0
+    return log
+
+
+def shave(engine: sa.Engine) -> None:
+    """Takes two requests from a caller in every table that has them."""
+    row = "value_0 = value_0 - 2"
+    reference = "(select reference from referenced_names where name = 'address:192.0.2.1')"
+    assert tamper(engine, f"update frozen_counts set {row} where reference = {reference}") == 1
+    one = "(select min(bucket_s) from buckets)"
+    of_caller = f"key = 'address:192.0.2.1' and bucket_s = {one}"
+    assert tamper(engine, f"update buckets set {row} where {of_caller}") >= 1
+    assert tamper(engine, "update days set requests = requests - 2 where state = 'closed'") == 1
+
+
+def test_a_day_is_audited_and_the_outcome_is_shown(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    [before] = [one for one in objects(gatelock("days", "list", "--json")) if one["day"] == DATE]
+    assert before["audit"] == "equal", "it was audited when it was closed"
+    result = gatelock("audit", "--day", DATE)
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{DATE} (UTC): 30 requests of callers in 3 rows: equal\n",
+    )
+    listed = gatelock("days", "list")
+    assert listed.exit_code == 0
+    assert " equal" in listed.stdout
+    whole = gatelock("audit")
+    assert whole.exit_code == 0
+    assert "digests of 1 closed day compared: equal" in whole.stdout
+    shave(engine)
+    result = gatelock("audit", "--day", DATE)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{DATE} (UTC): 28 requests of callers in 3 rows: NOT EQUAL",
+        f"{DATE} (UTC): its digest does not fit: a row of it, its cut, or what was booked on it was changed, "
+        "added or lost since it was closed: NOT EQUAL",
+    ]
+    shown = gatelock("days", "show", DATE)
+    assert shown.exit_code == 1
+    assert "differences: its digest does not fit: " in shown.stdout
+    assert gatelock("days", "list").exit_code == 1
+    assert f"the audit of {DATE} (UTC) found: its digest does not fit: " in gatelock("doctor").stdout
+    [found] = objects(gatelock("audit", "--day", DATE, "--json"))
+    assert [one["kind"] for one in found["differences"]] == ["digest"]
+    [whole] = objects(gatelock("audit", "--json"))
+    assert (whole["closed_days"]["equal"], whole["closed_days"]["closed"]) == (False, 1)
+
+
+def test_the_log_of_a_file_shows_whose_requests_are_missing(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    """Also if the file was rotated and compressed since."""
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        f"{DATE} (UTC): 30 records counted again, 3 series compared: no difference",
+    )
+    shave(engine)
+    closed.rename(closed.with_name("access.log.2"))
+    closed.with_name("access.log.1.gz").write_bytes(
+        gzip.compress(closed.with_name("access.log.2").read_bytes())
+    )
+    closed.with_name("access.log.2").unlink()
+    closed.write_text(LINE.format(9, YESTERDAY, 1, 1))
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-2:] == [
+        "address:192.0.2.1: requests by caller: 8 in the day, 10 in the log: NOT EQUAL",
+        f"{DATE} (UTC): 30 records counted again, 3 series compared: 1 difference: NOT EQUAL",
+    ]
+    copy = closed.with_name("access.log.1.copy")
+    copy.write_bytes(closed.with_name("access.log.1.gz").read_bytes())
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "begin with the same line: move those away that were not counted" in result.stderr
+    copy.unlink()
+    closed.with_name("access.log.1.gz").unlink()
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "cannot be counted again: no file " in result.stderr
+
+
+def test_a_forgotten_caller_is_equal_and_a_lost_name_differs(
+    gatelock: Gatelock, closed: Path, engine: sa.Engine
+) -> None:
+    assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked").exit_code == 0
+    assert gatelock("audit", "--day", DATE).exit_code == 0
+    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        f"{DATE} (UTC): 30 records counted again, 3 series compared: no difference",
+    )
+    assert tamper(engine, "delete from referenced_names where name = 'address:192.0.2.2'") == 1
+    [found] = objects(gatelock("audit", "--day", DATE, "--json"))
+    assert {one["kind"] for one in found["differences"]} == {"name", "counts"}
+
+
+def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engine: sa.Engine) -> None:
+    assert gatelock("report", "day", DATE, "--out", "day.csv").exit_code == 0
+    for name in ("day.csv", "day.csv.manifest.json"):
+        result = gatelock("audit", "--report", name)
+        assert (result.exit_code, result.stdout) == (0, "day.csv: 6 lines, day.csv.manifest.json: equal\n")
+    file = Path("day.csv")
+    file.write_bytes(file.read_bytes().replace(b",requests,,10,0", b",requests,,90,0"))
+    [found] = objects(gatelock("audit", "--report", "day.csv", "--json"))
+    assert not found["equal"]
+    result = gatelock("audit", "--report", "day.csv")
+    assert result.exit_code == 1
+    assert "day.csv, line 2: it has " in result.stdout
+    result = gatelock("audit", "--report", "other.csv")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "--report other.csv: its manifest other.csv.manifest.json cannot be read:"
+    )
+
+
+def test_a_key_that_was_replaced_is_given_by_its_file(
+    gatelock: Gatelock, closed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("fedcba9876543210")
+    result = gatelock("audit", "--day", DATE)
+    assert result.exit_code == 1
+    assert "its digest was made with the key " in result.stdout
+    (tmp_path / "old").write_text(f"{KEY}\n")
+    assert gatelock("audit", "--day", DATE, "--earlier-key", "old").exit_code == 0
+    (tmp_path / "short").write_text("short")
+    for name, why in (("short", "a key has at least 16 bytes"), ("none", "cannot be read: No such file")):
+        result = gatelock("audit", "--day", DATE, "--earlier-key", name)
+        assert result.exit_code == 2
+        assert f"--earlier-key {name}: {why}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("--day yesterday --kafka", "--day and --report stand alone: leave --kafka and --all out"),
+        ("--against-kafka", "--against-kafka counts one day again: write --day DATE"),
+        ("--day 2020-01-01", "2020-01-01 (UTC) is not closed; see `gatelock days list`"),
+    ],
+)
+def test_impossible_arguments_are_refused(
+    gatelock: Gatelock, engine: sa.Engine, arguments: str, why: str
+) -> None:
+    result = gatelock("audit", *arguments.split())
+    assert result.exit_code in (1, 2)
+    assert why in result.stderr
+
+
+def objects(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]

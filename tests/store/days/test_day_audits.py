@@ -1,0 +1,354 @@
+"""Audits of closed days: what a user who can write every table has changed is found, and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from analyzer.core.counting.meters import Meter
+from analyzer.core.judging.plan import plan_of
+from analyzer.core.model import CountRow, PartitionProgress
+from analyzer.health import Health
+from analyzer.metrics import Metrics
+from analyzer.report_files.atomic_files import write_whole
+from analyzer.report_files.file_audit import AuditedFile, FileUnreadable, audit_file
+from analyzer.report_files.manifest import MANIFEST, manifest_of
+from analyzer.report_files.report_lines import WRITERS, ReportSums, lines_of
+from analyzer.store.database.billing_tables import days
+from analyzer.store.database.engine import reading, writing
+from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words, outcomes
+from analyzer.store.operations.day_audit.day_differences import AuditedDay
+from analyzer.store.operations.day_audit.examined_days import examine_day, examine_digests
+from analyzer.store.operations.day_closing.by_hand import Correction, correct
+from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.day_closing.day_digest import DigestKey, content_digest
+from analyzer.store.reports.billed_days.day_report import report_of, report_rows
+from analyzer.store.reports.status import installation_status
+from analyzer.store.transaction.cut_days.day_rows import Day, add_day, stored_days
+from analyzer.store.transaction.sql_store import SqlStore
+from tests.store.flushing import ACME, ANN, PART, flush, now_s
+from tests.support.tampered_tables import tamper, without_triggers
+
+DAY_S = 86_400
+PLAN = plan_of(["caller+resource"], [Meter("slowest", "took", "max")], [])
+KEY = DigestKey(b"0123456789abcdef")
+OTHER_KEY = DigestKey(b"another key of digests")
+
+
+class ClosedDays:
+    """Two closed days, each with rows of two callers; the second has what came late of the first.
+
+    Args:
+        engine: Of a database without counts.
+        key: Of the digests.
+    """
+
+    def __init__(self, engine: sa.Engine, key: DigestKey = KEY) -> None:
+        self.engine, self.key = engine, key
+        self.store = SqlStore(engine, "analyzer:1")
+        self.store.activate(PLAN)
+        at_s = now_s(engine) - 3 * DAY_S
+        with writing(engine) as db:
+            self.first = add_day(db, "UTC", at_s)
+        for number in range(3):
+            self.count(ACME, 5 + number, self.first.begin_s + number * DAY_S)
+            self.count(ANN, 7, self.first.begin_s + number * DAY_S + 3_600)
+        self.close()
+        self.count(ACME, 2, self.first.begin_s + 60)
+        correct(engine, self.day(0), Correction("caller", ANN, "", "requests", -3), "ann@ops", "a test call")
+        self.close()
+
+    def count(self, key: str, value: int, at_s: int) -> None:
+        at_s -= at_s % 60
+        rows = [
+            CountRow(grouping, key, resource, meter, 60, at_s, amount, 0)
+            for grouping, resource in (("caller", ""), ("caller+resource", "/v1/a"))
+            for meter, amount in (("requests", value), ("slowest", 10 * value))
+        ]
+        flush(self.store, PLAN, rows)
+
+    def close(self, key: DigestKey | None = None) -> None:
+        billing = Billing(groupings=("caller", "caller+resource"), grace_s=0.0, key=key or self.key)
+        now_ms = now_s(self.engine) * 1000
+        assert DayClosing(self.engine, billing, lambda _: {}, lambda: "mark", lambda: now_ms).step() == 1
+
+    def day(self, number: int) -> Day:
+        with reading(self.engine) as db:
+            return stored_days(db, days.c.state == "closed")[number]
+
+    def audit(self, number: int, *keys: DigestKey) -> AuditedDay:
+        return examine_day(self.engine, self.day(number), keys or [self.key])
+
+    def kinds(self, number: int, *keys: DigestKey) -> set[str]:
+        return {one.kind for one in self.audit(number, *keys).differences}
+
+    def forge(self, number: int, key: DigestKey) -> None:
+        """Writes a digest by this key that fits the rows of a day as they are now."""
+        day = self.day(number)
+        with reading(self.engine) as db:
+            digest = key.chained(content_digest(db, day), day.digest_before)
+        row = f"digest = '{digest}', digest_key = '{key.fingerprint}'"
+        tamper(self.engine, f"update days set {row} where id = {day.id}")
+
+
+@pytest.fixture
+def closed(engine: sa.Engine) -> ClosedDays:
+    return ClosedDays(engine)
+
+
+def names(audited: AuditedDay, kind: str) -> set[str]:
+    return {one.name for one in audited.differences if one.kind == kind}
+
+
+def reference_of(name: str) -> str:
+    return f"(select reference from referenced_names where name = '{name}')"
+
+
+def test_days_as_they_were_closed_are_equal(closed: ClosedDays) -> None:
+    for number in (0, 1):
+        audited = closed.audit(number)
+        assert audited.equal
+        assert list(audited.remarks) == []
+    found = examine_digests(closed.engine, [KEY])
+    assert (found.equal, found.closed, found.read) == (True, 2, 2)
+
+
+CHANGES = {
+    "a row": (0, "update frozen_counts set value_0 = value_0 - 1 where day = 1 and reference = "),
+    "a lost row": (0, "delete from frozen_counts where day = 1 and grouping = 1 and reference = "),
+    "an adjustment": (1, "update adjustments set value_0 = 0 where day = 1 and reference = "),
+    "a lost adjustment": (1, "delete from adjustments where day = 1 and reference = "),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_row_that_was_changed_is_found_by_name(closed: ClosedDays, change: str) -> None:
+    """By the digest of the day that it is booked on, and by the buckets of the day that it is about."""
+    number, statement = CHANGES[change]
+    assert tamper(closed.engine, statement + reference_of(ACME)) >= 1
+    assert "digest" in closed.kinds(number)
+    assert names(closed.audit(0), "counts") == {ACME}
+    assert not examine_digests(closed.engine, [KEY]).equal
+
+
+def test_a_row_moved_between_callers_is_found_by_name(closed: ClosedDays) -> None:
+    """Sums, rows and groupings stay as they were."""
+    moves = [
+        f"update frozen_counts set reference = 'x' where day = 1 and reference = {reference_of(ACME)}",
+        f"update frozen_counts set reference = {reference_of(ACME)} where day = 1 and reference = "
+        f"{reference_of(ANN)}",
+        f"update frozen_counts set reference = {reference_of(ANN)} where day = 1 and reference = 'x'",
+    ]
+    assert tamper(closed.engine, *moves) >= 1
+    audited = closed.audit(0)
+    assert {one.kind for one in audited.differences} == {"digest", "counts"}
+    assert names(audited, "counts") == {ACME, ANN}
+
+
+def test_a_correction_that_was_changed_is_found(closed: ClosedDays) -> None:
+    assert tamper(closed.engine, "update corrections set amount = -7 where id = 1") == 1
+    assert closed.kinds(0) == set(), "it is booked on the day after"
+    assert closed.kinds(1) == {"digest"}
+
+
+def test_a_name_given_to_another_reference_is_found(closed: ClosedDays) -> None:
+    """The rows and their digests do not contain names."""
+    swap = [
+        f"update referenced_names set name = 'x' where name = '{ACME}'",
+        f"update referenced_names set name = '{ACME}' where name = '{ANN}'",
+        f"update referenced_names set name = '{ANN}' where name = 'x'",
+    ]
+    assert tamper(closed.engine, *swap) == 1
+    assert names(closed.audit(0), "name") == {ACME, ANN}
+    tamper(closed.engine, f"delete from referenced_names where name = '{ACME}'")
+    assert [one.what for one in closed.audit(0).differences if "no name" in one.what]
+
+
+def test_a_ledger_that_does_not_add_up_is_found(closed: ClosedDays) -> None:
+    closed.store.begin(PART, 0)
+    with closed.store.transaction() as tx:
+        tx.move_offsets([PartitionProgress(PART, 0, 7, seen=7, counted=5, dead=2)], {})
+    closed.close()
+    assert closed.kinds(2) == set()
+    tamper(closed.engine, "update offsets set dead = 1")
+    [one] = closed.audit(2).differences
+    assert one.what == "access-log[0]: 7 seen, 6 counted, duplicate, dead or late"
+
+
+def test_a_row_of_one_grouping_alone_is_found_without_buckets(closed: ClosedDays) -> None:
+    tamper(
+        closed.engine,
+        "delete from buckets",
+        "insert into proofs (day_s, requests, at_ms, deleted) "
+        f"values ({closed.first.begin_s}, 0, 0, 1) on conflict (day_s) do update set deleted = 1",
+        "update frozen_counts set value_0 = value_0 + 1 where day = 1 and grouping = 1 and reference = "
+        + reference_of(ACME),
+    )
+    audited = closed.audit(0)
+    assert {one.kind for one in audited.differences} == {"digest", "totals", "grouping"}
+    assert names(audited, "grouping") == {ACME}
+    assert audited.remarks == [
+        "not compared with the buckets: its buckets were deleted after their retention"
+    ]
+
+
+def test_with_the_key_elsewhere_a_user_who_writes_every_table_is_found(closed: ClosedDays) -> None:
+    """The forged digest is as good as one without the key can be."""
+    shave = "set value_0 = value_0 - 1 where reference = "
+    tamper(closed.engine, f"update frozen_counts {shave}{reference_of(ACME)}")
+    tamper(closed.engine, f"update buckets set value_0 = value_0 - 1 where key = '{ACME}'")
+    for forger, kind in ((DigestKey(), "key"), (OTHER_KEY, "key")):
+        closed.forge(1, forger)
+        assert kind in closed.kinds(1)
+        assert not examine_digests(closed.engine, [KEY]).equal
+    assert "digest" in closed.kinds(0), "its digest was left as it was"
+
+
+def test_a_forged_day_breaks_the_chain_for_the_next_one(closed: ClosedDays) -> None:
+    closed.forge(0, OTHER_KEY)
+    assert closed.kinds(0) == {"key"}
+    [one] = closed.audit(1).differences
+    assert (one.kind, one.what) == (
+        "chain",
+        "it continues a digest that no day has: the day before it was changed, or deleted",
+    )
+
+
+def test_a_day_that_was_deleted_is_found(closed: ClosedDays) -> None:
+    audits = DayAudits(closed.engine, [KEY], "analyzer:1")
+    assert [audits.step() for _ in range(3)] == [1, 1, 0]
+    tamper(closed.engine, *(f"delete from {table} where {column} = 2" for table, column in (
+        ("frozen_counts", "day"), ("adjustments", "booked"), ("corrections", "booked"), ("days", "id")
+    )))  # fmt: skip
+    found = examine_digests(closed.engine, [KEY])
+    assert found.days == []
+    date = outcomes(closed.engine)[1].date
+    assert found.lost == [f"{date} (UTC) was closed and audited, and is not closed any more"]
+
+
+def test_days_that_were_closed_before_the_key_are_proved_by_those_after(engine: sa.Engine) -> None:
+    closed = ClosedDays(engine, DigestKey())
+    assert closed.audit(1).equal
+    assert closed.audit(1).remarks == [
+        "its digest was made without a key: damage is found, a forged digest is not"
+    ]
+    assert closed.kinds(1, KEY) == {"key"}, (
+        "any program could have written it until a day with the key follows"
+    )
+    closed.close(KEY)
+    assert closed.kinds(1, KEY) == set()
+    assert closed.kinds(2, DigestKey()) == {"key"}
+    assert closed.kinds(2, OTHER_KEY, KEY) == set()
+
+
+def test_each_closed_day_is_audited_once_and_what_differs_is_an_alarm(closed: ClosedDays) -> None:
+    tamper(
+        closed.engine,
+        f"update frozen_counts set value_0 = 9 where day = 2 and reference = {reference_of(ANN)}",
+    )
+    audits = DayAudits(closed.engine, [KEY], "analyzer:1")
+    assert [audits.step() for _ in range(3)] == [1, 1, 0]
+    first, second = outcomes(closed.engine)
+    assert (first.result, first.who, list(first.differences)) == ("equal", "analyzer:1", [])
+    assert second.result == "differs"
+    [sentence] = differing_in_words(closed.engine).values()
+    assert sentence.startswith(f"the audit of {second.date} (UTC) found: its digest does not fit: ")
+    assert installation_status(closed.engine, _head(closed.engine)).differing_days == 1
+    closed.close()
+    assert [audits.step(), audits.step()] == [1, 0]
+
+
+def test_days_that_differ_are_an_alarm_for_some_minutes() -> None:
+    uptime_s = 0.0
+    health = Health(Metrics("1"), lambda: uptime_s)
+    health.differing_days_found(["the audit of one found: a", "the audit of another found: b"])
+    assert health.alarms == {"audit": "the audit of one found: a, and 1 more"}
+    uptime_s = 301.0
+    assert health.alarms == {}, "another analyzer may be the warden by now"
+
+
+def _head(engine: sa.Engine) -> str:
+    with engine.connect() as db:
+        return str(db.exec_driver_sql("select version_num from alembic_version").scalar_one())
+
+
+def test_a_day_with_late_counts_is_equal(closed: ClosedDays) -> None:
+    """Also of a meter of largest values, whose adjustment is the largest late one."""
+    closed.count(ACME, 1, closed.first.begin_s + 7_200)
+    closed.count("user:new", 100, closed.first.begin_s + DAY_S)
+    for number in (0, 1):
+        assert closed.audit(number).equal
+    with without_triggers(closed.engine) as db:
+        changed = db.exec_driver_sql("update adjustments set value_1 = 9999 where booked = 3 and day = 1")
+        assert changed.rowcount >= 1
+    meters = {one.meter for one in closed.audit(0).differences}
+    assert meters == {"slowest"}, "the open day has no digest yet"
+
+
+@pytest.fixture
+def written(closed: ClosedDays, tmp_path: Path) -> Callable[..., AuditedFile]:
+    """Writes a report of the first day, and returns how it is audited."""
+    for name in WRITERS:
+        report = report_of(closed.engine, "UTC", closed.first.date, closed.first.date, "caller")
+        sums, file = ReportSums(), tmp_path / f"day.{name}"
+        made = write_whole(
+            file, WRITERS[name](report, lines_of(report, report_rows(closed.engine, report), {}, sums))
+        )
+        write_whole(tmp_path / f"{file.name}{MANIFEST}", [manifest_of(report, sums, [made])])
+
+    def audited(name: str) -> AuditedFile:
+        return audit_file(closed.engine, tmp_path / name, {})
+
+    return audited
+
+
+def test_a_report_file_is_compared_with_its_manifest_and_the_tables(
+    closed: ClosedDays, written: Callable[..., AuditedFile], tmp_path: Path
+) -> None:
+    for name in WRITERS:
+        assert (written(f"day.{name}").differences, written(f"day.{name}").lines) == ([], 4)
+        assert written(f"day.{name}{MANIFEST}").equal
+    file = tmp_path / "day.csv"
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b",requests,,5,0", b",requests,,4,0"))
+    found = written("day.csv").differences
+    assert found[0].startswith("day.csv: its sha256 is ")
+    assert found[1].startswith("day.csv, line 2: it has ")
+    assert ",requests,,4,0', and the tables have " in found[1]
+    file.write_bytes(before)
+    tamper(closed.engine, "update frozen_counts set value_0 = 1 where day = 1")
+    assert [one.split(":")[0] for one in written("day.csv").differences] == [
+        "day.csv, line 2",
+        f"day.csv{MANIFEST}",
+        f"day.csv{MANIFEST}",
+    ]
+
+
+def test_a_manifest_that_was_changed_is_found(written: Callable[..., AuditedFile], tmp_path: Path) -> None:
+    manifest = tmp_path / f"day.csv{MANIFEST}"
+    before = manifest.read_text()
+    for old, new, where in (
+        ('"lines": 4', '"lines": 3', "lines"),
+        ('"requests": 12', '"requests": 11', "days["),
+        ('"cut_ms": 1', '"cut_ms": 2', "days["),
+        ('"name": "day.csv"', '"name": "other.csv"', "the manifest does not name the file day.csv"),
+    ):
+        assert old in before
+        manifest.write_text(before.replace(old, new, 1))
+        assert any(where in one for one in written("day.csv").differences)
+    manifest.write_text(before.replace('"state": "final"', '"state": "provisional"'))
+    assert written("day.csv").remarks
+    for text, why in (
+        ("{", "is not JSON"),
+        ("{}", "is not a manifest"),
+        (before.replace('"UTC"', '"Mars"'), "describes"),
+    ):
+        manifest.write_text(text)
+        with pytest.raises(FileUnreadable, match=why):
+            written("day.csv")
+    manifest.unlink()
+    with pytest.raises(FileUnreadable, match="cannot be read"):
+        written("day.csv")
