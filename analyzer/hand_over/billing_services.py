@@ -128,7 +128,9 @@ def _lago_answer(status: int, body: bytes, events: Sequence[UsageEvent]) -> Answ
     if status == HTTPStatus.UNPROCESSABLE_ENTITY and known and len(known) == len(details):
         return Answer(known, is_whole=len(known) == len(events))
     wrong = {
-        index: errors for index, errors in details.items() if not index.isdecimal() or int(index) not in known
+        events[int(index)].customer if index.isdecimal() and int(index) < len(events) else index: errors
+        for index, errors in details.items()
+        if not index.isdecimal() or int(index) not in known
     }
     why = text_of(wrong) if wrong else str(found.get("error", "")) or body.decode(errors="replace")
     return Answer(is_whole=False, refusal=_sentence(status, why))
