@@ -42,13 +42,13 @@ ACCEPTED = Answer()
 
 
 class BillingService(NamedTuple):
-    """What is particular about a billing service.
+    """The form, the limits and the answers of a billing service.
 
     Attributes:
         path: Under the service's URL.
         content_type: Of a request.
         events_max: In one request.
-        remembers_s: For so long an identifier is accepted once; None: for ever.
+        remembers_s: Seconds in which it accepts an identifier once; None: without end.
         past_s: The oldest event that is accepted; None: any.
         digits_max: Of a value; None: any number of them.
         fields: An event as a JSON object, for a file of events.

@@ -22,14 +22,14 @@ from analyzer.hand_over.billing_services import BillingService
 from analyzer.hand_over.event_requests import EventSender, Sent
 from analyzer.hand_over.usage_events import EventMaker, UsageEvent
 from analyzer.store.operations.handing_over.deliveries import Delivery
-from analyzer.store.reports.billed_days.usage_amounts import Place, UsageAmount, UsagePart
+from analyzer.store.reports.billed_days.usage_amounts import UsageAmount, UsagePart, UsagePlace
 
 SENDERS = 4  # connections, for services that take few events in a request
 CHUNK_EVENTS = 100  # between two writes to the database
 
 
-class Record(Protocol):
-    """Where it is stored what was acknowledged; `Deliveries` implements it."""
+class DeliveryRecord(Protocol):
+    """The record of what was acknowledged; `Deliveries` implements it."""
 
     def of(self, part: UsagePart) -> Delivery: ...
     def now_ms(self) -> int: ...
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     """Amounts that are sent between two writes."""
 
     events: Sequence[UsageEvent]
-    place: Place  # of the last amount
+    place: UsagePlace  # of the last amount
     left_out: int
     left_out_amount: int
 
@@ -62,7 +62,7 @@ class Courier:
         self,
         service: BillingService,
         senders: Sequence[EventSender],
-        record: Record,
+        record: DeliveryRecord,
         progress: Callable[[int], None],
         *,
         repeats: bool = False,
@@ -77,7 +77,7 @@ class Courier:
         self,
         part: UsagePart,
         maker: EventMaker,
-        amounts: Callable[[Place], Iterable[UsageAmount]],
+        amounts: Callable[[UsagePlace], Iterable[UsageAmount]],
     ) -> Delivery:
         """Delivers what is not acknowledged of a part; returns how far it is now.
 

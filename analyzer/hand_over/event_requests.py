@@ -29,7 +29,7 @@ GIVE_UP_S = 300.0  # of failures in a row
 
 
 class Sent(NamedTuple):
-    """What came of some events: all are acknowledged.
+    """Some events of which each is acknowledged.
 
     Attributes:
         known: How many of them the service had already.
@@ -39,7 +39,7 @@ class Sent(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """How a sender waits between two tries.
+    """The waiting of a sender between two tries.
 
     Attributes:
         sleep: Waits so many seconds; called every second at least.

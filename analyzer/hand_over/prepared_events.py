@@ -14,7 +14,7 @@ NAMED_MAX = 5  # callers in a sentence
 
 
 class EventNames(NamedTuple):
-    """What a billing service calls our things.
+    """The names by which a billing service knows meters and callers.
 
     Attributes:
         events: Names of events, by meter; of others it is the meter's name.

@@ -1,4 +1,4 @@
-"""What billing services have acknowledged."""
+"""Deliveries to billing services, as far as these have acknowledged them."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def configuration() -> str:
     return (
         "[billing]\ngrace = 0\nevents = { requests = 'api_requests' }\n"
-        '[[sources]]\nname = "web"\nfile = "access.log"\n[sources.fields]\ntime = { path = "t", unit = "s" }\n'
-        'api_key = "key"\n'
+        '[[sources]]\nname = "web"\nfile = "access.log"\n'
+        '[sources.fields]\ntime = { path = "t", unit = "s" }\napi_key = "key"\n'
     )
 
 
@@ -247,7 +247,7 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
 
 
 @on_sqlite
-def test_what_is_booked_later_has_other_identifiers_and_negative_amounts(
+def test_corrections_have_other_identifiers_and_negative_amounts(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     """Booked on the open day, it is delivered when that is closed."""
@@ -320,7 +320,7 @@ def test_an_identifier_outlasts_the_name_of_a_caller(
 
 
 @on_sqlite
-def test_what_a_service_may_have_forgotten_is_not_sent_again_by_itself(
+def test_events_that_a_service_may_have_forgotten_are_not_sent_again(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 2)
@@ -357,7 +357,7 @@ def test_what_a_service_may_have_forgotten_is_not_sent_again_by_itself(
         ("day --dry-run", 0, ""),
     ],
 )
-def test_what_cannot_be_sent_is_refused_in_a_sentence(
+def test_a_hand_over_that_cannot_be_done_is_refused_in_a_sentence(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, arguments: str, code: int, why: str
 ) -> None:
     count(store, engine, 2)

@@ -223,7 +223,7 @@ def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[D
 
 
 def _examined(asked: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
-    """What is to be sent of each part. Raises DeliveryFailed, before anything is sent, if not all can be."""
+    """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
     from analyzer.errors import DeliveryFailed
     from analyzer.hand_over.prepared_events import Examined, examine, why_not
     from analyzer.store.reports.billed_days.usage_amounts import usage_amounts

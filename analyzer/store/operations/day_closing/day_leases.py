@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from analyzer.errors import ClosingLost
-from analyzer.store.database.named_leases import Lease
 from analyzer.store.transaction.cut_days.day_rows import Day
+from analyzer.store.transaction.named_leases import Lease
 
 # Longer than the buckets of a large day are added up, in which nothing is written.
 CLOSINGS = Lease(lease_ms=300_000)

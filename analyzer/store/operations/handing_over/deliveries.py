@@ -18,14 +18,14 @@ from analyzer.errors import DeliveryLost, StoreAway
 from analyzer.store.database.billing_tables import deliveries
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, writing
-from analyzer.store.database.named_leases import Lease
-from analyzer.store.reports.billed_days.usage_amounts import Place, UsagePart, place_of, place_text
+from analyzer.store.reports.billed_days.usage_amounts import UsagePart, UsagePlace, place_of, place_text
+from analyzer.store.transaction.named_leases import Lease
 
 DELIVERIES = Lease(lease_ms=60_000)  # longer than a request to a service may take
 
 
 class Delivery(NamedTuple):
-    """How far a part was acknowledged.
+    """The progress of a part.
 
     Attributes:
         place: Of the last amount that was acknowledged or left out; () before the first one.
@@ -36,7 +36,7 @@ class Delivery(NamedTuple):
         finished_ms: When the last one was acknowledged; None: there are more.
     """
 
-    place: Place = ()
+    place: UsagePlace = ()
     events: int = 0
     amount: int = 0
     known: int = 0

@@ -2,7 +2,7 @@
 
 Closed days do not change, and references do not either. So the order of these amounts is the same at any
 time, also after a caller was forgotten, and a hand-over continues where it ended. Each page is a
-transaction of its own: a hand-over may take hours, and no snapshot is open for so long.
+separate transaction: a hand-over may take hours, and an open snapshot keeps old rows from being cleaned up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AmountKind = Literal["frozen", "late", "correction"]
 COUNTED: tuple[AmountKind, ...] = ("frozen",)
 BOOKED: tuple[AmountKind, ...] = ("late", "correction")
 
-Place = tuple[str | int, ...]  # of an amount in its part; amounts are in this order
+UsagePlace = tuple[str | int, ...]  # of an amount in its part; amounts are in this order
 
 
 class UsagePart(NamedTuple):
@@ -58,7 +58,7 @@ class UsageAmount(NamedTuple):
     value: int  # of a correction, perhaps negative
     denied: int
     number: int  # of the correction; 0 of counts
-    place: Place
+    place: UsagePlace
 
 
 class PartTotal(NamedTuple):
@@ -90,10 +90,10 @@ def usage_parts(
     found = []
     for day in wanted:
         # Corrections are of any earlier day, and have its meters.
-        with_meters = [day] if "frozen" in kinds else [one for one in all_closed if one.id <= day.id]
+        others = [] if "frozen" in kinds else [other for other in all_closed if other.id < day.id]
         if "frozen" in kinds and grouping not in day.groupings:
             raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
-        meters = {one.name: one for each in with_meters for one in each.meters}
+        meters = {one.name: one for with_meters in (*others, day) for one in with_meters.meters}
         names = [name for name in sorted(meters) if name == meter or (meter is None and name not in built_in)]
         found += [UsagePart(day, grouping, name, meters[name].join, kind) for kind in kinds for name in names]
     if meter is not None and wanted and not found:
@@ -101,7 +101,7 @@ def usage_parts(
     return found
 
 
-def usage_amounts(engine: sa.Engine, part: UsagePart, after: Place = ()) -> Iterator[UsageAmount]:
+def usage_amounts(engine: sa.Engine, part: UsagePart, after: UsagePlace = ()) -> Iterator[UsageAmount]:
     """Yields the amounts of a part that stand after a place, without those that are 0. Raises StoreAway."""
     read = {"frozen": _frozen, "late": _late, "correction": _corrections}[part.kind]
     while True:
@@ -162,7 +162,7 @@ def _page_of(
     rows: Sequence[sa.ColumnElement[bool]],
     day: Day,
     meter: FrozenMeter,
-    after: Place,
+    after: UsagePlace,
     most: int,
 ) -> list[UsageAmount]:
     of = table.c
@@ -179,14 +179,14 @@ def _page_of(
     )
     if after:
         wanted = wanted.where(sa.tuple_(of.reference, of.resource) > sa.tuple_(*map(sa.literal, after[-2:])))
-    in_front: Place = (day.id,) if table is adjustments else ()
+    in_front: UsagePlace = (day.id,) if table is adjustments else ()
     return [
         UsageAmount(day.date, reference, name, resource, value, denied, 0, (*in_front, reference, resource))
         for reference, name, resource, value, denied in db.execute(wanted)
     ]
 
 
-def _frozen(db: sa.Connection, part: UsagePart, after: Place) -> list[UsageAmount]:
+def _frozen(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
     return [
         one
         for day, meter in _own(part)
@@ -197,7 +197,7 @@ def _frozen(db: sa.Connection, part: UsagePart, after: Place) -> list[UsageAmoun
     ]
 
 
-def _late(db: sa.Connection, part: UsagePart, after: Place) -> list[UsageAmount]:
+def _late(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
     found: list[UsageAmount] = []
     reached = int(after[0]) if after else 0
     for day, meter in _corrected(db, part):
@@ -216,7 +216,7 @@ def _of_corrections(part: UsagePart) -> list[sa.ColumnElement[bool]]:
     return [of.booked == part.day.id, of.grouping == part.grouping, of.meter == part.meter]
 
 
-def _corrections(db: sa.Connection, part: UsagePart, after: Place) -> list[UsageAmount]:
+def _corrections(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
     of = corrections.c
     same = referenced_names.c.reference == of.reference
     wanted = (
@@ -232,11 +232,11 @@ def _corrections(db: sa.Connection, part: UsagePart, after: Place) -> list[Usage
     ]
 
 
-def place_text(place: Place) -> str:
+def place_text(place: UsagePlace) -> str:
     """Returns a place as it is stored; "" for the begin of a part."""
     return json.dumps(place, ensure_ascii=False) if place else ""
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> UsagePlace:
     """Returns the place that `place_text` has written."""
     return tuple(json.loads(text)) if text else ()

@@ -14,7 +14,7 @@ class Lease:
     """A kind of lease. A process writes nothing without holding it.
 
     Args:
-        lease_ms: For so long it is held after it was taken or kept.
+        lease_ms: How long it is held after it was taken or kept, in milliseconds.
     """
 
     def __init__(self, lease_ms: int) -> None:
