@@ -13,7 +13,7 @@ from typing import Any
 
 from analyzer.errors import NotInstalled
 
-ROWS_PER_GROUP = 50_000
+ROWS_PER_GROUP = 20_000
 # The types of columns, as pyarrow calls them; all others are strings.
 TYPES: Mapping[str, str] = {
     "from": "date32", "to": "date32", "booked": "date32", "day": "date32",
