@@ -50,9 +50,9 @@ def close_days(engine: sa.Engine, callers: int) -> None:
         for day, most in ((1, 1), (2, callers)):
             begin_s = 1_790_000_000 // 86_400 * 86_400 + day * 86_400
             insert = (
-                "insert into days (id, zone, date, begin_s, end_s, state, groupings, meters, rows, requests, given, "
-                "digest, digest_before, digest_key) values (:day, 'UTC', :date, :begin, :begin + 86400, 'closing', "
-                "'caller', :meters, :rows, :rows, '{}', 'd', '', '')"
+                "insert into days (id, zone, date, begin_s, end_s, state, groupings, meters, rows, requests, "
+                "given, digest, digest_before, digest_key) values (:day, 'UTC', :date, :begin, "
+                ":begin + 86400, 'closing', 'caller', :meters, :rows, :rows, '{}', 'd', '', '')"
             )
             values = {"day": day, "date": f"2026-09-2{day}", "begin": begin_s, "meters": meters, "rows": most}
             db.execute(sa.text(insert), values)
@@ -60,7 +60,8 @@ def close_days(engine: sa.Engine, callers: int) -> None:
             grouping = known.groupings["caller"]
             db.exec_driver_sql(
                 f'insert into frozen_counts (day, "grouping", page, reference, resource, {columns}) {rows} '
-                f"select {day}, {grouping}, 0, printf('%032x', i * 7919 % 1000003), '', i, i + 1, i + 2 from n"
+                f"select {day}, {grouping}, 0, printf('%032x', i * 7919 % 1000003), '', i, i + 1, i + 2 "
+                "from n"
             )
             db.exec_driver_sql(
                 f"insert or ignore into referenced_names (reference, name) {rows} "

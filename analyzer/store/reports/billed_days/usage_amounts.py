@@ -156,6 +156,12 @@ def _of_counts(
     return [table.c.day == day.id, *conditions]
 
 
+def _name_of(table: sa.Table) -> sa.ScalarSelect[str]:
+    """Returns the name of a row's reference, by one look-up for each row: no page reads all names."""
+    names = referenced_names.c
+    return sa.select(names.name).where(names.reference == table.c.reference).scalar_subquery()
+
+
 def _page_of(
     db: sa.Connection,
     table: sa.Table,
@@ -167,12 +173,8 @@ def _page_of(
 ) -> list[UsageAmount]:
     of = table.c
     _, value, denied = meter.columns
-    same = referenced_names.c.reference == of.reference
     wanted = (
-        sa.select(
-            of.reference, referenced_names.c.name, of.resource, of[value], sa.func.coalesce(of[denied], 0)
-        )
-        .select_from(table.outerjoin(referenced_names, same))
+        sa.select(of.reference, _name_of(table), of.resource, of[value], sa.func.coalesce(of[denied], 0))
         .where(*rows)
         .order_by(of.reference, of.resource)
         .limit(most)
@@ -218,10 +220,9 @@ def _of_corrections(part: UsagePart) -> list[sa.ColumnElement[bool]]:
 
 def _corrections(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
     of = corrections.c
-    same = referenced_names.c.reference == of.reference
     wanted = (
-        sa.select(days.c.date, of.reference, referenced_names.c.name, of.resource, of.amount, of.id)
-        .select_from(corrections.join(days, days.c.id == of.day).outerjoin(referenced_names, same))
+        sa.select(days.c.date, of.reference, _name_of(corrections), of.resource, of.amount, of.id)
+        .join(days, days.c.id == of.day)
         .where(*_of_corrections(part), of.id > (after[0] if after else 0))
         .order_by(of.id)
         .limit(ROWS_AT_ONCE)
