@@ -18,9 +18,10 @@ from tests.support.usage_events import DAY, SECRET, amount, event, part
 
 
 def test_an_identifier_depends_on_what_makes_an_amount_one_and_on_nothing_else() -> None:
-    assert event().identifier == "51038c791ef7e922a64bff0e837e0aa2630aec7c", "of earlier versions too: another one would be billed again"
+    # That of earlier versions: another one would be billed again.
+    assert event().identifier == "51038c791ef7e922a64bff0e837e0aa2630aec7c"
     equal = [
-        event(amount(value=9, denied=4)),  # of a provisional amount there are no events
+        event(amount(value=9, denied=4)),
         event(amount(name="api_key:renamed")),
         event(amount(name=None)),
     ]

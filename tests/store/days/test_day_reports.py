@@ -25,8 +25,11 @@ from analyzer.report_files.atomic_files import file_at, write_whole
 from analyzer.report_files.manifest import contents_of, manifest_of, replaced_file
 from analyzer.report_files.report_lines import ReportLine, ReportSums, cells_of, columns_of, lines_of
 from analyzer.report_files.row_formats import WRITERS, csv_of
+from analyzer.store.database.audit_log import RECORDS_RETRIED, record
 from analyzer.store.database.billing_tables import referenced_names
+from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.schema import offsets
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.reports.billed_days.booked_corrections import booked_amounts
@@ -321,3 +324,42 @@ def test_a_manifest_names_what_the_file_has_replaced(tmp_path: Path) -> None:
     manifest = json.dumps({"replaces": first._asdict()}).encode()
     assert replaced_file(file_at(file), write_whole(file, [b"final"]), manifest) == first, "the same again"
     assert replaced_file(second, second, b"[]") is None
+
+
+def test_the_origin_of_a_day_has_what_it_takes_as_given(here: Installation) -> None:
+    """Names and ids are those that partitions remembered when the day before was cut."""
+    part = {"cluster": "cluster", "topic_id": "topic-id", "partition": 0}
+    with writing(here.engine) as db:
+        db.execute(
+            sa.insert(offsets).values(**part, topic="log", source="log", next=5, ids_kept_ms=3_600_000)
+        )
+        db.execute(
+            sa.insert(named_callers).values(**part, hour=1, how="new", next=5, callers="user:a\nuser:b")
+        )
+        db.execute(sa.insert(event_ids).values(**part, generation=1, number=0, began_ms=0, hashes=bytes(24)))
+        record(db, "eve", RECORDS_RETRIED, "3 records, log[0]@1 to 3", "a mapping that was mended")
+    here.count(*here.requests(ACME, 3))
+    assert here.closing.step() == 1
+    first = json.loads(closed(here).given)
+    remembered = {"topic_id": "topic-id", "partition": 0, "callers": 2, "ids": 3, "ids_kept_ms": 3_600_000}
+    assert first["remembered"] == [remembered]
+    assert first["given"]["carried"] == []
+    [retried] = first["given"]["retried"]
+    assert (retried["records"], retried["who"]) == ("3 records, log[0]@1 to 3", "eve")
+
+
+def test_a_day_carries_what_the_day_before_remembered(engine: sa.Engine) -> None:
+    here = Installation(engine, past=2)
+    part = {"cluster": "cluster", "topic_id": "topic-id", "partition": 0}
+    with writing(engine) as db:
+        db.execute(sa.insert(offsets).values(**part, topic="log", source="log", next=5))
+        db.execute(sa.insert(named_callers).values(**part, hour=1, how="new", next=5, callers="user:a"))
+    here.count(*here.requests(ACME, 3))
+    assert here.closing.step() == 1
+    with writing(engine) as db:
+        record(db, "eve", RECORDS_RETRIED, "log[0]@1", "later")
+    assert here.closing.step() == 1
+    first, second = (json.loads(status.day.given) for status in day_statuses(engine)[:2])
+    assert second["given"]["carried"] == first["remembered"] != []
+    assert [one["records"] for one in second["given"]["retried"]] == ["log[0]@1"]
+    assert first["given"]["retried"] == []
