@@ -44,11 +44,13 @@ class Waits(NamedTuple):
     Attributes:
         sleep: Waits so many seconds; called every second at least.
         random: A number from 0 to 1.
+        failed: Called with the first of several failures in a row.
         give_up_s: Seconds of failures in a row after which it gives up.
     """
 
     sleep: Callable[[float], None]
     random: Callable[[], float]
+    failed: Callable[[str], None]
     give_up_s: float = GIVE_UP_S
 
 
@@ -143,6 +145,8 @@ class EventSender:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 why = str(error) or type(error).__name__
+            if not failing_s:
+                self._waits.failed(f"{self._server.display_name}: {why}; it is tried again")
             wait_s = max(next(waits), retry_after_s or 0.0)
             failing_s += time.monotonic() - began_s + wait_s
             if failing_s > self._waits.give_up_s or self._is_stopped:

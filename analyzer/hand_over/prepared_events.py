@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from analyzer.core.counting.meter_units import STORED_IN
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.hand_over.billing_services import BillingService
 from analyzer.hand_over.usage_events import Customers, EventMaker
 from analyzer.store.reports.billed_days.usage_amounts import UsageAmount, UsagePart
@@ -66,7 +67,7 @@ def examine(amounts: Iterable[UsageAmount], maker: EventMaker, service: BillingS
         left_out += 1
         left_out_value += amount.value
         if customer is None and len(unknown) < NAMED_MAX:
-            unknown[amount.name or f"a caller that was forgotten ({amount.reference})"] = None
+            unknown[pseudonym_of(amount.reference) if amount.name is None else amount.name] = None
     return Examined(events, value, left_out, left_out_value, [*unknown], too_long)
 
 

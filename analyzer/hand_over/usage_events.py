@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from analyzer.core.counting.caller_budget import FOLDED, OVERFLOW
 from analyzer.core.counting.groupings import grouping_of
+from analyzer.core.records.forgotten_callers import FORGOTTEN, pseudonym_of
 from analyzer.store.reports.billed_days.usage_amounts import UsageAmount, UsagePart
 
 IDENTIFIER_DIGITS = 40
@@ -72,10 +73,8 @@ class Customers:
                 found[row[0]] = row[1].strip()
         return cls(found)
 
-    def of(self, name: str | None, *, is_caller: bool) -> str | None:
+    def of(self, name: str, *, is_caller: bool) -> str | None:
         """Returns the customer of a key; "" for one that is not billed, None if the customer is unknown."""
-        if name is None:
-            return None
         if self._by_name is not None and (known := self._by_name.get(name)) is not None:
             return known
         kind, colon, rest = name.partition(":")
@@ -83,6 +82,8 @@ class Customers:
             kind, rest = "", name
         elif not colon or kind in NOT_CUSTOMERS:
             return ""
+        elif kind == FORGOTTEN:
+            return None
         if not rest:
             return ""
         return rest if self._by_name is None else None
@@ -110,7 +111,8 @@ class EventMaker:
 
     def customer_of(self, amount: UsageAmount) -> str | None:
         """Returns the customer of an amount, as `Customers.of` does."""
-        return self._customers.of(amount.name, is_caller=self._is_of_callers)
+        name = pseudonym_of(amount.reference) if amount.name is None else amount.name
+        return self._customers.of(name, is_caller=self._is_of_callers)
 
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
         """Returns the event of an amount; equal amounts have equal events."""

@@ -314,7 +314,7 @@ def test_an_identifier_outlasts_the_name_of_a_caller(
         db.execute(sa.delete(referenced_names))
     with billing_server("lago") as server:
         result = send(gatelock, server.url, "lago")
-        assert f"a caller that was forgotten ({reference})" in result.stderr
+        assert f"known customer: forgotten:{reference}." in result.stderr
         assert send(gatelock, server.url, "lago", "--skip-unknown").exit_code == 0
         assert not server.events
 

@@ -18,6 +18,7 @@ class Sleeps:
     def __init__(self) -> None:
         self.total_s = 0.0
         self.longest_s = 0.0
+        self.failures: list[str] = []
 
     def __call__(self, seconds: float) -> None:
         self.total_s += seconds
@@ -25,7 +26,7 @@ class Sleeps:
 
 
 def sender_to(server: BillingServer, sleeps: Sleeps, give_up_s: float = 300.0) -> EventSender:
-    waits = Waits(sleeps, lambda: 1.0, give_up_s)
+    waits = Waits(sleeps, lambda: 1.0, sleeps.failures.append, give_up_s)
     return EventSender(parse_server_url(server.url), SERVICES[server.kind], KEY, waits, None)
 
 
@@ -40,6 +41,7 @@ def test_a_request_without_an_answer_is_repeated_with_growing_pauses(fault: Faul
         assert sent.known == (2 if fault in ("lose the answer", "refuse after") else 0)
     assert sleeps.total_s == pytest.approx(0.5 + 1 + 2)
     assert sleeps.longest_s <= 1, "so that the lease can be kept"
+    assert len(sleeps.failures) == 1, "one message for several failures in a row"
 
 
 def test_retry_after_is_waited_for() -> None:

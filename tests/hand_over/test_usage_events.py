@@ -63,11 +63,11 @@ def test_a_place_is_read_as_it_was_stored(values: list[int | str]) -> None:
         ("overflow:", True, ""),
         ("acme:x", False, "acme:x"),
         ("", False, ""),
-        (None, True, None),
+        ("forgotten:0f3c", True, None),
     ],
 )
 def test_without_a_file_the_customer_is_the_name_without_its_kind(
-    name: str | None, is_caller: bool, customer: str | None
+    name: str, is_caller: bool, customer: str | None
 ) -> None:
     assert Customers().of(name, is_caller=is_caller) == customer
 
@@ -78,7 +78,14 @@ def test_a_file_says_who_is_billed(tmp_path: Path) -> None:
         "\ufeffcaller,customer\r\napi_key:acme, cus_1\r\n\r\naddress:192.0.2.1,cus_2\r\napi_key:probe,\r\n"
     )
     customers = Customers.read(file)
-    names = ("api_key:acme", "address:192.0.2.1", "api_key:probe", "api_key:new", "address:192.0.2.9", None)
+    names = (
+        "api_key:acme",
+        "address:192.0.2.1",
+        "api_key:probe",
+        "api_key:new",
+        "address:192.0.2.9",
+        "forgotten:1",
+    )
     found = [customers.of(name, is_caller=True) for name in names]
     assert found == ["cus_1", "cus_2", "", None, "", None]
 

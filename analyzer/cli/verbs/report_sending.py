@@ -259,7 +259,7 @@ def _senders(asked: HandOver, record: Deliveries) -> Iterator[list[EventSender]]
     from analyzer.hand_over.event_requests import EventSender, Waits
 
     tls = ssl.create_default_context() if asked.server.scheme == "https" else None
-    waits = Waits(_keeping(record.keep), random.random)
+    waits = Waits(_keeping(record.keep), random.random, lambda why: say(why, err=True))
     count = SENDERS if asked.service.events_max == 1 else 1
     senders = [EventSender(asked.server, asked.service, asked.token, waits, tls) for _ in range(count)]
     try:
