@@ -130,6 +130,7 @@ def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
 FAULTS: tuple[Fault, ...] = ("lose the request", "lose the answer", "refuse", "refuse after", "later")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("database", "kind", "seed"),
     [*(("sqlite", kind, seed) for seed, kind in enumerate(SERVICES)), ("postgresql", "stripe", 3)],
