@@ -55,7 +55,7 @@ class Reports(TyperGroup):
 app = typer.Typer(
     name="report",
     cls=Reports,
-    help="What was counted of closed days, for invoices: `report day` is `report write day`.",
+    help="What was counted of closed days, for invoices.\n\n`report day` is short for `report write day`.",
     no_args_is_help=True,
 )
 app.command("send")(report_sending.send)
