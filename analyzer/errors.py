@@ -89,3 +89,19 @@ class CannotForget(AnalyzerError):
 
 class CorrectionRefused(AnalyzerError):
     """A day cannot be corrected in this way."""
+
+
+class DeliveryFailed(AnalyzerError):
+    """A billing service refuses events, or does not answer.
+
+    Attributes:
+        is_away: Whether it may take them later.
+    """
+
+    def __init__(self, why: str, *, is_away: bool = False) -> None:
+        super().__init__(why)
+        self.is_away = is_away
+
+
+class DeliveryLost(AnalyzerError):
+    """Another process hands over to the same destination."""

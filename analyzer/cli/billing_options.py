@@ -1,8 +1,12 @@
-"""Days and zones on the command line."""
+"""Days, zones and periods on the command line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -16,6 +20,17 @@ ZoneOption = Annotated[
     str | None,
     typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
 ]
+RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
+PERIODS = ("day", "week", "month")
+CORRECTIONS = "corrections"
+LONGEST = timedelta(days=3_660)
+
+
+class Dates(NamedTuple):
+    """The first and the last date of a report, both included."""
+
+    first: str
+    last: str
 
 
 def zone_of(settings: Settings, zone: str | None) -> str:
@@ -39,3 +54,53 @@ def date_of(text: str, zone: str) -> str:
     if at_s is None:
         raise ValueError("no time was given")
     return day_at(zone, at_s)[0]
+
+
+def dates_of(what: str, when: str, zone: str) -> Dates:
+    """The dates of a report, or of a report of corrections. Exits with 2 for a period that is none."""
+    if what == CORRECTIONS:
+        return _dates(when, "", zone) if RANGE.fullmatch(when) else _dates("day", when, zone)
+    return _dates(what, when, zone)
+
+
+def _dates(what: str, when: str, zone: str) -> Dates:
+    if named := RANGE.fullmatch(what):
+        first, last = (date_of(text, zone) for text in named.groups())
+        if first > last:
+            raise usage_error(f"{what}: the first date is behind the last")
+        if date.fromisoformat(last) - date.fromisoformat(first) > LONGEST:
+            raise usage_error(f"{what}: a report has at most {LONGEST.days:,} days")
+        return Dates(first, last)
+    if what not in PERIODS:
+        raise usage_error(
+            f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
+        )
+    month = re.fullmatch(r"(\d{4}-\d{2})", when)
+    at = date.fromisoformat(date_of(f"{when}-01" if month and what == "month" else when, zone))
+    if what == "week":
+        monday = at - timedelta(days=at.weekday())
+        return Dates(str(monday), str(monday + timedelta(days=6)))
+    if what == "month":
+        begin = at.replace(day=1)
+        following = (begin + timedelta(days=31)).replace(day=1)
+        return Dates(str(begin), str(following - timedelta(days=1)))
+    return Dates(str(at), str(at))
+
+
+@contextmanager
+def of_known_names(by: str) -> Iterator[None]:
+    """Exits with 2 for a grouping or a meter that closed days do not have."""
+    from analyzer.core.counting.groupings import grouping_of
+    from analyzer.store.reports.billed_days.day_report import NotFrozen
+
+    try:
+        grouping_of(by)
+        yield
+    except NotFrozen as error:
+        raise usage_error(
+            f"--by {by}: {error}; add it to [billing] groupings for the days to come"
+        ) from error
+    except LookupError as error:
+        raise usage_error(f"--meter: {error.args[0]}") from error
+    except ValueError as error:
+        raise usage_error(f"--by {error}") from error

@@ -14,9 +14,9 @@ from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import NAME, alternatives, quote
+from analyzer.config.values import NAME, alternatives, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import REQUESTS
+from analyzer.core.counting.meters import BUILT_IN, REQUESTS
 from analyzer.core.records.forgotten_callers import FORGOTTEN
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.reader import CALLER
@@ -30,6 +30,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _kafka(tables.kafka)
     yield from _analyzer(tables.analyzer)
     yield from _privacy(tables)
+    yield from _events(tables)
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
         yield from _weight(("sources", index), source, tables.metered)
@@ -49,6 +50,19 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _duplicates(
         "policies", "name", {index: policy.name for index, policy in tables.policies.items()}
     )
+
+
+def _events(tables: ParsedTables) -> Iterator[KeyFault]:
+    """Faults of meters that a billing service gets events of."""
+    known = {
+        REQUESTS.name,
+        *(one.name for one in BUILT_IN),
+        *(meter.name for meter in tables.meters.values()),
+    }
+    for name in tables.billing.events:
+        if name not in known:
+            cure = suggestion(name, sorted(known), f"write one of {', '.join(sorted(known))}")
+            yield KeyFault(("billing", "events", name), f"{quote(name)} is not a meter", cure)
 
 
 def _duplicate_sources(sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
+from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
@@ -20,6 +21,7 @@ class ParsedTables(NamedTuple):
     kafka: KafkaTable
     analyzer: AnalyzerTable
     privacy: PrivacyTable
+    billing: BillingTable
     sources: Mapping[int, SourceTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]

@@ -286,6 +286,7 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         kafka=valid_part(KafkaTable, raw.get("kafka")) or KafkaTable(),
         analyzer=valid_part(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
         privacy=valid_part(PrivacyTable, raw.get("privacy")) or PrivacyTable(),
+        billing=valid_part(BillingTable, raw.get("billing")) or BillingTable(),
         sources=tables("sources", SourceTable),
         meters=tables("meters", MeterTable),
         policies=tables("policies", PolicyTable),

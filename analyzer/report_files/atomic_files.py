@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 from analyzer.report_files.manifest import WrittenFile
@@ -30,6 +30,16 @@ def write_whole(file: Path, content: Iterable[bytes]) -> WrittenFile:
         being_written.unlink(missing_ok=True)
     _sync_folder(file.parent)
     return WrittenFile(file.name, size, digest.hexdigest())
+
+
+def file_at(file: Path) -> WrittenFile | None:
+    """Returns what is at a path: its size and digest; None if nothing is there. Raises OSError."""
+    try:
+        with file.open("rb") as found:
+            digest = file_digest(found, "sha256")
+            return WrittenFile(file.name, found.tell(), digest.hexdigest())
+    except FileNotFoundError:
+        return None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.report_files.manifest import MANIFEST, SCHEMA, WrittenFile, manifest_of
-from analyzer.report_files.report_lines import WRITERS, ReportSums, Writer, lines_of
+from analyzer.report_files.manifest import MANIFEST, SCHEMA, WrittenFile, contents_of, manifest_of
+from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.report_files.row_formats import WRITERS, Writer
 from analyzer.store.reports.billed_days.day_report import Report, report_of, report_rows
 
 READ_BYTES = 1 << 20
 SHOWN_CHARS = 200  # of a line
+PARQUET = "parquet"  # which has no lines, and needs a package
 
 
 class FileUnreadable(ValueError):
@@ -57,16 +59,28 @@ def audit_file(engine: sa.Engine, file: Path, units: Mapping[str, str]) -> Audit
     stated = _manifest(beside)
     written = _hashed(file)
     differences = _stated_otherwise(stated, written)
-    if stated.get("state") != "final":
-        remark = "provisional: its counts still change, so it was compared with its manifest alone"
+    remark = _not_comparable(stated)
+    if remark:
         return AuditedFile(str(file), str(beside), int(stated.get("lines", 0)), differences, [remark])
     report = _report(engine, stated)
     made, sums, writer = _made_again(engine, report, units, written)
     if made != written:
         differences.append(_first_difference(engine, report, units, writer, file))
-    expected = json.loads(manifest_of(report, sums, [made]))
+    # What the file replaced is not in the tables.
+    expected = json.loads(manifest_of(contents_of(report), sums, [made])) | {
+        "replaces": stated.get("replaces")
+    }
     differences += [f"{beside.name}: {what}" for what in _differing_keys(stated, expected)]
     return AuditedFile(str(file), str(beside), sums.lines, differences, [])
+
+
+def _not_comparable(stated: Mapping[str, Any]) -> str:
+    """Returns why the tables do not say what the file must have; "" where they do."""
+    if stated.get("what") != "usage":
+        return f"a file of {stated.get('what')}: it was compared with its manifest alone"
+    if stated.get("state") != "final":
+        return "provisional: its counts still change, so it was compared with its manifest alone"
+    return ""
 
 
 def _manifest(file: Path) -> dict[str, Any]:
@@ -127,11 +141,12 @@ def _made_again(
 
     Of a file that equals none, the format is that of its name.
     """
-    of_name = sorted(WRITERS, key=lambda name: not written.name.endswith(name))
+    names = [PARQUET] if written.name.endswith(PARQUET) else [name for name in WRITERS if name != PARQUET]
+    of_name = sorted(names, key=lambda name: not written.name.endswith(name))
     first: tuple[WrittenFile, ReportSums, Writer] | None = None
     for name in of_name:
         sums, digest, size = ReportSums(), sha256(), 0
-        for part in WRITERS[name](report, lines_of(report, report_rows(engine, report), units, sums)):
+        for part in _content(engine, report, units, WRITERS[name], sums):
             digest.update(part)
             size += len(part)
         made = WrittenFile(written.name, size, digest.hexdigest())
@@ -143,11 +158,22 @@ def _made_again(
     return first
 
 
+def _content(
+    engine: sa.Engine, report: Report, units: Mapping[str, str], writer: Writer, sums: ReportSums
+) -> Iterator[bytes]:
+    """Yields the file as the tables give it; `sums` are complete after the last part."""
+    columns = columns_of(report)
+    lines = lines_of(report, report_rows(engine, report), units, sums)
+    return writer(columns, (cells_of(line, columns) for line in lines))
+
+
 def _first_difference(
     engine: sa.Engine, report: Report, units: Mapping[str, str], writer: Writer, file: Path
 ) -> str:
     """Returns the first line that is not the one of the tables, in words."""
-    made = _lines(writer(report, lines_of(report, report_rows(engine, report), units, ReportSums())))
+    if writer is WRITERS[PARQUET]:
+        return f"{file.name}: it is not the file that the tables give"
+    made = _lines(_content(engine, report, units, writer, ReportSums()))
     pairs = itertools.zip_longest(_lines(_parts(file)), made)
     for number, (stands, expected) in enumerate(pairs, start=1):
         if stands != expected:

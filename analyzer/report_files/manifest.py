@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from analyzer.report_files.report_lines import ReportSums, columns_of
-from analyzer.store.reports.billed_days.day_report import Report, ReportedDay
+from analyzer.store.reports.billed_days.day_report import Report
+from analyzer.store.transaction.cut_days.day_rows import Day
 
 SCHEMA = 1
 MANIFEST = ".manifest.json"  # behind the name of the report's file
@@ -21,33 +22,85 @@ class WrittenFile(NamedTuple):
     sha256: str
 
 
-def manifest_of(report: Report, sums: ReportSums, files: Sequence[WrittenFile]) -> bytes:
-    """Returns the manifest as JSON; equal reports have equal manifests."""
+class Contents(NamedTuple):
+    """The contents of a file, as a manifest states them.
+
+    Attributes:
+        what: "usage" of the days, the "corrections" that are booked on them, or "events" for a billing
+            service. days: In order; the second value is None for a day that is not closed. columns: Or, of
+            events, the format. meters: Of usage, those that the report can have.
+    """
+
+    what: Literal["usage", "corrections", "events"]
+    zone: str
+    grouping: str
+    days: Sequence[tuple[str, Day | None]]
+    columns: Sequence[str]
+    meters: Sequence[str] = ()
+
+    @property
+    def is_final(self) -> bool:
+        return all(closed is not None for _, closed in self.days)
+
+
+def contents_of(report: Report) -> Contents:
+    """Returns the contents of the report of some days."""
+    days = [(day.date, day.closed) for day in report.days]
+    return Contents("usage", report.zone, report.grouping, days, columns_of(report), [*report.meters])
+
+
+def manifest_of(
+    contents: Contents,
+    sums: ReportSums,
+    files: Sequence[WrittenFile],
+    replaces: WrittenFile | None = None,
+) -> bytes:
+    """Returns the manifest as JSON; equal contents have equal manifests.
+
+    `replaces` is the file of this name with another content that was there before.
+    """
     amounts = sorted(sums.meters.items())
-    content = {
+    found: dict[str, Any] = {
         "schema": SCHEMA,
-        "state": "final" if report.is_final else "provisional",
-        "from": report.days[0].date,
-        "to": report.days[-1].date,
-        "zone": report.zone,
-        "by": report.grouping,
-        "meters": [*report.meters],
-        "columns": columns_of(report),
+        "what": contents.what,
+        "state": "final" if contents.is_final else "provisional",
+        "from": contents.days[0][0],
+        "to": contents.days[-1][0],
+        "zone": contents.zone,
+        "by": contents.grouping,
+        "meters": list(contents.meters),
+        "columns": list(contents.columns),
         "lines": sums.lines,
         "series": sums.series,
         "sums": {meter: {"value": value, "denied": denied} for meter, (value, denied) in amounts},
         "files": [one._asdict() for one in files],
-        "days": [*map(_day, report.days)],
+        "replaces": None if replaces is None else replaces._asdict(),
+        "days": [_day(*day) for day in contents.days],
     }
-    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+    return json.dumps(found, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
-def _day(day: ReportedDay) -> dict[str, Any]:
-    if day.closed is None:
-        return {"date": day.date, "state": "provisional"}
-    closed = day.closed
+def replaced_file(
+    before: WrittenFile | None, written: WrittenFile, manifest: bytes | None
+) -> WrittenFile | None:
+    """Returns the file that `written` replaces: another one that was there before.
+
+    When the same report was written again, the one that its manifest names.
+    """
+    if before is None or before.sha256 != written.sha256:
+        return before
+    try:
+        named = json.loads(manifest or b"null")["replaces"]
+        return None if named is None else WrittenFile(named["name"], named["size"], named["sha256"])
+    except (ValueError, KeyError, TypeError):
+        return None  # written by another program
+
+
+def _day(date: str, closed: Day | None) -> dict[str, Any]:
+    if closed is None:
+        return {"date": date, "state": "provisional"}
     return {
-        "date": day.date,
+        "date": date,
         "state": "final",
         "requests": closed.requests,
         "digest": closed.digest,

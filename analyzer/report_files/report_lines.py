@@ -1,20 +1,14 @@
-"""The lines of a report, a line for each meter of a series, and their formats."""
+"""The lines of a report, a line for each meter of a series, and what they add up to."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import STORED_IN
 from analyzer.store.reports.billed_days.day_report import Report, SeriesAmounts
-
-EXECUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a cell that begins so for a formula
-LINES_AT_ONCE = 1_000
 
 
 class ReportLine(NamedTuple):
@@ -40,13 +34,18 @@ class ReportSums:
     meters: dict[str, list[int]] = field(default_factory=dict)  # admitted and denied; of largest values none
 
     def add(self, row: SeriesAmounts, joins: Mapping[str, str]) -> None:
+        """Adds the lines of a series."""
         self.series += 1
-        self.lines += len(row.amounts)
         for meter, (value, denied) in row.amounts.items():
-            if joins[meter] == "sum":
-                sums = self.meters.setdefault(meter, [0, 0])
-                sums[0] += value
-                sums[1] += denied
+            self.add_line(meter, value, denied, joins[meter])
+
+    def add_line(self, meter: str, value: int, denied: int, join: str) -> None:
+        """Adds one line."""
+        self.lines += 1
+        if join == "sum":
+            sums = self.meters.setdefault(meter, [0, 0])
+            sums[0] += value
+            sums[1] += denied
 
 
 def lines_of(
@@ -79,47 +78,3 @@ def cells_of(line: ReportLine, columns: Sequence[str]) -> list[str | int]:
     if len(columns) < len(cells):
         del cells[4]
     return cells
-
-
-def csv_of(report: Report, lines: Iterable[ReportLine]) -> Iterator[bytes]:
-    """Yields CSV (RFC 4180) with the names of the columns.
-
-    Text that a spreadsheet would execute has an apostrophe in front.
-    """
-    columns = columns_of(report)
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)
-    writer.writerow(columns)
-    for number, line in enumerate(lines, start=1):
-        writer.writerow([_harmless(cell) for cell in cells_of(line, columns)])
-        if number % LINES_AT_ONCE == 0:
-            yield _taken(buffer)
-    yield _taken(buffer)
-
-
-def _harmless(cell: str | int) -> str | int:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(EXECUTED) else cell
-
-
-def _taken(buffer: io.StringIO) -> bytes:
-    content = buffer.getvalue().encode()
-    buffer.seek(0)
-    buffer.truncate()
-    return content
-
-
-def jsonl_of(report: Report, lines: Iterable[ReportLine]) -> Iterator[bytes]:
-    """Yields an object for each line, one per line of text."""
-    columns = columns_of(report)
-    buffer = io.StringIO(newline="")
-    for number, line in enumerate(lines, start=1):
-        cells = dict(zip(columns, cells_of(line, columns), strict=True))
-        buffer.write(json.dumps(cells, ensure_ascii=False, separators=(",", ":")))
-        buffer.write("\n")
-        if number % LINES_AT_ONCE == 0:
-            yield _taken(buffer)
-    yield _taken(buffer)
-
-
-Writer = Callable[[Report, Iterable[ReportLine]], Iterator[bytes]]
-WRITERS: Mapping[str, Writer] = {"csv": csv_of, "jsonl": jsonl_of}

@@ -92,7 +92,7 @@ def test_a_report_is_written_with_its_manifest(
     count(store, ACME, 5, now_s(engine) - DAY_S)
     gatelock("days", "close", date)
     result = gatelock("report", f"{date}..{date}", "--format", "jsonl", "--out", "day.jsonl")
-    assert result.stdout.startswith("day.jsonl: 1 lines, final; sha256 ")
+    assert result.stdout.startswith("day.jsonl: 1 line, final; sha256 ")
     [line] = (tmp_path / "day.jsonl").read_text().splitlines()
     assert json.loads(line)["value"] == 5
     manifest = json.loads((tmp_path / "day.jsonl.manifest.json").read_text())

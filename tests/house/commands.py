@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typer.main import get_command
@@ -19,4 +19,18 @@ def commands_of(group: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]
             yield (*words, name), command
 
 
-COMMANDS = dict(commands_of(get_command(app)))
+GATELOCK: Any = get_command(app)
+GROUPS = GATELOCK.commands
+COMMANDS = dict(commands_of(GATELOCK))
+
+
+def words_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The words of the command that arguments call; () if they call none.
+
+    `gatelock report day` is short for `gatelock report write day`.
+    """
+    default = getattr(GROUPS.get(arguments[0]) if arguments else None, "default", "")
+    for words in (tuple(arguments[:2]), tuple(arguments[:1]), (*arguments[:1], default)):
+        if words in COMMANDS:
+            return words
+    return ()

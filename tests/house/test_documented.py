@@ -11,7 +11,7 @@ import django
 import pytest
 from django.conf import settings
 
-from tests.house.commands import COMMANDS
+from tests.house.commands import COMMANDS, words_of
 from tests.house.reading import ROOT, modules, within
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,8 +29,7 @@ def shown() -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
         for line in page.read_text().splitlines():
             for found in SHOWN.finditer(line):
                 words = found[1].split()
-                command = tuple(words[:2]) if tuple(words[:2]) in COMMANDS else tuple(words[:1])
-                if command in COMMANDS:
+                if command := words_of(words):
                     yield page.name, command, [word for word in words if word.startswith("--")]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.commands import COMMANDS
+from tests.house.commands import COMMANDS, words_of
 
 EXAMPLE = re.compile(r"^Example: (gatelock .+)$", re.MULTILINE)
 LINE_MAX = 78  # a longer line would be wrapped, and could not be copied
@@ -26,8 +26,9 @@ def example_of(help_text: str) -> str:
 def parse(example: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The words of the command that the example calls, and its parameters. Raises click's usage errors."""
     arguments = shlex.split(example)[1:]
-    words = next(tuple(arguments[:n]) for n in (2, 1) if tuple(arguments[:n]) in COMMANDS)
-    context = COMMANDS[words].make_context(" ".join(words), arguments[len(words) :])
+    words = words_of(arguments)
+    shown = len(words) - (arguments[: len(words)] != [*words])
+    context = COMMANDS[words].make_context(" ".join(words), arguments[shown:])
     return words, context.params
 
 
@@ -57,7 +58,7 @@ def test_every_option_and_argument_is_described(words: tuple[str, ...]) -> None:
 def test_every_command_that_ends_has_json() -> None:
     """Processes that run until a signal write a log; exports and reports have formats."""
     without = {words for words, command in COMMANDS.items() if "json" not in {p.name for p in command.params}}
-    assert without == {("run",), ("serve",), ("rejects", "export"), ("report",)}
+    assert without == {("run",), ("serve",), ("rejects", "export"), ("report", "write")}
 
 
 @pytest.mark.parametrize(

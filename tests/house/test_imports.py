@@ -169,6 +169,7 @@ GUESTS = {
     "lz4": ("analyzer.core.kafka_format",),
     "msgspec": ("analyzer.core", "analyzer.cli.output"),  # rows as JSON, in millions
     "prometheus_client": ("analyzer.metrics",),
+    "pyarrow": ("analyzer.report_files.parquet_rows",),
     "pydantic": ("analyzer.config",),
     "pydantic_core": ("analyzer.config",),
     "pydantic_settings": ("analyzer.config",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from analyzer.errors import ClosingLost, PartitionLost, PlanChanged
+from analyzer.errors import ClosingLost, DeliveryLost, PartitionLost, PlanChanged
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.gaps import NoSuchGap
 from tests.interleavings import invariants
@@ -16,6 +16,7 @@ from tests.interleavings.worlds import Counted, State, World
 
 DECLARED = (
     ClosingLost,
+    DeliveryLost,
     PartitionLost,
     PlanChanged,
     NoSuchGap,

@@ -212,6 +212,8 @@ FURTHER = {
         "correct correct",
         "correct close-day",
         "flush-yesterday roll-up",
+        "deliver deliver",
+        "deliver correct",
     ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }

@@ -22,9 +22,11 @@ from analyzer.store.operations.day_audit.examined_days import examine_day
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.followed_partitions import retire
+from analyzer.store.operations.handing_over.deliveries import Delivery, delivering
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
+from analyzer.store.reports.billed_days.usage_amounts import UsagePart
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.cut_days.day_rows import stored_days
 from analyzer.store.transaction.gaps import RecordedGap, SqlGaps, accept
@@ -244,6 +246,21 @@ def correct_yesterday(actor: Actor) -> object:
     return None
 
 
+def deliver(actor: Actor) -> bool:
+    """A process hands yesterday over; returns whether it was the one that did."""
+    with reading(actor.engine) as db:
+        [yesterday] = stored_days(db, days.c.end_s <= NOW_S)
+    part = UsagePart(yesterday, "caller", "requests", "sum", "frozen")
+    with delivering(actor.engine, "the service", "lago", "operator", lambda: actor.name) as record:
+        before = record.of(part)
+        if before.finished_ms is not None:
+            return False
+        assert before == Delivery(), "another process is in the middle of it"
+        record.trying(part, before)
+        record.finished(part, before._replace(events=1))
+    return True
+
+
 def settle(actor: Actor) -> object:
     """The analyzer whose partition is blocked by the gap looks whether it may continue."""
     return SqlGaps(actor.engine, actor.name).settle({PARTS[2]: GAP})
@@ -316,6 +333,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "close-day": lambda actor: close_day(actor.engine, actor.name),
     "correct": correct_yesterday,
     "audit-day": audit_yesterday,
+    "deliver": deliver,
     "flush-yesterday": counting(
         PARTS[0], requests(ACME, 5, NOW_S - DAY_S), requests(BOB, 1, NOW_S - DAY_S), by=(3, DAILY_PLAN)
     ),

@@ -61,6 +61,13 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.billed_days.day_report import report_of, report_rows
 from analyzer.store.reports.billed_days.day_status import day_statuses
+from analyzer.store.reports.billed_days.usage_amounts import (
+    COUNTED,
+    UsagePart,
+    part_total,
+    usage_amounts,
+    usage_parts,
+)
 from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
@@ -546,6 +553,35 @@ def test_a_statement_that_scans_is_found(
     with watched.connect() as db:
         db.execute(sa.text("select count(*) from buckets where width_s = 60 and bucket_s < 0"))
     assert len(scans(engine, statements)) == 1
+
+
+def test_a_page_of_a_hand_over_is_read_by_its_key(
+    engine: sa.Engine, watched: sa.Engine, statements: Statements
+) -> None:
+    fill(engine)
+    close_a_day(engine, now_s(engine) // DAY_S * DAY_S)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        db.exec_driver_sql("analyze")
+    [status, booked] = day_statuses(engine)
+    [part] = usage_parts(engine, "UTC", [status.day.date], "caller", "requests", COUNTED)
+    late = UsagePart(booked.day, "caller", "requests", "sum", "late")
+    found = list(usage_amounts(engine, part))
+    statements.seen.clear()
+    assert len(list(usage_amounts(watched, part, found[9].place))) == CALLERS - 10
+    assert list(usage_amounts(watched, late, (status.day.id, "", ""))) != []
+    assert part_total(watched, part).amounts == CALLERS
+    seen = list(statements.about(("frozen_counts", "adjustments")))
+    assert len(seen) >= 3
+    for text, parameters, settings in seen:
+        with engine.connect() as db:
+            for setting in settings:
+                db.exec_driver_sql(setting)
+            planned = plan_of_execution(db, text, parameters)
+            db.rollback()
+        assert not re.search(r"(Seq Scan on|SCAN) (frozen_counts|adjustments)\b(?! USING)", planned), planned
+        if "ORDER BY" in text and "frozen_counts" in text:
+            assert "TEMP B-TREE" not in planned, planned
+            assert "(reference,resource)>(?,?)" in planned or "(ROW(reference, resource) > ROW(" in planned
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from datetime import date, timedelta
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from analyzer.cli.billing_options import date_of, zone_of
+from analyzer.cli.billing_options import CORRECTIONS, Dates, dates_of, zone_of
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, load_settings, open_database
-from analyzer.cli.output import say
+from analyzer.cli.output import plural, say
+from analyzer.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
+from analyzer.cli.verbs import report_sending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
+    from analyzer.report_files.manifest import Contents
+    from analyzer.report_files.report_lines import ReportSums
+    from analyzer.store.reports.billed_days.booked_corrections import BookedAmount
     from analyzer.store.reports.billed_days.day_report import Report
 
 
 class Format(StrEnum):
     CSV = "csv"
     JSONL = "jsonl"
+    PARQUET = "parquet"
+    STRIPE = "stripe"
+    LAGO = "lago"
+    CLOUDEVENTS = "cloudevents"
 
 
-RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
-PERIODS = ("day", "week", "month")
-CORRECTIONS = "corrections"
-LONGEST = timedelta(days=3_660)
+ROWS = (Format.CSV, Format.JSONL, Format.PARQUET)
+DEFAULT = "write"
 
 
-class Dates(NamedTuple):
-    """The first and the last date of a report, both included."""
+class Reports(TyperGroup):
+    """The commands about reports; `gatelock report day` is short for `gatelock report write day`."""
 
-    first: str
-    last: str
+    default = DEFAULT
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
 
 
-def report(
+app = typer.Typer(
+    name="report",
+    cls=Reports,
+    help="What was counted of closed days, for invoices.\n\n`report day` is short for `report write day`.",
+    no_args_is_help=True,
+)
+app.command("send")(report_sending.send)
+app.command("sent")(report_sending.sent)
+
+
+@app.command(DEFAULT)
+def write(
     context: typer.Context,
     what: Annotated[
         str,
@@ -67,7 +87,9 @@ def report(
         str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
     ] = "caller",
     meter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")] = None,
-    format_: Annotated[Format, typer.Option("--format", help="Of the output.")] = Format.CSV,
+    format_: Annotated[
+        Format, typer.Option("--format", help="Rows, or the events of a billing service.")
+    ] = Format.CSV,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
@@ -77,115 +99,124 @@ def report(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Write what was counted of closed days, for invoices.
+    """Write what was counted of closed days.
 
     The report of a closed day is the same at any time. Records that came later, and what operators corrected,
     are in `report corrections`, by the day that they are booked on. A day that is not closed yet is
-    provisional, as the manifest and a line on standard error say.
+    provisional, as the manifest and a line on standard error say. Events for a billing service are of
+    closed days alone; `report send` delivers them.
 
     Example: gatelock report month 2026-11 --out november.csv --final
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
-        if what == CORRECTIONS:
-            _corrections(engine, named, _corrected(when, named), by, meter, format_)
-            return
-        dates = _dates(what, when, named)
-        found = _report(engine, named, dates, by, meter)
-        open_days = [day.date for day in found.days if day.closed is None]
-        if open_days:
-            shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(found.days)} days"
-            say(
-                f"provisional: {shown} ({named}) {'is' if len(open_days) == 1 else 'are'} not closed",
-                err=True,
-            )
-            if final:
-                raise typer.Exit(FOUND)
-        _write(engine, found, settings, format_, out)
+        dates = dates_of(what, when, named)
+        if format_ is Format.PARQUET and out is None and sys.stdout.isatty():
+            raise usage_error("--format parquet is not for a terminal: write --out FILE")
+        if format_ not in ROWS:
+            _write_events(engine, settings, what, dates, named, by, meter, format_, out)
+        elif what == CORRECTIONS:
+            _write_corrections(engine, named, dates, by, meter, format_, out)
+        else:
+            _write_usage(engine, settings, _report(engine, named, dates, by, meter), format_, out, final)
 
 
 def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
-    from analyzer.core.counting.groupings import grouping_of
-    from analyzer.store.reports.billed_days.day_report import NotFrozen, report_of
+    from analyzer.cli.billing_options import of_known_names
+    from analyzer.store.reports.billed_days.day_report import report_of
 
-    try:
-        grouping_of(by)
+    with of_known_names(by):
         return report_of(engine, zone, *dates, by, meter)
-    except NotFrozen as error:
-        raise usage_error(
-            f"--by {by}: {error}; add it to [billing] groupings for the days to come"
-        ) from error
-    except LookupError as error:
-        raise usage_error(f"--meter: {error.args[0]}") from error
-    except ValueError as error:
-        raise usage_error(f"--by {error}") from error
 
 
-def _write(engine: sa.Engine, found: Report, settings: Settings, format_: Format, out: Path | None) -> None:
-    from analyzer.report_files.atomic_files import write_whole
-    from analyzer.report_files.manifest import MANIFEST, manifest_of
-    from analyzer.report_files.report_lines import WRITERS, ReportSums, lines_of
+def _write_usage(
+    engine: sa.Engine, settings: Settings, found: Report, format_: Format, out: Path | None, final: bool
+) -> None:
+    from analyzer.report_files.manifest import contents_of
+    from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
+    from analyzer.report_files.row_formats import WRITERS
     from analyzer.store.reports.billed_days.day_report import report_rows
 
-    sums = ReportSums()
+    open_days = [day.date for day in found.days if day.closed is None]
+    if open_days:
+        shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(found.days)} days"
+        verb = "is" if len(open_days) == 1 else "are"
+        say(f"provisional: {shown} ({found.zone}) {verb} not closed", err=True)
+        if final:
+            raise typer.Exit(FOUND)
+    sums, columns = ReportSums(), columns_of(found)
     lines = lines_of(found, report_rows(engine, found), settings.units(), sums)
-    content = WRITERS[format_.value](found, lines)
+    with progress_bar("lines") as advance:
+        rows = advancing((cells_of(line, columns) for line in lines), advance if out else _silent)
+        _write(WRITERS[format_.value](columns, rows), contents_of(found), sums, out)
+
+
+def _silent(_count: int) -> None:
+    """Shows no progress."""
+
+
+def _write(content: Iterator[bytes], contents: Contents, sums: ReportSums, out: Path | None) -> None:
     if out is None:
-        _print(content)
-        return
-    try:
-        written = write_whole(out, content)
-        manifest = write_whole(out.with_name(out.name + MANIFEST), [manifest_of(found, sums, [written])])
-    except OSError as error:
-        raise usage_error(f"--out {out}: cannot be written: {error.strerror}") from error
-    state = "final" if found.is_final else "provisional"
-    say(f"{out}: {sums.lines:,} lines, {state}; sha256 {written.sha256}; origin: {manifest.name}")
-
-
-def _print(content: Iterator[bytes]) -> None:
-    for part in content:
-        sys.stdout.buffer.write(part)
-    sys.stdout.flush()
-
-
-def _corrections(
-    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: Format
-) -> None:
-    from analyzer.cli.output import csv_lines, json_lines
-    from analyzer.store.reports.billed_days.booked_corrections import BookedAmount, booked_amounts
-
-    found = booked_amounts(engine, zone, *dates, by, meter)
-    if format_ is Format.JSONL:
-        json_lines(one._asdict() for one in found)
+        print_content(content)
     else:
-        csv_lines(BookedAmount._fields, found)
+        write_with_manifest(out, content, contents, sums)
 
 
-def _corrected(when: str, zone: str) -> Dates:
-    return _dates(when, "", zone) if RANGE.fullmatch(when) else _dates("day", when, zone)
+def _write_corrections(
+    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: Format, out: Path | None
+) -> None:
+    from analyzer.report_files.manifest import Contents
+    from analyzer.report_files.report_lines import ReportSums
+    from analyzer.report_files.row_formats import WRITERS
+    from analyzer.store.reports.billed_days.booked_corrections import BookedAmount, booked_amounts
+    from analyzer.store.reports.billed_days.day_report import days_between
+
+    days = days_between(engine, zone, *dates)
+    joins = {one.name: one.join for _, day in days if day is not None for one in day.meters}
+    sums = ReportSums()
+
+    def counted() -> Iterator[BookedAmount]:
+        for one in booked_amounts(engine, zone, *dates, by, meter):
+            sums.add_line(one.meter, one.value, one.denied, joins.get(one.meter, "sum"))
+            yield one
+
+    content = WRITERS[format_.value](BookedAmount._fields, counted())
+    _write(content, Contents("corrections", zone, by, days, BookedAmount._fields), sums, out)
 
 
-def _dates(what: str, when: str, zone: str) -> Dates:
-    """The dates of a report. Exits with 2 for a period that is none."""
-    if named := RANGE.fullmatch(what):
-        first, last = (date_of(text, zone) for text in named.groups())
-        if first > last:
-            raise usage_error(f"{what}: the first date is behind the last")
-        if date.fromisoformat(last) - date.fromisoformat(first) > LONGEST:
-            raise usage_error(f"{what}: a report has at most {LONGEST.days:,} days")
-        return Dates(first, last)
-    if what not in PERIODS:
-        raise usage_error(
-            f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
-        )
-    month = re.fullmatch(r"(\d{4}-\d{2})", when)
-    at = date.fromisoformat(date_of(f"{when}-01" if month and what == "month" else when, zone))
-    if what == "week":
-        monday = at - timedelta(days=at.weekday())
-        return Dates(str(monday), str(monday + timedelta(days=6)))
-    if what == "month":
-        begin = at.replace(day=1)
-        following = (begin + timedelta(days=31)).replace(day=1)
-        return Dates(str(begin), str(following - timedelta(days=1)))
-    return Dates(str(at), str(at))
+def _write_events(
+    engine: sa.Engine,
+    settings: Settings,
+    what: str,
+    dates: Dates,
+    zone: str,
+    by: str,
+    meter: str | None,
+    format_: Format,
+    out: Path | None,
+) -> None:
+    from analyzer.hand_over.billing_services import SERVICES
+    from analyzer.report_files.manifest import Contents
+    from analyzer.report_files.report_lines import ReportSums
+    from analyzer.report_files.row_formats import json_lines_of
+    from analyzer.store.reports.billed_days.usage_amounts import usage_amounts
+
+    prepared = report_sending.prepare(engine, settings, what, dates, zone, by, meter)
+    service, sums, left_out = SERVICES[format_.value], ReportSums(), ReportSums()
+
+    def objects() -> Iterator[Any]:
+        for part, maker in prepared.parts:
+            for amount in usage_amounts(engine, part):
+                customer = maker.customer_of(amount)
+                kept = sums if customer else left_out
+                kept.add_line(part.meter, amount.value, amount.denied, part.join)
+                if customer:
+                    yield service.fields(maker.event(amount, customer))
+
+    with progress_bar("events") as advance:
+        content = json_lines_of(advancing(objects(), advance if out else _silent))
+        _write(content, Contents("events", zone, by, prepared.days, [format_.value]), sums, out)
+    if left_out.lines:
+        amounts = ", ".join(f"{value:,} {meter}" for meter, (value, _) in sorted(left_out.meters.items()))
+        say(f"{plural(left_out.lines, 'amount')} without a customer left out: {amounts}", err=True)

@@ -1,16 +1,21 @@
-"""`[billing]`: the days that are closed, in which time zones, and the key of their digests."""
+"""`[billing]`: the days that are closed, the key of their digests, and what billing services call our
+things."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import long_enough
 from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import DAY_S, duration_between, quote, raise_fault, time_zone
+
+EVENT_NAME = re.compile(r"[!-~]{1,100}")
 
 
 def _zones(value: object) -> tuple[str, ...]:
@@ -20,10 +25,23 @@ def _zones(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(time_zone, names)))
 
 
+def _event_name(value: object) -> str:
+    if not isinstance(value, str) or not EVENT_NAME.fullmatch(value):
+        raise_fault(
+            f"must be the name of an event, not {quote(value)}", "write 1 to 100 letters, digits or signs"
+        )
+    return value
+
+
+EventName = Annotated[str, BeforeValidator(_event_name)]
+
+
 class BillingTable(ConfigTable):
     zones: Annotated[tuple[str, ...], BeforeValidator(_zones)] = ("UTC",)  # none: no day is closed
     grace: Annotated[float, duration_between(0, 7 * DAY_S)] = 1_800.0  # after the end of a day
     groupings: tuple[GroupingName, ...] = ("caller",)
+    events: dict[str, EventName] = Field(default_factory=dict)  # the names of the events of meters
+    customers_file: Path | None = None
     digest_key: Annotated[SecretStr, AfterValidator(long_enough)] | None = None
     digest_key_file: Annotated[SecretFile, AfterValidator(long_enough)] | None = None
 

@@ -18,7 +18,7 @@ from analyzer.config.values import (
     raise_fault,
     suggestion,
 )
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, SHOWN, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, grouping_of
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import DISTINCT, Meter
 
@@ -28,14 +28,25 @@ def _grouping(value: object) -> str:
         # Addresses of networks and outcomes are counted for judgements alone.
         return grouping_of("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
     except ValueError:
-        otherwise = f'use {alternatives(SHOWN)}, perhaps followed by "{BY_RESOURCE}"'
-        known = [name for name in SHOWN if "/" not in name]
+        otherwise = f'use {alternatives(COUNTED)}, perhaps followed by "{BY_RESOURCE}"'
+        known = [name for name in COUNTED if "/" not in name]
         is_network = "/" in str(value)  # its prefix is wrong, not its name
         cure = otherwise if is_network else suggestion(value, known, otherwise)
         raise_fault(f"{quote(value)} is not a grouping", cure)
 
 
+def _judged_grouping(value: object) -> str:
+    name = _grouping(value)
+    if not grouping_of(name).is_judged:
+        raise_fault(
+            f"{quote(value)} cannot be limited, because no gate knows the plan of a request",
+            'limit callers by their plan: per = "caller", limit = { free = 1_000, default = 100 }',
+        )
+    return name
+
+
 GroupingName = Annotated[str, BeforeValidator(_grouping)]
+JudgedGroupingName = Annotated[str, BeforeValidator(_judged_grouping)]
 
 
 class MeterTable(ConfigTable):

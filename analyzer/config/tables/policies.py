@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.brake_bounds import brake_of_table
-from analyzer.config.tables.meters import GroupingName
+from analyzer.config.tables.meters import JudgedGroupingName
 from analyzer.config.tables.shares import (
     PART,
     Capacity,
@@ -301,7 +301,7 @@ class PolicyTable(ConfigTable):
     name: Name
     kind: Annotated[PolicyKind, one_of(PolicyKind)] = "quota"
     meter: Name = "requests"
-    per: GroupingName = "caller"
+    per: JudgedGroupingName = "caller"
     limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)] = Field(default_factory=PolicyLimit)
     capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
     usual: Annotated[int, PlainValidator(multiple)] | None = None

@@ -4,7 +4,8 @@ Configuration, counting, judging, usage and documentation read the list in this 
 `caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`. All except `resource`
 and `everyone` can be combined with the resource: `caller+resource`.
 
-Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`).
+Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`). By
+`plan`, which no gate knows, requests are only counted.
 """
 
 from __future__ import annotations
@@ -31,13 +32,18 @@ class Grouping(NamedTuple):
     name: str
     key: Dimension | None  # None: the key is always ""
     resource: Dimension | None  # None: the resource is always ""
-    scope: str  # the scope of locks on its series
+    scope: str  # the scope of locks on its series; "": it has none
     phrase: str  # in "at most 5 requests for each caller"
 
     @property
     def is_of_callers(self) -> bool:
         """Whether the key is a caller, and so may be the overflow."""
         return self.key == CALLER
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether policies may judge its series."""
+        return bool(self.scope)
 
     @property
     def is_shared(self) -> bool:
@@ -59,8 +65,11 @@ BASES: Mapping[str, Grouping] = {
         Grouping("everyone", None, None, "everyone", "all callers together"),
     )
 }
+# For usage and reports alone: of what the caller has bought, as its records state it.
+UNJUDGED: Mapping[str, Grouping] = {"plan": Grouping("plan", Dimension("plan"), None, "", "each plan")}
 NETWORK_EXAMPLES = ("address/24", "address6/56")
 SHOWN = (*BASES, *NETWORK_EXAMPLES)  # in messages and documentation
+COUNTED = (*SHOWN, *UNJUDGED)
 NOT_BY_RESOURCE = ("resource", "everyone")  # both would equal `resource`
 
 
@@ -92,7 +101,7 @@ def grouping_of(name: str) -> Grouping:
 def _base_of(name: str) -> Grouping | None:
     network = NETWORK.fullmatch(name)
     if network is None:
-        return BASES.get(name)
+        return BASES.get(name) or UNJUDGED.get(name)
     of = Network(6 if network[1] else 4, int(network[2]))
     # Leading zeros would give one grouping two names.
     if not 1 <= of.prefix <= PREFIX_MAX[of.version] or str(of.prefix) != network[2]:

@@ -13,6 +13,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
 from analyzer.store.database.schema import events
 
+RECORDS_RETRIED = "rejects counted"  # the act of an entry about a retry
 PLAN_IN_FORCE = "plan put in force"  # the act of an entry about a plan
 
 

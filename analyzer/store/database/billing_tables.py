@@ -139,3 +139,27 @@ day_audits = Table(
     text("differences"),  # JSON: a sentence for each
     text("remarks"),  # JSON: what could not be compared, and why
 )
+
+# How far the usage of closed days was handed over to a billing service: one row for each day, kind and meter.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    key("destination"),
+    key("zone"),
+    key("date"),  # of the day; of corrections, the day that they are booked on
+    key("grouping"),
+    key("kind"),  # "frozen", "late" or "correction"
+    key("meter"),
+    text("format"),
+    text("place"),  # of the last amount that was acknowledged; see reports/billed_days/usage_amounts.py
+    number("events"),  # acknowledged
+    number("amount"),  # their sum
+    number("known"),  # of these, that the service had already
+    number("left_out"),  # amounts without a customer
+    number("left_out_amount"),
+    text("who"),
+    number("began_ms"),
+    number("acknowledged_ms"),
+    Column("tried_ms", BigInteger),  # since when events behind `place` may have been sent; null: none were
+    Column("finished_ms", BigInteger),
+)

@@ -15,6 +15,7 @@ from analyzer.store.database.billing_tables import (
     day_audits,
     day_positions,
     days,
+    deliveries,
     frozen_counts,
     referenced_names,
 )
@@ -37,7 +38,9 @@ TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rathe
 metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
-OF_BILLING = (days, day_positions, frozen_counts, adjustments, corrections, referenced_names, day_audits)
+OF_BILLING = (
+    days, day_positions, frozen_counts, adjustments, corrections, referenced_names, day_audits, deliveries,
+)  # fmt: skip
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
 # seen = counted + duplicate + dead + late

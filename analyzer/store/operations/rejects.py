@@ -13,7 +13,7 @@ from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.core.model import CounterState, DrainedCounts, IdState, Partition
 from analyzer.errors import AnalyzerError
-from analyzer.store.database.audit_log import record
+from analyzer.store.database.audit_log import RECORDS_RETRIED, record
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.store.database.partition_keys import is_of, partition_columns
@@ -172,7 +172,7 @@ class SqlRetry:
             if ids is not None and ids.blobs:
                 hashes = b"".join(blob.hashes for blob in ids.blobs)
                 counter_state.add_ids_of_retry(self._db, self._part, hashes)
-        record(self._db, who, "rejects counted", _range(records), why)
+        record(self._db, who, RECORDS_RETRIED, _range(records), why)
         return judged
 
     def _remove(self, numbers: Collection[int]) -> None:

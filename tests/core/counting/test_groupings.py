@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.counting.groupings import SHOWN, grouping_of
+from analyzer.core.counting.groupings import COUNTED, SHOWN, grouping_of
 from analyzer.core.records.columns import Dimension, Network
 from gatekeeper.model import LockKey
 
@@ -29,6 +29,7 @@ CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
             "each IPv6 /56 network and resource",
         ),
         ("everyone", None, None, "everyone", "all callers together"),
+        ("plan", Dimension("plan"), None, "", "each plan"),
     ],
 )
 def test_a_grouping_is_found_by_its_name(
@@ -53,4 +54,5 @@ def test_any_other_name_is_refused_with_those_there_are(name: str) -> None:
 
 
 def test_the_groupings_in_messages_exist() -> None:
-    assert [grouping_of(name).name for name in SHOWN] == list(SHOWN)
+    assert [grouping_of(name).name for name in COUNTED] == list(COUNTED)
+    assert [name for name in COUNTED if grouping_of(name).is_judged] == list(SHOWN)

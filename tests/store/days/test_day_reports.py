@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
@@ -14,15 +15,21 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import CountRow
-from analyzer.report_files.atomic_files import write_whole
-from analyzer.report_files.manifest import manifest_of
-from analyzer.report_files.report_lines import WRITERS, ReportLine, ReportSums, csv_of, lines_of
+from analyzer.errors import NotInstalled
+from analyzer.report_files.atomic_files import file_at, write_whole
+from analyzer.report_files.manifest import contents_of, manifest_of, replaced_file
+from analyzer.report_files.report_lines import ReportLine, ReportSums, cells_of, columns_of, lines_of
+from analyzer.report_files.row_formats import WRITERS, csv_of
+from analyzer.store.database.audit_log import RECORDS_RETRIED, record
 from analyzer.store.database.billing_tables import referenced_names
+from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.schema import offsets
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.reports.billed_days.booked_corrections import booked_amounts
@@ -156,10 +163,8 @@ def test_the_manifest_says_what_the_file_is_made_of(here: Installation, tmp_path
     here.count(*here.requests(ACME, 3, m1=7), *here.requests(ANN, 1))
     assert here.closing.step() == 1
     report, sums = here.report(), ReportSums()
-    written = write_whole(
-        tmp_path / "day.csv", csv_of(report, lines_of(report, report_rows(here.engine, report), {}, sums))
-    )
-    found = json.loads(manifest_of(report, sums, [written]))
+    written = write_whole(tmp_path / "day.csv", csv_of(columns_of(report), cells(here, report, sums)))
+    found = json.loads(manifest_of(contents_of(report), sums, [written]))
     assert found["state"] == "final"
     assert (found["lines"], found["series"]) == (3, 2)
     assert found["sums"] == {"m1": {"denied": 0, "value": 7}, "requests": {"denied": 0, "value": 4}}
@@ -185,7 +190,8 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Pat
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "\ttab"])
 def test_no_cell_is_executed_by_a_spreadsheet(here: Installation, name: str) -> None:
     line = ReportLine("2026-11-20", "2026-11-20", "UTC", name, "", "requests", "", -1, 0)
-    written = b"".join(csv_of(here.report(), [line])).decode()
+    columns = columns_of(here.report())
+    written = b"".join(csv_of(columns, [cells_of(line, columns)])).decode()
     assert written.count("\r\n") == 2, "RFC 4180"
     [_, row] = csv.reader(io.StringIO(written))
     assert row[3] == f"'{name}"
@@ -270,8 +276,90 @@ def test_a_report_has_the_same_bytes_on_both_databases(
     assert files[0]["csv"].count(b"\r\n") == 1 + len(names) * 3 - 2
 
 
+def cells(here: Installation, report: Report, sums: ReportSums) -> Iterator[list[str | int]]:
+    lines = lines_of(report, report_rows(here.engine, report), {}, sums)
+    return (cells_of(line, columns_of(report)) for line in lines)
+
+
 def content(here: Installation, form: str) -> bytes:
     report = here.report()
-    return b"".join(
-        WRITERS[form](report, lines_of(report, report_rows(here.engine, report), {}, ReportSums()))
-    )
+    return b"".join(WRITERS[form](columns_of(report), cells(here, report, ReportSums())))
+
+
+def test_parquet_has_the_rows_with_their_types(here: Installation) -> None:
+    here.count(*here.requests(ACME, 3, slowest=70), *here.requests(ANN, 1))
+    assert here.closing.step() == 1
+    table = parquet.read_table(io.BytesIO(content(here, "parquet")))
+    assert [(field.name, str(field.type)) for field in table.schema] == [
+        ("from", "date32[day]"),
+        ("to", "date32[day]"),
+        *((name, "string") for name in ("zone", "caller", "meter", "unit")),
+        ("value", "int64"),
+        ("denied", "int64"),
+    ]
+    day = date.fromisoformat(here.date())
+    rows = [(row["from"], row["caller"], row["meter"], row["value"]) for row in table.to_pylist()]
+    assert rows == [(day, ACME, "requests", 3), (day, ACME, "slowest", 70), (day, ANN, "requests", 1)]
+    assert content(here, "parquet") == content(here, "parquet")
+
+
+def test_without_rows_parquet_has_its_columns() -> None:
+    empty = b"".join(WRITERS["parquet"](["day", "value"], []))
+    assert parquet.read_table(io.BytesIO(empty)).schema.names == ["day", "value"]
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(NotInstalled, match=r"pip install 'gatelock\[parquet\]'"):
+        b"".join(WRITERS["parquet"](["day"], []))
+
+
+def test_a_manifest_names_what_the_file_has_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "day.csv"
+    assert file_at(file) is None
+    first = write_whole(file, [b"provisional"])
+    assert replaced_file(None, first, None) is None
+    second = write_whole(file, [b"final"])
+    assert replaced_file(first, second, None) == first
+    manifest = json.dumps({"replaces": first._asdict()}).encode()
+    assert replaced_file(file_at(file), write_whole(file, [b"final"]), manifest) == first, "the same again"
+    assert replaced_file(second, second, b"[]") is None
+
+
+def test_the_origin_of_a_day_has_what_it_takes_as_given(here: Installation) -> None:
+    """Names and ids are those that partitions remembered when the day before was cut."""
+    part = {"cluster": "cluster", "topic_id": "topic-id", "partition": 0}
+    with writing(here.engine) as db:
+        db.execute(
+            sa.insert(offsets).values(**part, topic="log", source="log", next=5, ids_kept_ms=3_600_000)
+        )
+        db.execute(
+            sa.insert(named_callers).values(**part, hour=1, how="new", next=5, callers="user:a\nuser:b")
+        )
+        db.execute(sa.insert(event_ids).values(**part, generation=1, number=0, began_ms=0, hashes=bytes(24)))
+        record(db, "eve", RECORDS_RETRIED, "3 records, log[0]@1 to 3", "a mapping that was mended")
+    here.count(*here.requests(ACME, 3))
+    assert here.closing.step() == 1
+    first = json.loads(closed(here).given)
+    remembered = {"topic_id": "topic-id", "partition": 0, "callers": 2, "ids": 3, "ids_kept_ms": 3_600_000}
+    assert first["remembered"] == [remembered]
+    assert first["given"]["carried"] == []
+    [retried] = first["given"]["retried"]
+    assert (retried["records"], retried["who"]) == ("3 records, log[0]@1 to 3", "eve")
+
+
+def test_a_day_carries_what_the_day_before_remembered(engine: sa.Engine) -> None:
+    here = Installation(engine, past=2)
+    part = {"cluster": "cluster", "topic_id": "topic-id", "partition": 0}
+    with writing(engine) as db:
+        db.execute(sa.insert(offsets).values(**part, topic="log", source="log", next=5))
+        db.execute(sa.insert(named_callers).values(**part, hour=1, how="new", next=5, callers="user:a"))
+    here.count(*here.requests(ACME, 3))
+    assert here.closing.step() == 1
+    with writing(engine) as db:
+        record(db, "eve", RECORDS_RETRIED, "log[0]@1", "later")
+    assert here.closing.step() == 1
+    first, second = (json.loads(status.day.given) for status in day_statuses(engine)[:2])
+    assert second["given"]["carried"] == first["remembered"] != []
+    assert [one["records"] for one in second["given"]["retried"]] == ["log[0]@1"]
+    assert first["given"]["retried"] == []

@@ -32,7 +32,7 @@ from analyzer.store.operations.day_closing.targets import (
     store_targets,
     untargeted,
 )
-from analyzer.store.reports.billed_days.day_origin import origin_of
+from analyzer.store.reports.billed_days.day_origin import Remembered, origin_of, remembered_by
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.catalog import Catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, add_day, hold_open, open_day, stored_days
@@ -140,13 +140,14 @@ class DayClosing:
                 take(db, lease_of(day), holder)
                 day = _cut(db, snapshot, known, day, self._billing.groupings)
             try:
+                remembered = remembered_by(snapshot)
                 self._freeze(snapshot, known, day, holder)
             except BaseException:
                 # It begins again at once, here or elsewhere; when the lease has ended it does so anyway.
                 with suppress(StoreAway), writing(self._engine) as db:
                     release(db, lease_of(day), holder)
                 raise
-        self._finish(known, day, holder)
+        self._finish(known, day, remembered, holder)
         return True
 
     def _freeze(self, snapshot: sa.Connection, known: Catalog, day: Day, holder: str) -> None:
@@ -160,11 +161,11 @@ class DayClosing:
                 keep(db, lease_of(day), holder)
                 frozen_rows.write(db, day, part)
 
-    def _finish(self, known: Catalog, day: Day, holder: str) -> None:
+    def _finish(self, known: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
         with slow_reading(self._engine) as db:
             without_scans(db)
             rows, requests = frozen_rows.totals_of(db, known, day)
-            day = day._replace(given=json.dumps(origin_of(db, day)))
+            day = day._replace(given=json.dumps(origin_of(db, day, remembered)))
             content = content_digest(db, day)
         with writing(self._engine) as db:
             keep(db, lease_of(day), holder)

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.store.database.billing_tables import day_audits
 from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.store.database.schema import (
@@ -29,6 +30,8 @@ TEXTS = (
     gates.c.told,
     analyzers.c.measured,
     jobs.c.error,
+    day_audits.c.differences,
+    day_audits.c.remarks,
     gaps.c.reason,
     lock_history.c.detail,
     notices.c.detail,

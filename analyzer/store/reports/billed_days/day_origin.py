@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.store.database.audit_log import RECORDS_RETRIED
 from analyzer.store.database.billing_tables import day_positions, days
+from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.partition_keys import key_columns, same_partition
-from analyzer.store.database.schema import disbelieved, gaps, offsets, stretches
-from analyzer.store.transaction.cut_days.day_rows import Day
+from analyzer.store.database.schema import disbelieved, events, gaps, offsets, stretches
+from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
+
+HASH_BYTES = 8  # of an id that is remembered
 
 
 class CutPartition(NamedTuple):
@@ -47,12 +53,58 @@ class SkippedGap(NamedTuple):
     reason: str
 
 
-def origin_of(db: sa.Connection, day: Day) -> dict[str, Any]:
+class RetriedRecords(NamedTuple):
+    """Rejected records that an operator had counted since the day before was cut."""
+
+    at_ms: int
+    records: str
+    who: str
+    why: str
+
+
+class Remembered(NamedTuple):
+    """The callers' names and ids of events that a partition remembers, and carries into the next day."""
+
+    topic_id: str
+    partition: int
+    callers: int  # that it counts by name, of two hours
+    ids: int
+    ids_kept_ms: int | None  # for how long it really kept ids, at the least; None: it has none
+
+
+def remembered_by(db: sa.Connection) -> list[Remembered]:
+    """Returns what partitions remember, of those that remember something."""
+    size = sa.func.length
+    names = named_callers.c.callers
+    callers = _amounts(db, named_callers, size(names) - size(sa.func.replace(names, "\n", "")) + 1)
+    ids = _amounts(db, event_ids, size(event_ids.c.hashes))
+    of = offsets.c
+    wanted = sa.select(*key_columns(offsets), of.ids_kept_ms).order_by(
+        of.topic, of.partition, of.cluster, of.topic_id
+    )
+    found = []
+    for *key, kept_ms in db.execute(wanted):
+        at = tuple(key)
+        if at in callers or at in ids:
+            found.append(Remembered(at[1], at[2], callers.get(at, 0), ids.get(at, 0) // HASH_BYTES, kept_ms))
+    return found
+
+
+def _amounts(db: sa.Connection, table: sa.Table, amount: sa.ColumnElement[int]) -> dict[tuple[Any, ...], int]:
+    """Returns the sum of an amount, by cluster, topic id and partition."""
+    columns = key_columns(table)
+    wanted = sa.select(*columns, sa.func.sum(amount)).group_by(*columns)
+    return {tuple(key): int(total) for *key, total in db.execute(wanted)}
+
+
+def origin_of(db: sa.Connection, day: Day, remembered: Sequence[Remembered] = ()) -> dict[str, Any]:
     """Returns where the counts of a day that was cut come from, as JSON.
 
-    Stored when the day is closed: plans, and verdicts that were not believed, are deleted some day.
+    `remembered` is what partitions remembered at the cut. Stored when the day is closed: plans, and
+    verdicts that were not believed, are deleted some day.
     """
     partitions = _partitions(db, day)
+    before = _day_before(db, day)
     return {
         "cut_ms": day.cut_ms,
         "partitions": [one._asdict() for one in partitions],
@@ -61,8 +113,27 @@ def origin_of(db: sa.Connection, day: Day) -> dict[str, Any]:
             "gaps": [one._asdict() for part in partitions for one in _gaps(db, part)],
             # Denied requests of these offsets that count, because no lock supports the denial.
             "disbelieved_verdicts": sum(_disbelieved(db, part) for part in partitions),
+            "retried": [one._asdict() for one in _retried(db, day, before)],
+            # Names and ids from the day before, by which this one was counted.
+            "carried": [] if before is None else json.loads(before.given or "{}").get("remembered", []),
         },
+        "remembered": [one._asdict() for one in remembered],
     }
+
+
+def _day_before(db: sa.Connection, day: Day) -> Day | None:
+    """Returns the day of the zone that was cut last before this one."""
+    is_before = (days.c.zone == day.zone, days.c.begin_s < day.begin_s, days.c.cut_ms.is_not(None))
+    return max(stored_days(db, *is_before), key=lambda one: one.begin_s, default=None)
+
+
+def _retried(db: sa.Connection, day: Day, before: Day | None) -> list[RetriedRecords]:
+    of = events.c
+    since_ms = 0 if before is None else before.cut_ms
+    wanted = sa.select(of.at_ms, of.about, of.who, of.why).where(
+        of.act == RECORDS_RETRIED, of.at_ms > since_ms, of.at_ms <= day.cut_ms
+    )
+    return [RetriedRecords(*row) for row in db.execute(wanted.order_by(of.at_ms, of.about))]
 
 
 def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:

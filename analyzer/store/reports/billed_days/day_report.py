@@ -7,7 +7,7 @@ and any two reports of the same counts are equal.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import date, timedelta
 from itertools import groupby
@@ -82,8 +82,7 @@ def report_of(
     """
     windows = dict(_windows(zone, date.fromisoformat(first), date.fromisoformat(last)))
     with reading(engine) as db:
-        in_zone = (days_table.c.zone == zone, days_table.c.state == "closed")
-        closed = {day.date: day for day in stored_days(db, *in_zone, days_table.c.date.in_(windows))}
+        closed = _closed_days(db, zone, windows)
         known = catalog.load(db)
     for day in closed.values():
         if grouping not in day.groupings:
@@ -102,6 +101,20 @@ def report_of(
 def is_listed(name: str, asked: str | None) -> bool:
     """Whether a report has this meter: the one that is asked for, else all but built-in ones."""
     return name == asked if asked is not None else all(name != one.name for one in BUILT_IN)
+
+
+def days_between(engine: sa.Engine, zone: str, first: str, last: str) -> list[tuple[str, Day | None]]:
+    """Returns the days from `first` to `last`, both included; None for one that is not closed. Raises
+    StoreAway."""
+    dates = [one for one, _ in _windows(zone, date.fromisoformat(first), date.fromisoformat(last))]
+    with reading(engine) as db:
+        closed = _closed_days(db, zone, dates)
+    return [(one, closed.get(one)) for one in dates]
+
+
+def _closed_days(db: sa.Connection, zone: str, dates: Collection[str]) -> dict[str, Day]:
+    in_zone = (days_table.c.zone == zone, days_table.c.state == "closed")
+    return {day.date: day for day in stored_days(db, *in_zone, days_table.c.date.in_(dates))}
 
 
 def _windows(zone: str, first: date, last: date) -> Iterator[tuple[str, Window]]:

@@ -1,0 +1,1 @@
+"""Hands usage of closed days over to billing services: events, their formats, and delivering them once."""

@@ -1,0 +1,1 @@
+"""Stores what billing services have acknowledged."""
