@@ -10,6 +10,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, quote
 
@@ -20,6 +21,7 @@ class ParsedTables(NamedTuple):
     kafka: KafkaTable
     analyzer: AnalyzerTable
     privacy: PrivacyTable
+    retention: RetentionTable
     sources: Mapping[int, SourceTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]

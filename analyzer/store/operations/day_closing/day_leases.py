@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from analyzer.errors import ClosingLost
 from analyzer.store.database.engine import NowMs, insert
-from analyzer.store.database.schema import leases
+from analyzer.store.database.table_groups.job_tables import leases
 from analyzer.store.transaction.cut_days.day_rows import Day
 
 LEASE_MS = 300_000  # longer than the buckets of a large day are added up, in which nothing is written
