@@ -25,8 +25,9 @@ from analyzer.jobs.failing_jobs import FailingJobs
 log = logging.getLogger(__name__)
 
 # After a step that left work a run rests for as long as the step took: it takes half of the time at most, and
-# leaves the database to counting for the other half.
-REST_MIN_S = 0.01
+# leaves the database to counting for the other half. At least for longer than a flush on SQLite sleeps before
+# it asks for the file's lock again, 25 ms at first: it must not sleep through each rest.
+REST_MIN_S = 0.03
 KEEP_EVERY_S = 10.0  # between two extensions of a lease, which lasts for 30 s
 
 

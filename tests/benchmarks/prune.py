@@ -93,7 +93,8 @@ class Flushing:
     """Flushes of one analyzer, ten a second, in a thread."""
 
     def __init__(self, url: str) -> None:
-        self._store = SqlStore(open_engine(url), "flushing")
+        self.engine = open_engine(url)
+        self._store = SqlStore(self.engine, "flushing")
         self._next = self._store.begin(PART, 0).next
 
     def flush(self) -> float:
@@ -145,6 +146,7 @@ def delays_beside(url: str, job: str, seconds: float) -> Delays:
     lasted_s = time.monotonic() - began_s
     ended.set()
     thread.join()
+    flushing.engine.dispose()
     ordered = sorted(took)
     ms = [1000 * ordered[min(len(ordered) - 1, int(len(ordered) * at))] for at in (0.5, 0.99, 1.0)]
     return Delays(len(ordered), *ms, rows, lasted_s)
