@@ -1,4 +1,4 @@
-"""`make bench-prune`: how long flushes take while old buckets are joined and deleted beside them.
+"""`make bench-prune`: how long flushes take while old buckets are joined and deleted.
 
 Writes a given number of buckets (50,000,000 by default), half of them minutes that are due to be joined,
 half of them days that are due to be deleted. Then an analyzer flushes ten times a second, first alone, then
@@ -56,7 +56,7 @@ from times cross join callers order by times.n, callers.n
 
 
 class Delays(NamedTuple):
-    """How long flushes took, in milliseconds."""
+    """Times of flushes in milliseconds."""
 
     flushes: int
     median: float
@@ -67,7 +67,7 @@ class Delays(NamedTuple):
 
 
 def filled(url: str, rows: int) -> sa.Engine:
-    """Returns the engine of a database with so many buckets beyond their retention."""
+    """Returns the engine of a database with `rows` buckets beyond their retention."""
     upgrade(url)
     engine = open_engine(url, statement_ms=0)
     SqlStore(engine, "bench").activate(PLAN)
@@ -122,7 +122,7 @@ class Flushing:
 
 
 def delays_beside(url: str, job: str, seconds: float) -> Delays:
-    """Returns how long flushes take while a job runs for some seconds, or until it is done; "": none."""
+    """Returns the times of flushes while a job runs for `seconds`, or until it is done; "": no job."""
     flushing, ended, took = Flushing(url), threading.Event(), []
     flushing.flush()
     thread = threading.Thread(target=lambda: took.extend(flushing.flush_until(ended)))

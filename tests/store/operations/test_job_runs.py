@@ -38,12 +38,12 @@ class Process:
     calls: int = 0
     uptime_s: float = 0.0
     seen: SeenJobs = field(default_factory=SeenJobs)
-    heard: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         failing = FailingJobs(self.seen, Random(7))
         self.runs = ScheduledRuns(SqlJobRuns(self.engine, self.name), failing, lambda: self.uptime_s)
-        self.job = ScheduledJob(NAME, self._step, HOURLY, done_elsewhere=lambda: self.heard.append(NAME))
+        self.job = ScheduledJob(NAME, self._step, HOURLY, done_elsewhere=lambda: self.elsewhere.append(NAME))
 
     def _step(self) -> int:
         self.calls += 1
@@ -89,7 +89,7 @@ def test_a_moment_is_done_once_by_one_of_two_analyzers(
         assert end.wait_s is not None
         assert 0 < end.wait_s <= HOUR_S
     assert (one.calls, other.calls) == (3, 0)
-    assert (one.heard, other.heard) == ([], [NAME]), "only the other one hears that it is done elsewhere"
+    assert (one.elsewhere, other.elsewhere) == ([], [NAME]), "only the other one learns it"
     assert outcomes(engine) == [("one:1", "done", 7)]
 
 
