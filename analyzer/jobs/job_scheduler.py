@@ -85,12 +85,15 @@ class JobScheduler:
 
     def _run(self, job: ScheduledJob) -> None:
         end = self.runs.run(job, self._stopping.wait)
-        if end.wait_s is None or self._stopping.is_set():
-            return
-        # Another analyzer does it, it has failed, or the database's clock is behind this machine's.
-        again = datetime.now(UTC) + timedelta(seconds=end.wait_s)
-        found = self._scheduler.get_job(job.name)
-        if found is not None and again < found.next_run_time:
+        now = datetime.now(UTC)
+        # APScheduler would count on from this call, which was not at a moment: at the start, or later because
+        # another analyzer did the job, it failed, or the database's clock is behind this machine's.
+        if end.wait_s is None:
+            again = EPOCH + timedelta(milliseconds=job.schedule.next_ms(int(now.timestamp() * 1000)))
+        else:
+            again = now + timedelta(seconds=end.wait_s)
+        found = None if self._stopping.is_set() else self._scheduler.get_job(job.name)
+        if found is not None:
             found.modify(next_run_time=again)
 
     def _failed(self, event: Any) -> None:

@@ -79,6 +79,18 @@ def test_every_job_runs_at_the_start_and_then_at_its_moments(scheduled: Schedule
     assert scheduled.closed == [True]
 
 
+def test_after_the_run_at_the_start_a_job_is_due_at_its_next_moment(scheduled: Scheduled) -> None:
+    at_midnight_and_later = Schedule(86_400, 11_400)
+    scheduler = scheduled.start(ScheduledJob("daily", lambda: 0, at_midnight_and_later))
+
+    def next_ms() -> int:
+        return round(scheduler._scheduler.get_job("daily").next_run_time.timestamp() * 1000)
+
+    wait_until(lambda: scheduled.store.ended and next_ms() % 86_400_000 == 11_400_000, 30.0)
+    assert next_ms() == at_midnight_and_later.next_ms(int(time.time() * 1000))
+    scheduler.stop(5.0)
+
+
 def test_a_job_that_is_done_elsewhere_is_asked_for_again_before_its_next_moment(scheduled: Scheduled) -> None:
     scheduled.store.waits_s = [0.2, 0.2]
     scheduler = scheduled.start(job("daily", lambda: 0, 86_400))
