@@ -10,7 +10,7 @@ PEERS := .cache/peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-limits bench-gate audit constraints
+.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -62,6 +62,12 @@ bench-simulate: $(READY) $(SERVERS)  ## a month of ten million stored counts, si
 
 bench-day: $(READY) $(SERVERS)  ## a day of ten million rows is closed, audited and reported, beside COPY
 	@$(PY) -m tests.benchmarks.day $(ARGS)
+
+bench-prune: $(READY) $(SERVERS)  ## flushes beside the deletion of fifty million old rows; ARGS=1000000 for fewer
+	@$(PY) -m tests.benchmarks.prune $(ARGS)
+
+bench-sizes: $(READY) $(SERVERS)  ## the bytes of a row of each large table, on both databases
+	@$(PY) -m tests.benchmarks.sizes $(ARGS)
 
 bench-limits: $(PEERS)/.ready  ## our limiters beside their peers, in one process
 	@$(PEERS)/bin/python -m tests.benchmarks.limits $(ARGS)

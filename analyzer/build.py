@@ -33,8 +33,11 @@ from analyzer.errors import CannotCount
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.alarm_watches import watch_job
-from analyzer.jobs.job_runner import Job, JobObserver, JobRunner
-from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
+from analyzer.jobs.failing_jobs import FailingJobs, JobObserver
+from analyzer.jobs.job_runner import JobRunner
+from analyzer.jobs.job_scheduler import JobScheduler
+from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
+from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
@@ -44,10 +47,12 @@ from analyzer.store.database.migrate import require_head
 from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.operations.day_closing.day_digest import DigestKey
+from analyzer.store.operations.day_closing.deleted_days import DayDeletion, DeletedBy
 from analyzer.store.operations.day_closing.targets import AskEnds
 from analyzer.store.operations.followed_partitions import release_removed, rename_sources
-from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.rejects import SqlRejects
+from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
+from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
 from analyzer.store.reports.repeated_records import repeated_in_words
@@ -67,7 +72,6 @@ log = logging.getLogger(__name__)
 
 # A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
 UPKEEP_STATEMENT_MS = 60_000
-CLOSE_EVERY_S = 10.0
 
 
 class Observer(LoopObserver, JobObserver, Protocol):
@@ -138,7 +142,8 @@ def build(
     daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
     if reader is not None:
         add_reload(daemon, settings, engine, plans, own, reader, health)
-    daemon.job_runners = [_warden(settings, health), _upkeep(settings, health)]
+    daemon.job_runners = [_warden(settings, health)]
+    daemon.scheduler = job_scheduler(settings, health)
     return daemon
 
 
@@ -365,40 +370,50 @@ def add_reload(
 
 
 def _warden(settings: Settings, health: Observer) -> JobRunner:
+    """Returns a runner with separate connections, which it closes."""
     engine = open_engine(settings.database.address)
     upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
-    return _runner(
-        "warden",
-        settings,
-        engine,
-        upkeep,
-        lock_jobs(upkeep, health.judged),
-        health,
+    return JobRunner(
+        name="warden",
+        jobs=lock_jobs(upkeep, health.judged),
+        lease=LEASE,
+        leases=upkeep,
+        outcomes=SqlJobOutcomes(engine, owner_of(settings)),
+        observer=health,
+        uptime_s=time.monotonic,
+        random=Random(),  # noqa: S311 - jitter
+        disconnect=engine.dispose,
     )
 
 
-def _upkeep(settings: Settings, health: MeasuringObserver) -> JobRunner:
+def job_scheduler(settings: Settings, health: MeasuringObserver) -> JobScheduler:
+    """Returns the scheduled jobs with separate connections, which it closes."""
     engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS)
+    failing = FailingJobs(health, Random())  # noqa: S311 - jitter
+    runs = ScheduledRuns(SqlJobRuns(engine, owner_of(settings)), failing, time.monotonic)
+    return JobScheduler(_scheduled_jobs(settings, engine, health), runs, engine.dispose)
+
+
+def _scheduled_jobs(settings: Settings, engine: sa.Engine, health: MeasuringObserver) -> list[ScheduledJob]:
+    kept = settings.retention.kept
+    at = schedules(kept)
     upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
-    analyzer = settings.analyzer
-    kept = Retention(
-        minutes_s=int(analyzer.keep_minutes),
-        quarters_s=int(analyzer.keep_quarters),
-        days_s=int(analyzer.keep_days),
-        fold_requests=analyzer.fold_requests,
-    )
-    watches = [
-        watch_job(
-            "watch-overshoot", partial(late_locks, engine, analyzer.flush_every), health.overshoots_found
-        ),
-        watch_job("watch-duplicates", partial(repeated_in_words, engine), health.repeated_found),
-        watch_job("watch-audits", partial(differing_in_words, engine), health.differing_days_found),
-    ]
     days = DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
     audits = DayAudits(engine, [DigestKey(settings.billing.secret)], owner_of(settings))
-    of_days = [Job("close-days", days.step, CLOSE_EVERY_S), Job("audit-days", audits.step, CLOSE_EVERY_S)]
-    jobs = [*upkeep_jobs(upkeep, kept), *of_days, *watches]
-    return _runner("upkeep", settings, engine, upkeep, jobs, health)
+    deleted_by = DeletedBy(owner_of(settings), kept.closed_days_s)
+    deletion = DayDeletion(engine, DigestKey(settings.billing.secret), deleted_by, time.monotonic)
+    late = partial(late_locks, engine, settings.analyzer.flush_every)
+    repeated = partial(repeated_in_words, engine)
+    differing = partial(differing_in_words, engine)
+    return [
+        *upkeep_jobs(upkeep, kept),
+        watch_job("watch-overshoot", at["watch-overshoot"], late, health.overshoots_found),
+        watch_job("watch-duplicates", at["watch-duplicates"], repeated, health.repeated_found),
+        watch_job("watch-audits", at["watch-audits"], differing, health.differing_days_found),
+        ScheduledJob("close-days", days.step, at["close-days"], takes_turns=False),
+        ScheduledJob("audit-days", audits.step, at["audit-days"], takes_turns=False),
+        ScheduledJob("prune-days", deletion.step, at["prune-days"]),
+    ]
 
 
 def billing_of(settings: Settings) -> Billing:
@@ -419,28 +434,6 @@ def ends_of_logs(settings: Settings) -> AskEnds:
         return ends_of(sources, followed, settings.kafka.client())
 
     return ask
-
-
-def _runner(
-    name: str,
-    settings: Settings,
-    engine: sa.Engine,
-    upkeep: SqlUpkeep,
-    jobs: Sequence[Job],
-    health: Observer,
-) -> JobRunner:
-    """Returns a runner with separate connections, which it closes."""
-    return JobRunner(
-        name=name,
-        jobs=jobs,
-        lease=LEASE,
-        leases=upkeep,
-        outcomes=SqlJobOutcomes(engine, owner_of(settings)),
-        observer=health,
-        uptime_s=time.monotonic,
-        random=Random(),  # noqa: S311 - jitter
-        disconnect=engine.dispose,
-    )
 
 
 def _streams(settings: Settings) -> dict[str, str]:

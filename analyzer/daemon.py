@@ -6,8 +6,8 @@
     settle gaps        record what stops a partition; resume partitions on which an operator decided
     pipeline.run_once  read, count, and store together: counts, offsets, locks
 
-Next to it, `run` starts one thread for each runner of jobs. The loop neither waits for these nor fails
-with them.
+Next to it, `run` starts one thread for each runner of jobs, and the scheduler of the others. The loop neither
+waits for these nor fails with them.
 
 Three errors are expected. Each one drops what is in memory and continues from the stored positions:
 
@@ -42,6 +42,7 @@ from analyzer.errors import (
 )
 from analyzer.garbage_collector import tune_garbage_collector
 from analyzer.jobs.job_runner import JobRunner, JobThread
+from analyzer.jobs.job_scheduler import JobScheduler
 from analyzer.judgement_log import log_judged
 from analyzer.pipeline import FlushResult, Pipeline
 from analyzer.sources import CombinedSource, Source
@@ -92,6 +93,7 @@ class Daemon:
     random: Random
     gaps: GapStore
     job_runners: Sequence[JobRunner] = ()
+    scheduler: JobScheduler | None = None  # None: no job but those of the runners
     beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
     # Returns a new source, after this one was closed; None: it never stands by, see `adopt_plan`.
     open_source: Callable[[], Source] | None = None
@@ -115,6 +117,8 @@ class Daemon:
         threads = [JobThread(runner, stopping) for runner in self.job_runners]
         for thread in threads:
             thread.start()
+        if self.scheduler is not None:
+            self.scheduler.start(stopping)
         try:
             while not stopping.is_set():
                 stopping.wait(self.run_once())
@@ -125,6 +129,8 @@ class Daemon:
             thread.join(JOBS_END_S)
             if thread.error is not None:
                 raise thread.error
+        if self.scheduler is not None:
+            self.scheduler.stop(JOBS_END_S)
         return is_stored
 
     def run_jobs_once(self) -> None:

@@ -75,6 +75,10 @@ class ClosingLost(AnalyzerError):
     """Another process has taken over the closing of a day."""
 
 
+class DayAltered(AnalyzerError):
+    """The rows of a closed day do not have the digest with which it was closed."""
+
+
 class OldRowsMoving(AnalyzerError):
     """Counts of an earlier version are still being moved into the buckets."""
 

@@ -19,7 +19,6 @@ from analyzer.cli.nouns import (
     callers,
     days,
     db,
-    events,
     exempt,
     gaps,
     gates,
@@ -31,6 +30,7 @@ from analyzer.cli.nouns import (
     sources,
     tokens,
 )
+from analyzer.cli.nouns.installation import events, scheduled
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
 from analyzer.cli.verbs import (
@@ -117,6 +117,7 @@ app.add_typer(gates.app, name="gates")
 app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
 app.add_typer(gaps.app, name="gaps")
+app.add_typer(scheduled.app, name="jobs")
 app.add_typer(rejects.app, name="rejects")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")

@@ -13,6 +13,7 @@ from analyzer.config.tables.analyzer import AnalyzerTable
 from analyzer.config.tables.fields import FieldsTable, PlainEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import NAME, alternatives, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
@@ -31,6 +32,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     yield from _analyzer(tables.analyzer)
     yield from _privacy(tables)
     yield from _events(tables)
+    yield from _retention(tables.retention)
     for index, source in tables.sources.items():
         yield from _source(("sources", index), source, tables.metered | source.weights)
         yield from _weight(("sources", index), source, tables.metered)
@@ -118,18 +120,20 @@ def _analyzer(analyzer: AnalyzerTable) -> Iterator[KeyFault]:
     for key, other in (("http_cert", "http_key"), ("http_key", "http_cert")):
         if getattr(analyzer, key) and not getattr(analyzer, other):
             yield KeyFault(("analyzer", key), f"has no effect without {other}", f"add {other}, a PEM file")
-    if analyzer.keep_quarters < analyzer.keep_minutes:
-        yield KeyFault(
-            ("analyzer", "keep_quarters"),
-            "is shorter than keep_minutes",
-            "make it at least as long: quarters of an hour are made of minutes",
-        )
-    if analyzer.keep_days < analyzer.keep_quarters:
-        yield KeyFault(
-            ("analyzer", "keep_days"),
-            "is shorter than keep_quarters",
-            "make it at least as long: days are made of quarters of an hour",
-        )
+
+
+# Of [retention]: a key, one that it must not be shorter than, and why.
+NOT_SHORTER = (
+    ("quarters", "minutes", "quarters of an hour are made of minutes"),
+    ("days", "quarters", "days are made of quarters of an hour"),
+    ("plans", "locks", "locks in the history name the plan that has earned them"),
+)
+
+
+def _retention(kept: RetentionTable) -> Iterator[KeyFault]:
+    for key, other, why in NOT_SHORTER:
+        if getattr(kept, key) < getattr(kept, other):
+            yield KeyFault(("retention", key), f"is shorter than {other}", f"make it at least as long: {why}")
 
 
 def _privacy(tables: ParsedTables) -> Iterator[KeyFault]:

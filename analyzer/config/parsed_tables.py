@@ -11,6 +11,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, quote
 
@@ -22,6 +23,7 @@ class ParsedTables(NamedTuple):
     analyzer: AnalyzerTable
     privacy: PrivacyTable
     billing: BillingTable
+    retention: RetentionTable
     sources: Mapping[int, SourceTable]
     meters: Mapping[int, MeterTable]
     policies: Mapping[int, PolicyTable]

@@ -32,9 +32,9 @@ def policy_faults(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Ite
     if policy.kind != "share" and not policy.limit.stated:
         yield KeyFault((*at, "limit"), "is missing", "write limit = 100_000")
     yield from _meter_of_policy(at, policy, tables)
-    if policy.window.per == "year" and tables.analyzer.keep_quarters < YEAR_S:
+    if policy.window.per == "year" and tables.retention.quarters < YEAR_S:
         what = "is shorter than a year, of which a policy has its window"
-        yield KeyFault(("analyzer", "keep_quarters"), what, 'write keep_quarters = "400d"')
+        yield KeyFault(("retention", "quarters"), what, 'write quarters = "400d"')
     if policy.kind == "surge":
         meters = {meter.name: meter for meter in tables.meters.values()}
         fields = [source.fields for source in tables.sources.values()]

@@ -134,7 +134,7 @@ def at_next_start(running: Settings, new: Settings) -> list[str]:
     """
     found = [
         f"[{name}]"
-        for name in ("database", "kafka", "billing")
+        for name in ("database", "kafka", "billing", "retention")
         if getattr(running, name) != getattr(new, name)
     ]
     keys = type(new.analyzer).model_fields.keys() - DIGEST_KEYS

@@ -32,6 +32,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import quote
 from analyzer.core.counting.meter_units import Unit
@@ -84,6 +85,7 @@ class Settings(BaseSettings):
     privacy: PrivacyTable = Field(default_factory=PrivacyTable)
     delays: DelaysTable = Field(default_factory=DelaysTable)
     billing: BillingTable = Field(default_factory=BillingTable)
+    retention: RetentionTable = Field(default_factory=RetentionTable)
     sources: tuple[SourceTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
     policies: tuple[PolicyTable, ...] = ()
@@ -287,6 +289,7 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         analyzer=valid_part(AnalyzerTable, raw.get("analyzer")) or AnalyzerTable(),
         privacy=valid_part(PrivacyTable, raw.get("privacy")) or PrivacyTable(),
         billing=valid_part(BillingTable, raw.get("billing")) or BillingTable(),
+        retention=valid_part(RetentionTable, raw.get("retention")) or RetentionTable(),
         sources=tables("sources", SourceTable),
         meters=tables("meters", MeterTable),
         policies=tables("policies", PolicyTable),

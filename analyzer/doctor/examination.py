@@ -37,12 +37,13 @@ from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
+from analyzer.jobs.upkeep_jobs import schedules
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.applied_facts import waiting_since
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
-from analyzer.store.operations.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
+from analyzer.store.operations.running_jobs.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
@@ -60,7 +61,7 @@ REJECTED_WITHIN_MS = 3_600_000
 EXPIRES_SOON_MS = 7 * 86_400_000
 FREE_BYTES_MIN = 1 << 30
 SQL_GATES_MAX = 50  # half of the connections that PostgreSQL allows by default, for all its clients
-JOB_OVERDUE_S = 1_800.0  # since a job, which runs each minute, left nothing to do
+JOB_OVERDUE_S = 1_800.0  # beyond the time from one moment of a job to the next
 FACTS_WAIT_S = 60.0  # before facts hold: a million callers at once take minutes
 POLLS_MIN = 3  # requests for locks: a gate polls on, a port scanner asks once
 
@@ -329,15 +330,16 @@ def _verdicts(installation: Installation) -> Iterator[Observation]:
 
 def _upkeep(installation: Installation) -> Iterator[Observation]:
     outcomes = [one for one in job_outcomes(installation.engine) if not one.name.startswith(CONFIGURATION)]
-    wrong = [found for outcome in outcomes if (found := _job(outcome)) is not None]
+    every_s = {name: at.every_s for name, at in schedules(installation.settings.retention.kept).items()}
+    wrong = [found for one in outcomes if (found := _job(one, every_s.get(one.name, 0))) is not None]
     yield from wrong
     if outcomes and not wrong:
         oldest_s = max(outcome.done_s or 0.0 for outcome in outcomes)
         yield Observation("fine", f"{len(outcomes)} jobs, each done within the last {_span(oldest_s)}")
 
 
-def _job(outcome: JobOutcome) -> Observation | None:
-    """Returns what is wrong with a job, or None."""
+def _job(outcome: JobOutcome, every_s: int) -> Observation | None:
+    """Returns what is wrong with a job whose moments are `every_s` apart, or None."""
     if outcome.failing_s is not None:
         return Observation(
             "wrong",
@@ -345,7 +347,7 @@ def _job(outcome: JobOutcome) -> Observation | None:
             f"{_span(outcome.failed_s or 0.0)} ago, in {outcome.owner}: {outcome.error}",
             "counting continues, but tables grow: remove the cause; the job is tried again by itself",
         )
-    if outcome.done_s is not None and outcome.done_s > JOB_OVERDUE_S:
+    if outcome.done_s is not None and outcome.done_s > every_s + JOB_OVERDUE_S:
         return Observation(
             "wrong",
             f"{outcome.name} was last done {_span(outcome.done_s)} ago",

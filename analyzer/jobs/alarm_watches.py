@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from analyzer.jobs.job_runner import Job
+from analyzer.core.job_schedules import Schedule
+from analyzer.jobs.scheduled_jobs import ScheduledJob
 
 log = logging.getLogger(__name__)
 
 
 def watch_job(
-    name: str, find: Callable[[], Mapping[str, str]], report: Callable[[Sequence[str]], None]
-) -> Job:
+    name: str,
+    schedule: Schedule,
+    find: Callable[[], Mapping[str, str]],
+    report: Callable[[Sequence[str]], None],
+) -> ScheduledJob:
     """Returns a job that reports all sentences that `find` returns, and logs the new ones.
+
+    Nothing is reported here while another analyzer does it.
 
     `find` returns a sentence for each finding, by a text that names it, such as a lock or a caller.
     """
@@ -28,4 +34,4 @@ def watch_job(
         logged.update(found)
         return 0
 
-    return Job(name, step)
+    return ScheduledJob(name, step, schedule, done_elsewhere=lambda: report([]))

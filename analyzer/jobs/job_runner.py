@@ -7,7 +7,6 @@ turns, and counting runs in another thread on other connections. The outcome of 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,14 +15,11 @@ from random import Random
 from typing import Protocol
 
 from analyzer.errors import AnalyzerError
-
-log = logging.getLogger(__name__)
+from analyzer.jobs.failing_jobs import FailingJobs, JobObserver
 
 # After a step that left work the job rests for as long as the step took: it takes half of the time at most,
 # and leaves the database to counting for the other half.
 REST_MIN_S = 0.01
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 300.0
 LEASE_EXTEND_S = 1.0  # a lease that was extended this recently is still ours: it lasts for 5 s
 LEASE_RETRY_S = 5.0  # until a runner without the lease asks for it again, at most
 RECORD_EVERY_S = 60.0  # successes of a job that did not fail before
@@ -60,19 +56,11 @@ class JobOutcomes(Protocol):
         """Stores that a step failed, and why."""
 
 
-class JobObserver(Protocol):
-    """Receives outcomes, for metrics. Called by the threads of the runners."""
-
-    def job_failed(self, job: str, error: str) -> None: ...
-    def job_recovered(self, job: str) -> None: ...
-
-
 @dataclass(slots=True)
 class JobState:
     """Progress of one job in this process."""
 
     next_s: float = float("-inf")  # uptime of the next step
-    failures: int = 0  # in a row
     has_work: bool = False  # whether the last step left work
     recorded_s: float = float("-inf")  # uptime when a success was last stored
 
@@ -95,6 +83,10 @@ class JobRunner:
     disconnect: Callable[[], None]  # closes the connections of the jobs
     held_s: float = float("-inf")  # uptime when the lease was last extended
     states: dict[str, JobState] = field(default_factory=dict)
+    failing: FailingJobs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.failing = FailingJobs(self.observer, self.random)
 
     def run_once(self) -> float:
         """Runs one step of each job that is due, if this analyzer holds the lease.
@@ -141,35 +133,20 @@ class JobRunner:
             state = self.state_of(job)
             state.has_work = False
             state.next_s = max(state.next_s, self.uptime_s() + pause_s)
-            if state.failures:
-                # Of no interest any longer: whether it fails, the other analyzer reports.
-                state.failures = 0
-                self.observer.job_recovered(job.name)
+            self.failing.forget(job.name)
 
     def failed(self, job: Job, state: JobState, error: Exception) -> None:
-        """Reports the failure, and postpones the job: twice as long each time, up to a bound, with jitter."""
-        pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(state.failures, 20))
-        state.failures += 1
+        """Reports the failure, and postpones the job."""
+        failure = self.failing.failed(job.name, error)
         state.has_work = False
-        state.next_s = self.uptime_s() + pause_s * self.random.uniform(0.5, 1.0)
+        state.next_s = self.uptime_s() + failure.pause_s
         state.recorded_s = float("-inf")  # the recovery is stored at once
-        sentence = str(error) if isinstance(error, AnalyzerError) else repr(error)
-        self.observer.job_failed(job.name, sentence)
-        if state.failures == 1:  # once for each outage; the metrics and `gatelock doctor` show that it lasts
-            is_bug = not isinstance(error, AnalyzerError)
-            log.error(
-                "job %s failed: %s; it is tried again, and counting continues",
-                job.name, sentence, exc_info=error if is_bug else None,
-            )  # fmt: skip
         with suppress(AnalyzerError):  # mostly the database is away, and nothing can be stored
-            self.outcomes.record_failure(job.name, sentence)
+            self.outcomes.record_failure(job.name, failure.sentence)
 
     def succeeded(self, job: Job, state: JobState, *, is_done: bool) -> None:
         """Reports the recovery after failures, and stores the success, at once then or each minute."""
-        if state.failures:
-            log.info("job %s works again, after %d failed attempts", job.name, state.failures)
-            state.failures = 0
-            self.observer.job_recovered(job.name)
+        self.failing.succeeded(job.name)
         if self.uptime_s() - state.recorded_s >= RECORD_EVERY_S:
             with suppress(AnalyzerError):
                 self.outcomes.record_success(job.name, is_done=is_done)

@@ -1,18 +1,21 @@
-"""The jobs of the warden: each second what concerns locks, and each minute what keeps the tables small.
+"""The jobs: of the warden, each second, what concerns locks; and by a schedule what keeps the tables small.
 
 Of all analyzers one holds the lease and works as the warden; the others find the lease taken and do
 nothing. Gates end a lock by their own clock. Ending it here only makes the table and the feed agree with
-that, so a late or missing warden refuses no caller.
+that, so a late or missing warden refuses no caller. Each scheduled job has a separate lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Protocol
 
-from analyzer.core.counting.meters import DAY_S
+from analyzer.core.job_schedules import DAY_S, Schedule
 from analyzer.core.judging.judge import Judged, JudgedRows
+from analyzer.core.kept_ages import Retention
 from analyzer.jobs.job_runner import Job
+from analyzer.jobs.scheduled_jobs import ScheduledJob
 from analyzer.judgement_log import log_judged
 
 LEASE = "warden"
@@ -43,8 +46,12 @@ class Upkeep(Protocol):
     def empty_slots(self) -> int:
         """Empties the slots of the next generation; returns 1 if there were any, else 0."""
 
-    def prune(self) -> int:
-        """Deletes expired rows and returns how many, up to a bound."""
+    @property
+    def pruned(self) -> Collection[str]:
+        """The names of the jobs that delete what is beyond its retention."""
+
+    def prune(self, kept: Retention, jobs: Collection[str]) -> int:
+        """Deletes the expired rows of some jobs and returns how many, up to a bound."""
 
     def continue_activation(self) -> JudgedRows:
         """Brings totals and locks nearer to agreement with the plan, up to a bound of rows that it reads."""
@@ -58,23 +65,11 @@ class Upkeep(Protocol):
     def fold(self, requests_max: int, minutes_kept_s: int) -> int:
         """Joins the rows of rarely seen callers and returns how many, up to a bound."""
 
-    def delete_days(self, days_kept_s: int) -> int:
-        """Deletes the oldest days and returns how many rows, up to a bound."""
-
     def repair_totals(self) -> int:
         """Corrects totals that do not equal the buckets and returns how many; 0 while it rests."""
 
     def prove_day(self) -> int:
         """Compares a past day with what was counted; 0 when no day is left. Raises CountsDiffer."""
-
-
-class Retention(NamedTuple):
-    """Ages at which buckets become wider or are deleted, in seconds; and which callers are folded."""
-
-    minutes_s: int = 40 * DAY_S  # longer than the age at which a record is too late to be counted
-    quarters_s: int = 400 * DAY_S
-    days_s: int = 1_830 * DAY_S
-    fold_requests: int = 5
 
 
 def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
@@ -100,15 +95,37 @@ def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
     ]
 
 
-def upkeep_jobs(upkeep: Upkeep, kept: Retention) -> list[Job]:
+def schedules(kept: Retention) -> Mapping[str, Schedule]:
+    """Returns when each scheduled job runs, by its name: what has to be soon first, then daily work."""
+    daily = Schedule(DAY_S, kept.at_s)
+    often = (
+        "empty-slots",
+        "repair-totals",
+        "move-old",
+        "watch-overshoot",
+        "watch-duplicates",
+        "watch-audits",
+    )
+    return {
+        **dict.fromkeys(("close-days", "audit-days"), Schedule(10)),
+        **dict.fromkeys(often, Schedule(60)),
+        "prune-rejected": Schedule(60),
+        **dict.fromkeys(("prune-feed", "prune-totals", "prune-gates"), Schedule(300)),
+        **dict.fromkeys(("roll-up", "fold", "prove-day"), Schedule(3_600)),
+        **dict.fromkeys(("prune-buckets", "prune-locks", "prune-plans", "prune-days", "prune-log"), daily),
+    }
+
+
+def upkeep_jobs(upkeep: Upkeep, kept: Retention) -> list[ScheduledJob]:
     """Returns the jobs that keep the tables small."""
-    return [
-        Job("prune", upkeep.prune),
-        Job("empty-slots", upkeep.empty_slots),
-        Job("repair-totals", upkeep.repair_totals),
-        Job("move-old", upkeep.move_old),
-        Job("roll-up", lambda: upkeep.roll_up(kept.minutes_s, kept.quarters_s)),
-        Job("fold", lambda: upkeep.fold(kept.fold_requests, kept.minutes_s)),
-        Job("delete-days", lambda: upkeep.delete_days(kept.days_s)),
-        Job("prove-day", upkeep.prove_day),
-    ]
+    steps: dict[str, Callable[[], int]] = {
+        "empty-slots": upkeep.empty_slots,
+        "repair-totals": upkeep.repair_totals,
+        "move-old": upkeep.move_old,
+        "roll-up": lambda: upkeep.roll_up(kept.minutes_s, kept.quarters_s),
+        "fold": lambda: upkeep.fold(kept.fold_requests, kept.minutes_s),
+        "prove-day": upkeep.prove_day,
+        **{name: partial(upkeep.prune, kept, (name,)) for name in upkeep.pruned},
+    }
+    at = schedules(kept)
+    return [ScheduledJob(name, step, at[name]) for name, step in steps.items()]

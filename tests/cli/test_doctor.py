@@ -40,7 +40,7 @@ from analyzer.store.database.schema import (
     rejects,
     waiting_facts,
 )
-from analyzer.store.operations.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
+from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
 from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans

@@ -22,7 +22,7 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import CountRow
 from analyzer.store.database.billing_tables import deliveries, referenced_names
 from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import leases
+from analyzer.store.database.table_groups.job_tables import leases
 from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import flush, now_s

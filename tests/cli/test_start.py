@@ -56,6 +56,7 @@ REQUIRED = {  # arguments that a command requires
     "explain": "api_key:acme",
     "exempt add": "--caller api_key:acme --reason WHY",
     "exempt end": "abc",
+    "jobs run": "roll-up",
     "import": "access.log --source access.log",
     "look": "access.log",
     "gaps accept": "access-log[0] --to next --reason WHY",

@@ -157,6 +157,7 @@ LAYERS = {
 # the gatekeeper imports nothing unless an application chose it.
 GUESTS = {
     "alembic": ("analyzer.store.database.migrate",),
+    "apscheduler": ("analyzer.jobs.job_scheduler",),
     "asgiref": ("gatekeeper.adapters.django",),
     "confluent_kafka": ("analyzer.demo", "gatekeeper.requestlog.confluent"),
     "cramjam": ("analyzer.core.kafka_format",),

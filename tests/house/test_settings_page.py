@@ -32,6 +32,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExceptionTable, ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import CandidateTable, PolicyTable, WindowTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from tests.house.reading import ROOT
 
@@ -45,6 +46,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`[delays]`": DelaysTable,
     "`[billing]`": BillingTable,
     "`[privacy]`": PrivacyTable,
+    "`[retention]`": RetentionTable,
     "`[[sources]]`": SourceTable,
     "`[sources.fields]`": FieldsTable,
     "`time`": TimeEntry,
@@ -63,6 +65,7 @@ COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
     (AnalyzerTable, "log"): "by the stream: see below",
     **{(CandidateTable, key): "that of the policy" for key in CandidateTable.model_fields},
+    (RetentionTable, "closed_days"): '`"forever"`',
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",
     (SourceTable, "facts"): "those that are mapped",

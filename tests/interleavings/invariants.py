@@ -18,9 +18,10 @@ from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.core.judging.plan import Plan, plan_from
 from analyzer.core.judging.policies import LoadShare, Quota, Surge
 from analyzer.core.judging.windows import Rolling, window_at
+from analyzer.jobs.scheduled_jobs import RunEnd
 from analyzer.store.transaction.lock_feed import MANUAL, NOT_ENFORCED
 from gatekeeper.model import SUSPENSION, Set, Update
-from tests.interleavings.worlds import NOW_S, RARE, Counted, Row, State, World, of_callers
+from tests.interleavings.worlds import JOB, JOB_ROWS, NOW_S, RARE, Counted, Row, State, World, of_callers
 from tests.oracle.slow_judging import Flush, crossings
 
 LOCK = ("scope", "key", "resource", "policy")
@@ -134,6 +135,16 @@ def check_days(state: State) -> None:
         assert booked == expected, f"{day['date']}: frozen and adjusted {booked}, in buckets {expected}"
         late = {row["booked"] for row in state["adjustments"] if row["day"] == day["id"]}
         assert all(one > day["id"] for one in late), "booked on another day"
+
+
+def check_jobs(state: State, outcomes: Mapping[str, object]) -> None:
+    """Checks that a job is done once, and that a run whose process was killed or too slow is lost."""
+    if not any(isinstance(outcome, RunEnd) for outcome in outcomes.values()):
+        return
+    runs = sorted((row["outcome"], row["rows"], row["owner"]) for row in state["job_runs"])
+    assert runs[0][:2] == ("done", JOB_ROWS), runs
+    assert all(outcome == "lost" for outcome, *_ in runs[1:]), runs
+    assert not [row for row in state["leases"] if row["name"] == f"job {JOB}"], "the lease is released"
 
 
 def number_of(state: State, kind: str, name: str) -> int | None:

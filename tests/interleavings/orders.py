@@ -118,6 +118,7 @@ class Orders:
         invariants.check_counts(self._world, state, self._counted())
         invariants.check_facts(state)
         invariants.check_days(state)
+        invariants.check_jobs(state, self._transactions.outcomes)
         invariants.check_totals(state, self._world.clock.now_ms)
         is_unchanged = self._world.plan == invariants.plan_in_force(state)
         if is_unchanged and not state["overrides"] and not invariants.has_pending_steps(state):

@@ -36,6 +36,13 @@ def test_two_prunings_never_move_the_feeds_bound_back(transactions: Transactions
     assert "prune1: update feed" in steps
 
 
+def test_a_run_that_outlived_its_lease_ends_as_lost(transactions: Transactions, world: World) -> None:
+    """A process hangs between the lease and the work of its run, and another one does it meanwhile."""
+    orders = Orders(transactions, world, ["job", "job", "hours"])
+    steps = orders.run(("job", "select lock_changes"), ("hours", None), ("job1", None), ("job", None))
+    assert steps.count("job1: insert into job_runs") == 1
+
+
 def applying(source: str) -> TransactionFunction:
     """An operator's `policies apply` of a file that has one more source."""
     file = PLAN.with_sources({source: MAPPING})

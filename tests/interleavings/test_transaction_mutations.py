@@ -5,6 +5,7 @@ Each mutation changes one statement, or the place of one, in the code as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from analyzer.core.judging import totals as judging_totals
 from analyzer.core.judging.caller_limits import Limits
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import feed, feed_versions, lock_changes
+from analyzer.store.operations.running_jobs import job_runs
 from analyzer.store.transaction import flush, lock_feed, plans
 from analyzer.store.transaction.judgement import brake_rows, totals
 from tests.faults.mutations import judging_from_sums_of_buckets
@@ -192,6 +194,21 @@ def test_a_pruning_that_sets_the_feeds_bound_back_promises_deleted_changes(
 ) -> None:
     rewritten({" WHERE feed.pruned_to < %(pruned_to_1)s::BIGINT": ""})
     assert "changes are missing" in caught(transactions, world, "prune", "prune", "hours")
+
+
+def test_a_job_that_does_not_look_again_under_its_lease_is_done_twice(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another analyzer has done it between the first look and the lease."""
+    early = job_runs.SqlJobRuns._early
+    looks: Counter[int] = Counter()
+
+    def first_look(self: Any, db: Any, job: str, schedule: Any) -> Any:
+        looks[id(self)] += 1
+        return early(self, db, job, schedule) if looks[id(self)] == 1 else None
+
+    monkeypatch.setattr(job_runs.SqlJobRuns, "_early", first_look)
+    assert "('done', 7, 'job'), ('done', 7, 'job1')" in caught(transactions, world, "job", "job")
 
 
 @pytest.mark.parametrize("world", ["flooded"], indirect=True)

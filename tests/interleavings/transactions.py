@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from random import Random
 
 from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan
+from analyzer.core.kept_ages import Retention
 from analyzer.core.model import CountRow, Partition
 from analyzer.errors import CorrectionRefused
+from analyzer.jobs.failing_jobs import FailingJobs
+from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.clock import EPOCH
@@ -24,6 +28,7 @@ from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.followed_partitions import retire
 from analyzer.store.operations.handing_over.deliveries import Delivery, delivering
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
+from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.billed_days.usage_amounts import UsagePart
@@ -46,6 +51,9 @@ from tests.interleavings.worlds import (
     FLOOD_PLAN,
     FOLDED_DAY_S,
     GAP,
+    JOB,
+    JOB_ROWS,
+    JOB_SCHEDULE,
     MAX,
     MINUTES_DAY_S,
     MINUTES_KEPT_S,
@@ -75,6 +83,7 @@ from tests.interleavings.worlds import (
 )
 from tests.store.simulated_analyzers import MAPPING
 from tests.support.counters import reference_counter
+from tests.support.job_runners import SeenJobs
 
 BY_HAND = locks_by_hand.ByHand("operator", "a mistake")
 
@@ -164,6 +173,24 @@ def retry(actor: Actor) -> Counted:
 
 def activating(plan: Plan) -> TransactionFunction:
     return lambda actor: SqlStore(actor.engine, actor.name, actor.mark).activate(plan)
+
+
+def pruning(job: str) -> TransactionFunction:
+    """Returns a transaction that deletes what is beyond its retention."""
+    return lambda actor: upkeep_of(actor).prune(Retention(days_s=DAYS_KEPT_S), (job,))
+
+
+def run_job(actor: Actor) -> object:
+    """An analyzer runs a job of this hour, unless that is done or another one does it."""
+    left = [JOB_ROWS]
+
+    def step() -> int:
+        pruning("prune-feed")(actor)
+        return left.pop() if left else 0
+
+    failing = FailingJobs(SeenJobs(), Random(7))
+    runs = ScheduledRuns(SqlJobRuns(actor.engine, actor.name), failing, lambda: 0.0)
+    return runs.run(ScheduledJob(JOB, step, JOB_SCHEDULE), lambda _: False)
 
 
 def upkeep_of(actor: Actor) -> SqlUpkeep:
@@ -320,13 +347,17 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "activation-step": one_step,
     "end-locks": lambda actor: upkeep_of(actor).end_locks(),
     "judge-waiting": lambda actor: upkeep_of(actor).judge_waiting(),
+    "job": run_job,
     "empty-slots": lambda actor: upkeep_of(actor).empty_slots(),
     "exempt": exempting(YVE),
     "retry": retry,
-    "prune": lambda actor: upkeep_of(actor).prune(),
+    "prune": pruning("prune-feed"),
+    "prune-totals": pruning("prune-totals"),
+    "prune-rejected": pruning("prune-rejected"),
+    "prune-locks": pruning("prune-locks"),
     "roll-up": lambda actor: upkeep_of(actor).roll_up(MINUTES_KEPT_S, QUARTERS_KEPT_S),
     "fold": lambda actor: upkeep_of(actor).fold(RARE_MAX, MINUTES_KEPT_S),
-    "delete-days": lambda actor: upkeep_of(actor).delete_days(DAYS_KEPT_S),
+    "delete-days": pruning("prune-buckets"),
     "move-old": lambda actor: (upkeep_of(actor).move_old(), upkeep_of(actor).move_old()),
     "repair-totals": lambda actor: upkeep_of(actor).repair_totals(),
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),

@@ -14,6 +14,7 @@ import psycopg
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.job_schedules import BegunRun, Schedule
 from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
 from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.plan import Plan, plan_of
@@ -40,6 +41,7 @@ from analyzer.store.database.schema import catalog, metadata
 from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations.caller_changes import set_callers
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
+from analyzer.store.operations.running_jobs.job_runs import LEASE_MS, SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.catalog import MOVING
@@ -68,6 +70,7 @@ TO_MIDNIGHT_MS = 41_400_000
 DAILY, MONTHLY = quota(100, "day"), quota(1_000, "month", "monthly")
 FIRST_PLAN = plan(DAILY, MONTHLY, quota(9_000, "week", "weekly"))
 PLAN = plan(DAILY, MONTHLY)
+JOB, JOB_SCHEDULE, JOB_ROWS = "prune-feed", Schedule(3_600), 7
 GAP = Gap("retention", 0, 10, "gone")  # in the third partition
 START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
@@ -397,6 +400,13 @@ def abandoned(history: History) -> None:
     history.count(PARTS[1], requests(ANN, 3, NOW_S - DAY_S))
 
 
+def half_done(history: History) -> None:
+    """Has a job begun by a process that was killed before it did anything; its lease has just ended."""
+    history.at(NOW_S - LEASE_MS // 1000 - 2)
+    assert isinstance(SqlJobRuns(history.engine, "killed").begin(JOB, JOB_SCHEDULE), BegunRun)
+    history.at(NOW_S)
+
+
 def far_ms() -> int:
     """Returns the time of a machine that leaves each decision to the database's clock."""
     return 2 * NOW_S * 1000
@@ -436,6 +446,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "due": due,
     "closed": closed,
     "abandoned": abandoned,
+    "half_done": half_done,
 }
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from analyzer.errors import StoreAway
+from analyzer.jobs.failing_jobs import RETRY_MAX_S
 from analyzer.jobs.job_runner import (
     LEASE_RETRY_S,
     RECORD_EVERY_S,
     REST_MIN_S,
-    RETRY_MAX_S,
     Job,
     JobRunner,
     JobThread,

@@ -15,13 +15,13 @@ from analyzer.core.judging.windows import Calendar, window_at
 from analyzer.core.model import CountRow
 from analyzer.store.database import migrate
 from analyzer.store.database.engine import NowMs, reading, writing
-from analyzer.store.operations import roll_up
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import a_row, flush, locked
+from tests.support.small_steps import small_steps
 from tests.support.stored_counts import stored_counts, stored_totals
 
 SLOWEST = Meter("slowest", "took", "max")
@@ -113,7 +113,7 @@ def shown(rows: Sequence[CountRow]) -> list[tuple[object, ...]]:
 def test_reports_are_complete_before_during_and_after_the_move(
     database_url: str, old: sa.Engine, old_rows: list[CountRow], now_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 11)
+    small_steps(monkeypatch, 11)
     migrate.upgrade(database_url)
     upkeep, expected = SqlUpkeep(old, "here", str), shown(old_rows)
     steps = 0
@@ -140,7 +140,7 @@ def test_an_analyzer_counts_and_judges_while_rows_are_moved(
     database_url: str, old: sa.Engine, old_rows: list[CountRow], now_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Totals came with the migration, so locks are raised at once; new counts meet old ones in one row."""
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 5)
+    small_steps(monkeypatch, 5)
     migrate.upgrade(database_url)
     store, upkeep = SqlStore(old, "here"), SqlUpkeep(old, "here", str)
     assert store.activate(PLAN) == 4, "the plan in force stays in force"
@@ -163,7 +163,7 @@ def test_an_analyzer_counts_and_judges_while_rows_are_moved(
 def test_a_new_policy_waits_until_all_rows_are_moved(
     database_url: str, old: sa.Engine, now_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 20)
+    small_steps(monkeypatch, 20)
     migrate.upgrade(database_url)
     store, upkeep = SqlStore(old, "here"), SqlUpkeep(old, "here", str)
     monthly = plan_of(["caller+resource"], [SLOWEST], [DAILY, Quota("monthly", 8, Calendar("month"))])
@@ -188,7 +188,7 @@ def test_a_meter_that_is_renamed_while_rows_are_moved_keeps_its_old_rows(
     database_url: str, old: sa.Engine, monkeypatch: pytest.MonkeyPatch, meter: Meter, shown_as: str
 ) -> None:
     """Also one whose join changes: the old values must not meet those of the new join."""
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 11)
+    small_steps(monkeypatch, 11)
     migrate.upgrade(database_url)
     upkeep = SqlUpkeep(old, "here", str)
     upkeep.move_old()
@@ -207,7 +207,7 @@ def test_a_meter_that_is_renamed_while_rows_are_moved_keeps_its_old_rows(
 def test_a_downgrade_at_any_time_loses_nothing(
     database_url: str, old: sa.Engine, moved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 11)
+    small_steps(monkeypatch, 11)
     with reading(old) as db:
         tables = {
             name: sorted(map(tuple, db.execute(sa.text(f"select {columns} from {name}"))))

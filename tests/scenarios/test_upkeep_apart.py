@@ -19,7 +19,7 @@ from analyzer.health import Health
 from analyzer.metrics import Measurements, Metrics
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.schema import offsets
-from analyzer.store.operations.job_outcomes import JobOutcome, job_outcomes
+from analyzer.store.operations.running_jobs.job_outcomes import JobOutcome, job_outcomes
 from analyzer.store.operations.upkeep import SqlUpkeep
 from tests.support.waiting import wait_until
 
@@ -122,14 +122,14 @@ def test_counting_continues_while_rows_that_upkeep_needs_are_locked(
         db.exec_driver_sql("lock table rejects in access exclusive mode")
         other_engine = open_engine(url)  # this one's connection is in use
         with running(url, other_engine, tmp_path) as analyzer:
-            failure = analyzer.wait_for_failure("prune")
+            failure = analyzer.wait_for_failure("prune-rejected")
             analyzer.count_some()
             assert failure.error.startswith("canceling statement due to lock timeout")
-            assert analyzer.health.failing_jobs == {"prune": failure.error}
-            assert failed_attempts(analyzer).startswith('gatelock_failures_total{what="prune"}')
+            assert analyzer.health.failing_jobs == {"prune-rejected": failure.error}
+            assert failed_attempts(analyzer).startswith('gatelock_failures_total{what="prune-rejected"}')
             assert "database" not in failed_attempts(analyzer)
             db.rollback()
-            analyzer.wait_for_recovery("prune")
+            analyzer.wait_for_recovery("prune-rejected")
             assert analyzer.health.failing_jobs == {}
         other_engine.dispose()
 

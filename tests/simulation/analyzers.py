@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from analyzer.build import new_counter
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.job_schedules import Schedule
 from analyzer.core.judging.plan import Plan
+from analyzer.core.kept_ages import Retention
 from analyzer.core.records.mapping import (
     AddressField,
     NumberField,
@@ -23,10 +25,13 @@ from analyzer.core.records.mapping import (
 )
 from analyzer.daemon import Daemon
 from analyzer.errors import AnalyzerError
-from analyzer.jobs.job_runner import Job, JobRunner
-from analyzer.jobs.upkeep_jobs import LEASE, Retention, lock_jobs, upkeep_jobs
+from analyzer.jobs.failing_jobs import FailingJobs
+from analyzer.jobs.job_runner import JobRunner
+from analyzer.jobs.scheduled_jobs import RunEnd, RunInProgress, ScheduledJob, ScheduledRuns
+from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, upkeep_jobs
 from analyzer.pipeline import FLUSH_POLL_S, Pipeline
-from analyzer.store.operations.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.running_jobs.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
 from analyzer.store.transaction.gaps import SqlGaps
@@ -138,6 +143,7 @@ class SimulatedAnalyzer:
         self._random = random
         self._wake: Event | None = None
         self.daemon: Daemon | None = None
+        self._jobs: Sequence[ScheduledJob] = ()
         self.source: SimulatedSource | None = None
         self.process = Process(name)
         self.supervisor = Process(f"supervisor of {name}")
@@ -157,6 +163,8 @@ class SimulatedAnalyzer:
             raise Killed from None  # a process that cannot start ends, and is started again
         for runner in self.daemon.job_runners:
             self.later(self._random.random(), f"jobs of {runner.name}", partial(self._run_jobs, runner))
+        for job in self._jobs:
+            self.later(self._random.random(), f"job {job.name}", partial(self._begin_job, job))
         self.wake(0.0)
 
     def _died(self) -> None:
@@ -189,11 +197,12 @@ class SimulatedAnalyzer:
             lambda: scheduler.uptime_s,
             executor=flushes,
         )
-        upkeep = SqlUpkeep(engine, self.name, self._new_mark)
-        runners = [
-            self._runner("warden", upkeep, lock_jobs(upkeep, self.observer.judged)),
-            self._runner("upkeep", upkeep, upkeep_jobs(upkeep, RETENTION)),
-        ]
+        upkeep = SqlUpkeep(engine, self.name, self._new_mark, lambda: scheduler.uptime_s)
+        # One job for all that is deleted: each costs as much time as some records.
+        kept = [job for job in upkeep_jobs(upkeep, RETENTION) if job.name not in upkeep.pruned]
+        self._jobs = [*kept, ScheduledJob("prune", partial(upkeep.prune, RETENTION), Schedule(60))]
+        failing = FailingJobs(self.observer, self._random)
+        self._runs = ScheduledRuns(SqlJobRuns(engine, self.name), failing, lambda: scheduler.uptime_s)
         return Daemon(
             pipeline,
             plans.agree,
@@ -201,8 +210,8 @@ class SimulatedAnalyzer:
             self.observer,
             self._random,
             SqlGaps(engine, self.name),
-            runners,
-            plans.beat,
+            [self._warden(upkeep)],
+            beat=plans.beat,
             take_configuration=lambda: self._is_file_read() and plans.propose(self.file),
         )
 
@@ -223,10 +232,10 @@ class SimulatedAnalyzer:
         is_edited, self._is_edited = self._is_edited, False
         return is_edited
 
-    def _runner(self, name: str, upkeep: SqlUpkeep, jobs: Sequence[Job]) -> JobRunner:
+    def _warden(self, upkeep: SqlUpkeep) -> JobRunner:
         return JobRunner(
-            name=name,
-            jobs=jobs,
+            name="warden",
+            jobs=lock_jobs(upkeep, self.observer.judged),
             lease=LEASE,
             leases=upkeep,
             outcomes=SqlJobOutcomes(self._database.engine, self.name),
@@ -279,3 +288,21 @@ class SimulatedAnalyzer:
     def _run_jobs(self, runner: JobRunner) -> None:
         pause_s = runner.run_once()
         self.later(max(0.01, pause_s), f"jobs of {runner.name}", partial(self._run_jobs, runner))
+
+    def _begin_job(self, job: ScheduledJob) -> None:
+        run = self._runs.begin(job)
+        if isinstance(run, RunEnd):
+            self._end_job(job, run)
+        else:
+            self._step_job(run)
+
+    def _step_job(self, run: RunInProgress) -> None:
+        done = self._runs.step(run)
+        if isinstance(done, RunEnd):
+            self._end_job(run.job, done)
+        else:
+            self.later(done, f"job {run.job.name}", partial(self._step_job, run))
+
+    def _end_job(self, job: ScheduledJob, end: RunEnd) -> None:
+        wait_s = job.schedule.every_s if end.wait_s is None else end.wait_s
+        self.later(max(0.01, wait_s), f"job {job.name}", partial(self._begin_job, job))

@@ -26,7 +26,7 @@ from analyzer.kafka.partitions import AssignedPartitions
 from analyzer.pipeline import Pipeline
 from analyzer.store.database.schema import buckets, notices
 from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.operations import changed_limits, roll_up, upkeep
+from analyzer.store.operations import changed_limits, pruning, roll_up
 from analyzer.store.transaction import counter_state, flush, lock_feed, plans
 from analyzer.store.transaction.flush import CatalogCache, SqlFlush
 from analyzer.store.transaction.judgement import stored_notices, totals
@@ -272,7 +272,7 @@ def flushes_late(patch: Patch) -> None:
 
 def totals_pruned_by_the_clock(patch: Patch) -> None:
     """Totals of windows that are over by the database's clock are deleted, against what the counts say."""
-    patch.setattr(upkeep, "newest_event_ms", lambda _db, _catalog, default_ms: default_ms)
+    patch.setattr(pruning, "newest_event_ms", lambda _db, _catalog, default_ms: default_ms)
 
 
 def leaps_not_noticed(patch: Patch) -> None:

@@ -28,6 +28,7 @@ from analyzer.pipeline import FlushPace
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.store.operations import upkeep
 from analyzer.store.operations.rejects import RejectFilter, SqlRejects
+from analyzer.store.operations.running_jobs import step_sizes
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
@@ -54,7 +55,8 @@ SMALL_STEPS = (
     (plans, "ACTIVATION_ROWS", 1),
     (upkeep, "ACTIVATION_ROWS", 2),
     (activation, "LOCKS_AT_ONCE", 1),
-    (upkeep, "FOLDED_AT_ONCE", 1),
+    (step_sizes, "FIRST_ROWS", 1),
+    (step_sizes, "MIN_ROWS", 1),
     (lock_feed, "LAPSED_MAX", 1),
 )
 

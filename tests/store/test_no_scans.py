@@ -45,11 +45,11 @@ from analyzer.core.model import (
 )
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.doctor.examination import examine
-from analyzer.store.database.counter_tables import event_ids
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.partition_keys import key_row_of, row_of
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
+from analyzer.store.database.table_groups.counter_tables import event_ids
 from analyzer.store.operations.applied_facts import origins_of
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
 from analyzer.store.operations.day_audit.audit_outcomes import DayAudits
@@ -259,7 +259,6 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
         upkeep.move_old,
         lambda: upkeep.roll_up(40 * DAY_S, 400 * DAY_S),
         lambda: upkeep.fold(5, 40 * DAY_S),
-        lambda: upkeep.delete_days(1_830 * DAY_S),
         upkeep.prove_day,
         upkeep.repair_totals,
     ]

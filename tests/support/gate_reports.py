@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store.database.counter_tables import named_callers
+from analyzer.store.database.table_groups.counter_tables import named_callers
 from analyzer.store.reports.gate_reports import store_statuses
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
 

@@ -8,9 +8,11 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.jobs.job_runner import Job, JobObserver, JobOutcomes, JobRunner, Leases
+from analyzer.jobs.failing_jobs import JobObserver
+from analyzer.jobs.job_runner import Job, JobOutcomes, JobRunner, Leases
+from analyzer.jobs.scheduled_jobs import ScheduledJob
 from analyzer.jobs.upkeep_jobs import LEASE
-from analyzer.store.operations.job_outcomes import SqlJobOutcomes
+from analyzer.store.operations.running_jobs.job_outcomes import SqlJobOutcomes
 
 
 @dataclass
@@ -45,3 +47,8 @@ def runner_of(
         random=Random(7),
         disconnect=lambda: None,
     )
+
+
+def unscheduled(jobs: Sequence[ScheduledJob]) -> list[Job]:
+    """Returns jobs that run as often, under the lease of their runner: nothing of their runs is stored."""
+    return [Job(job.name, job.step, job.schedule.every_s) for job in jobs]

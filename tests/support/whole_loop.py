@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
+from analyzer.core.kept_ages import Retention
 from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.daemon import Daemon
-from analyzer.jobs.upkeep_jobs import Retention, lock_jobs, upkeep_jobs
+from analyzer.jobs.upkeep_jobs import lock_jobs, upkeep_jobs
 from analyzer.pipeline import FlushExecutor, Pipeline
 from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.upkeep import SqlUpkeep
@@ -23,7 +24,7 @@ from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper import Gate
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
-from tests.support.job_runners import runner_of
+from tests.support.job_runners import runner_of, unscheduled
 from tests.support.loop_observers import SilentObserver
 
 # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
@@ -159,7 +160,7 @@ class World:
             executor=self.flushes,
         )
         upkeep = SqlUpkeep(self.engine, "analyzer", lambda: "mark")
-        jobs = [*lock_jobs(upkeep, lambda _: None), *upkeep_jobs(upkeep, Retention())]
+        jobs = [*lock_jobs(upkeep, lambda _: None), *unscheduled(upkeep_jobs(upkeep, Retention()))]
         runner = runner_of(jobs, upkeep, self.engine, self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
 

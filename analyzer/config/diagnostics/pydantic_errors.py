@@ -12,23 +12,33 @@ from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, WINDOW, UnavailableKey
 from analyzer.config.kafka_options.names import SPELLINGS
-from analyzer.config.tables.analyzer import AnalyzerTable
+from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
+from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
+from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable, WindowTable
+from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, suggestion
 
-SECTIONS = ("analyzer", "database", "kafka", "meters", "policies", "sources")
+SECTIONS = (
+    *("analyzer", "billing", "database", "delays", "kafka"),
+    *("meters", "policies", "privacy", "retention", "sources"),
+)
 TABLES: dict[tuple[str, ...], type[BaseModel]] = {
     ("analyzer",): AnalyzerTable,
+    ("billing",): BillingTable,
     ("database",): DatabaseTable,
+    ("delays",): DelaysTable,
     ("kafka",): KafkaTable,
     ("meters",): MeterTable,
     ("policies",): PolicyTable,
     ("policies", "window"): WindowTable,
+    ("privacy",): PrivacyTable,
+    ("retention",): RetentionTable,
     ("sources",): SourceTable,
     ("sources", "fields", "address"): AddressEntry,
     ("sources", "fields", "resource"): ResourceEntry,
@@ -150,7 +160,7 @@ def unknown_key(at: KeyPath) -> KeyFault:
     table = _table(at)
     planned = _planned(at)
     if planned is not None:
-        return KeyFault(at, "is not available in this version", planned.cure)
+        return KeyFault(at, planned.what, planned.cure)
     known = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
     return KeyFault(
         at, "is not a known key", suggestion(str(at[-1]), known, f"use one of {', '.join(_keys(table))}")

@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 
 class UnavailableKey(NamedTuple):
-    """The cure for a planned key, and the required key that it would replace, if any."""
+    """The cure for a key that is planned or was moved, and the required key that it would replace, if any."""
 
     cure: str
     instead_of: str | None = None
+    what: str = "is not available in this version"
+
+
+def _moved(key: str) -> UnavailableKey:
+    return UnavailableKey(f"write it there as {key}", what="has moved to the table [retention]")
 
 
 WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
@@ -20,6 +25,12 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
         "tokens": UnavailableKey("remove it; run `gatelock tokens create` instead"),
         "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
+    },
+    ("analyzer",): {
+        "keep_minutes": _moved("minutes"),
+        "keep_quarters": _moved("quarters"),
+        "keep_days": _moved("days"),
+        "fold_requests": _moved("fold_requests"),
     },
     ("sources",): {
         "id": UnavailableKey("remove it; each record is counted once by its offset"),

@@ -1,4 +1,4 @@
-"""`[analyzer]`: the process: its name, the time between flushes, its HTTP server, retention; `[privacy]`."""
+"""`[analyzer]`: the process: its name, the time between flushes, its HTTP server; `[privacy]`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pydantic import AfterValidator, Field, SecretStr
 from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
 from analyzer.config.values import (
-    DAY_S,
     Listen,
     Name,
     Text,
     duration_between,
-    integer_between,
     one_of,
     raise_fault,
 )
@@ -44,13 +42,6 @@ class AnalyzerTable(ConfigTable):
     http_cert: Text | None = None  # PEM files; with both, the web application uses TLS
     http_key: Text | None = None
     log: Annotated[LogLines, one_of(LogLines)] | None = None  # None: console on a terminal, else JSON
-    # Buckets are rolled up after this long; each count is in exactly one bucket. Both are longer than the
-    # oldest record that is still counted and than the longest window, a month.
-    keep_minutes: Annotated[float, duration_between(36 * DAY_S, 3660 * DAY_S)] = 40.0 * DAY_S
-    keep_quarters: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 400.0 * DAY_S
-    keep_days: Annotated[float, duration_between(36 * DAY_S, 36600 * DAY_S)] = 1830.0 * DAY_S
-    # Requests on one day; callers with at most so many become one row when the minutes become quarters.
-    fold_requests: Annotated[int, integer_between(0, 1_000)] = 5
 
     # Key of the digests by which fields with `digest` are counted; gates use the same one.
     digest_secret: Annotated[SecretStr, AfterValidator(long_enough)] | None = None

@@ -120,6 +120,16 @@ corrections = Table(
     Index(None, "day"),
 )
 
+# Closed days whose rows are deleted after their retention. The row is there before the others go: triggers
+# permit their deletion by it. What it has of the rows is enough for the chain of digests.
+deleted_days = Table(
+    "deleted_days",
+    metadata,
+    key("day", BigInteger),
+    text("content"),  # the digest of the rows, before it was chained
+    number("at_ms"),
+)
+
 # The names that references stand for.
 referenced_names = Table("referenced_names", metadata, key("reference"), text("name"))
 

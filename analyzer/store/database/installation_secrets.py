@@ -9,8 +9,8 @@ from secrets import token_bytes
 
 import sqlalchemy as sa
 
-from analyzer.store.database.counter_tables import secrets
 from analyzer.store.database.engine import insert, reading, writing
+from analyzer.store.database.table_groups.counter_tables import secrets
 
 SECRET_BYTES = 32
 EVENT_IDS = "event ids"  # name of the key of the hashes of events' ids

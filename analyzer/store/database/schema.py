@@ -15,11 +15,11 @@ from analyzer.store.database.billing_tables import (
     day_audits,
     day_positions,
     days,
+    deleted_days,
     deliveries,
     frozen_counts,
     referenced_names,
 )
-from analyzer.store.database.counter_tables import event_ids, named_callers, secrets
 from analyzer.store.database.table_columns import (
     COLUMNS_PER_PAGE,
     added,
@@ -31,6 +31,8 @@ from analyzer.store.database.table_columns import (
     small,
     text,
 )
+from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers, secrets
+from analyzer.store.database.table_groups.job_tables import job_runs, jobs, leases
 
 UNKNOWN = -1  # an amount that is not known
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
@@ -38,8 +40,10 @@ TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rathe
 metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
+OF_JOBS = (leases, jobs, job_runs)
 OF_BILLING = (
-    days, day_positions, frozen_counts, adjustments, corrections, referenced_names, day_audits, deliveries,
+    days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
+    deliveries,
 )  # fmt: skip
 
 # One row per partition: how far it is counted, its ledger, and how far behind it was at its last heartbeat.
@@ -501,21 +505,6 @@ lock_changes = Table(
     text("on_stale"),
     added("slow_limit"),
     added("slow_ms"),
-)
-
-# Leases of the work that one analyzer does at a time.
-leases = Table("leases", metadata, key("name"), text("holder"), number("until_ms"))
-
-# Outcomes of the work that one analyzer does at a time; see jobs/job_runner.py.
-jobs = Table(
-    "jobs",
-    metadata,
-    key("name"),
-    Column("done_ms", BigInteger),  # when a step last left nothing to do; null: never yet
-    Column("failing_since_ms", BigInteger),  # the first of the failures in a row; null: it does not fail
-    Column("failed_ms", BigInteger),  # the last failure
-    text("error"),  # of the last failure
-    text("owner"),  # the process that reported last
 )
 
 # The audit log: acts of operators, changes of the plan, renamed sources. Written in the transaction of the

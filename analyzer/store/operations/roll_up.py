@@ -26,7 +26,6 @@ from analyzer.store.transaction import plans
 from analyzer.store.transaction.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
 from analyzer.store.transaction.catalog import MOVED, MOVING, OLD_METER, Catalog, load
 
-ROWS_AT_ONCE = 10_000  # taken out in one transaction
 KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
 FOLDED_TO = "folded"  # kind of the catalog's entries about days that are folded
 FOLDABLE = ("caller", "address")  # fields of which an unknown client can invent any number of values
@@ -57,8 +56,8 @@ def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
             yield KeyPrefix(grouping, page, width_s)
 
 
-def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int) -> int:
-    """Joins buckets that are older than `kept_s` into wider ones; returns how many rows were taken out.
+def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int, most: int) -> int:
+    """Joins up to `most` buckets that are older than `kept_s` into wider ones; returns how many.
 
     0 while totals are being filled, which read the buckets width by width.
     """
@@ -68,15 +67,15 @@ def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int) -> int:
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, wide_s)
     for prefix in key_prefixes(known, narrow_s):
         old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, first_keys(buckets, old, ROWS_AT_ONCE))
+        taken = _take_out(db, first_keys(buckets, old, most))
         if taken:
             _put(db, known, ((_widened(row, wide_s), row) for row in taken))
             return len(taken)
     return 0
 
 
-def delete_days(db: sa.Connection, kept_s: int) -> int:
-    """Deletes days that are older than `kept_s`; returns the number of rows.
+def delete_days(db: sa.Connection, kept_s: int, most: int) -> int:
+    """Deletes up to `most` days that are older than `kept_s`; returns the number of rows.
 
     Their requests stay in `day_counts`.
     """
@@ -84,7 +83,7 @@ def delete_days(db: sa.Connection, kept_s: int) -> int:
     known = load(db)
     for prefix in key_prefixes(known, DAY_S):
         old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, first_keys(buckets, old, ROWS_AT_ONCE))
+        taken = _take_out(db, first_keys(buckets, old, most))
         if taken:
             _mark_deleted(db, {row.bucket_s for row in taken})
             return len(taken)
@@ -186,8 +185,8 @@ def set_folded_to(db: sa.Connection, known: Catalog, grouping: int, day_s: int) 
     )
 
 
-def move_old(db: sa.Connection) -> int:
-    """Moves rows of an earlier version into the buckets; returns how many.
+def move_old(db: sa.Connection, most: int) -> int:
+    """Moves up to `most` rows of an earlier version into the buckets; returns how many.
 
     Drops their table a day after the last row: a report whose snapshot is older, or a second warden, may read
     it until then.
@@ -201,7 +200,7 @@ def move_old(db: sa.Connection) -> int:
                 old_buckets.drop(db)
         return 0
     without_scans(db)
-    oldest = first_keys(old_buckets, sa.true(), ROWS_AT_ONCE)
+    oldest = first_keys(old_buckets, sa.true(), most)
     taken = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
     if not taken:
         if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:

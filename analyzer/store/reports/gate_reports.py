@@ -19,10 +19,10 @@ from analyzer.errors import SchemaBehind
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.bounded_deletes import delete_at
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.engine import NowMs, insert, reading, slow_reading, writing
 from analyzer.store.database.schema import feed, feed_versions, gates, totals
 from analyzer.store.database.schema import tokens as tokens_table
+from analyzer.store.database.table_groups.counter_tables import named_callers
 from analyzer.store.reports.refused_clients import recent_refusals
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.judgement.directory import limits_of, newest

@@ -16,10 +16,10 @@ from analyzer.core.model import (
     Partition,
     PartitionProgress,
 )
-from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.engine import insert, insert_into
 from analyzer.store.database.partition_keys import is_of, key_row_of
 from analyzer.store.database.schema import offsets
+from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers
 
 
 def stored_state(db: sa.Connection, part: Partition) -> CounterState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from analyzer.store.database.engine import NowMs, insert
-from analyzer.store.database.schema import leases
+from analyzer.store.database.table_groups.job_tables import leases
 
 LEAP_MS = 1_000
 

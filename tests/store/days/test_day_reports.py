@@ -27,9 +27,9 @@ from analyzer.report_files.report_lines import ReportLine, ReportSums, cells_of,
 from analyzer.report_files.row_formats import WRITERS, csv_of
 from analyzer.store.database.audit_log import RECORDS_RETRIED, record
 from analyzer.store.database.billing_tables import referenced_names
-from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.engine import open_engine, writing
 from analyzer.store.database.schema import offsets
+from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.day_closing.closing import Billing, DayClosing
 from analyzer.store.reports.billed_days.booked_corrections import booked_amounts

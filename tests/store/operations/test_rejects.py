@@ -17,8 +17,8 @@ from analyzer.core.model import Counter, Record, Records
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.retry import RejectRetry, RetryOutcome, without_limits
 from analyzer.store.database.audit_log import entries
-from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.schema import offsets, rejects
+from analyzer.store.database.table_groups.counter_tables import named_callers
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects, rejected
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.sql_store import SqlStore

@@ -10,16 +10,17 @@ import sqlalchemy as sa
 from analyzer.core.counting.caller_budget import FOLDED, OVERFLOW
 from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.core.judging.plan import plan_of
+from analyzer.core.kept_ages import Retention
 from analyzer.core.model import CountRow
 from analyzer.errors import CountsDiffer
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, offsets, proofs
 from analyzer.store.operations import roll_up
-from analyzer.store.operations import upkeep as module
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import now_s
+from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts
 
 KEPT_S = 2 * DAY_S
@@ -76,7 +77,7 @@ def test_callers_with_few_requests_on_a_day_become_one_row(
     at_once: int,
 ) -> None:
     monkeypatch.setattr(roll_up, "KEYS_AT_ONCE", at_once)
-    monkeypatch.setattr(module, "FOLDED_AT_ONCE", 2)
+    small_steps(monkeypatch, 2)
     day_s = today_s - 5 * DAY_S
     add(
         store,
@@ -151,11 +152,11 @@ def ledger(engine: sa.Engine, counted: int) -> None:
 def test_days_are_deleted_in_steps_and_the_audit_still_agrees(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 2)
+    small_steps(monkeypatch, 2)
     add(store, *(a_row(today_s - days * DAY_S, days, f"user:{n}") for days in (9, 5) for n in range(5)))
     ledger(engine, 5 * 9 + 5 * 5)
     until_done(upkeep.roll_up, KEPT_S, KEPT_S)
-    assert until_done(upkeep.delete_days, 7 * DAY_S) == 5
+    assert until_done(upkeep.prune, Retention(days_s=7 * DAY_S)) == 5
     assert {row.bucket_s for row in stored(engine)} == {today_s - 5 * DAY_S}
     found = audit(engine)
     assert (found.equal, found.counted, found.buckets) == (True, 70, 70)
@@ -220,5 +221,10 @@ def test_a_proved_day_that_is_damaged_later_is_found_when_every_day_is_read(
 
 def test_upkeep_of_an_empty_database_does_nothing(store: SqlStore, upkeep: SqlUpkeep) -> None:
     store.activate(plan_of([], [], []))
-    assert upkeep.roll_up(KEPT_S, KEPT_S) == upkeep.fold(FEW, KEPT_S) == upkeep.delete_days(KEPT_S) == 0
+    assert (
+        upkeep.roll_up(KEPT_S, KEPT_S)
+        == upkeep.fold(FEW, KEPT_S)
+        == upkeep.prune(Retention(days_s=KEPT_S))
+        == 0
+    )
     assert upkeep.prove_day() == upkeep.move_old() == upkeep.continue_activation().rows == 0

@@ -16,12 +16,12 @@ from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, 
 from analyzer.core.model import CountRow
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import TOTAL_MAX, buckets
-from analyzer.store.operations import roll_up
 from analyzer.store.operations.roll_up import widen
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, now_s
 from tests.support.depth import deeper
+from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts
 
 SLOWEST = Meter("slowest", "duration", "max")
@@ -145,7 +145,7 @@ def test_bounded_steps_give_the_same_rows(
     at_once: int,
 ) -> None:
     """Also when only some minutes of a quarter are joined in a step."""
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", at_once)
+    small_steps(monkeypatch, at_once)
     rows = [a_row(today_s - days * DAY_S + 60 * n, n + 1, key) for days in (3, 60) for n in range(4)
             for key in (ACME, ANN)]  # fmt: skip
     add(store, *rows)
@@ -239,7 +239,7 @@ def test_wide_rows_have_the_sums_of_the_narrow_ones(
     add(store, *narrow)
     for from_s, to_s in pairwise([MINUTE_S, *widths]):
         with writing(engine) as db:
-            while widen(db, from_s, to_s, 0):
+            while widen(db, from_s, to_s, 0, 10_000):
                 pass
     wide, width_s = stored(engine), widths[-1]
     assert len({row[:6] for row in wide}) == len(wide)

@@ -11,25 +11,23 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.windows import Rolling
+from analyzer.core.kept_ages import Retention
 from analyzer.core.model import DrainedCounts, Rejected
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
-from analyzer.store.operations import upkeep as module
-from analyzer.store.operations.upkeep import (
-    CHANGES_KEPT_MS,
-    LEASE_MS,
-    ROLLING_KEPT_S,
-    TOTALS_KEPT_S,
-    SqlUpkeep,
-)
+from analyzer.store.operations import pruning
+from analyzer.store.operations.pruning import ROLLING_KEPT_S
+from analyzer.store.operations.upkeep import LEASE_MS, SqlUpkeep
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.catalog import load, register
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, a_total, at_version, feed_changes, plan, publish, quota, run_together
+from tests.support.small_steps import small_steps
 
 NewEngine = Callable[[], sa.Engine]
+KEPT = Retention()
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
 
@@ -196,7 +194,7 @@ def test_changes_of_the_feed_are_pruned_after_an_hour(
     upkeep.prune()
     assert everything(engine, feed, "version", "pruned_to") == [(4, 0)]
     execute(engine, sa.update(feed_versions).where(feed_versions.c.version <= 2).values(
-        at_ms=NowMs() - CHANGES_KEPT_MS - 1))  # fmt: skip
+        at_ms=NowMs() - KEPT.feed_s * 1000 - 1))  # fmt: skip
     upkeep.prune()
     assert everything(engine, feed, "version", "pruned_to") == [(4, 2)]
     assert everything(engine, feed_versions, "version") == [(3,), (4,)]
@@ -221,7 +219,7 @@ def test_the_current_version_is_never_pruned(
 def test_changes_are_pruned_in_bounded_steps_of_whole_versions(
     store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETED_MAX", 4)
+    small_steps(monkeypatch, 4)
     for n in range(6):
         publish_in(store, *(Set(a_lock(f"user:{n}{m}", now)) for m in range(3)))
     execute(engine, sa.update(feed_versions).values(at_ms=0))
@@ -237,7 +235,7 @@ def test_totals_are_pruned_two_days_after_their_window(
 ) -> None:
     with writing(engine) as db:
         register(db, plan(quota(5, "minute")))
-    minute_s = (millis(now) // 1000 - TOTALS_KEPT_S) // 60 * 60  # the window that ends within this minute
+    minute_s = (millis(now) // 1000 - KEPT.totals_s) // 60 * 60  # the window that ends within this minute
     begins = {
         "long ago": 0,
         "just over": minute_s - 60,
@@ -259,7 +257,7 @@ def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
     with writing(engine) as db:
         register(db, plan_of([], [], [Surge("flood", 5, Rolling(60))]))
     counted_ms = millis(now - ahead)
-    monkeypatch.setattr(module, "newest_event_ms", lambda *_: counted_ms)
+    monkeypatch.setattr(pruning, "newest_event_ms", lambda *_: counted_ms)
     idle_s = {"in use": 0, "idle": 60 + 5 + ROLLING_KEPT_S + 60}
     rows = [a_total(key=key, touched_s=counted_ms // 1000 - since_s) for key, since_s in idle_s.items()]
     execute(engine, sa.insert(totals).values(rows))
@@ -286,23 +284,22 @@ def test_totals_of_a_sum_that_no_policy_needs_are_deleted(
 
 
 def test_the_newest_rejected_records_are_kept(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
-    monkeypatch.setattr(module, "REJECTS_KEPT", 3)
     for n in range(5):
         with store.transaction() as tx:
             rejected = [Rejected(PART, 10 - n, "bad-json", b"")]
             tx.apply(Plan(), 1, DrainedCounts([], [], rejected), now + timedelta(seconds=n))
-    upkeep.prune()
+    upkeep.prune(KEPT._replace(rejected=3))
     assert everything(engine, rejects, "offset") == [(6,), (7,), (8,)]
-    upkeep.prune()
+    upkeep.prune(KEPT._replace(rejected=3))
     assert len(everything(engine, rejects, "offset")) == 3
 
 
 def test_totals_are_pruned_in_bounded_steps(
     upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DELETED_MAX", 2)
+    small_steps(monkeypatch, 2)
     with writing(engine) as db:
         register(db, plan(quota(5, "minute")))
     execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}") for n in range(5)]))

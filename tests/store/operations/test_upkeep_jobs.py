@@ -8,19 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.plan import Plan
 from analyzer.errors import StoreAway
-from analyzer.jobs.job_runner import REST_MIN_S, Job, JobRunner
-from analyzer.jobs.upkeep_jobs import Retention, lock_jobs, upkeep_jobs
+from analyzer.jobs.job_runner import Job, JobRunner
+from analyzer.jobs.upkeep_jobs import lock_jobs
 from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import buckets, leases
-from analyzer.store.operations import roll_up
-from analyzer.store.operations.job_outcomes import job_outcomes
+from analyzer.store.database.schema import leases
+from analyzer.store.operations.running_jobs.job_outcomes import job_outcomes
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.model import Change, Clear, Lock, Set
-from tests.store.flushing import a_row, flush, now_s, publish
+from tests.store.flushing import publish
 from tests.support.job_runners import runner_of
 
 
@@ -42,10 +39,7 @@ def wardens(
 ) -> tuple[JobRunner, JobRunner]:
     first, second = (
         runner_of(
-            [
-                *lock_jobs(upkeep, lambda judged: ended.extend(judged.changes)),
-                *upkeep_jobs(upkeep, Retention(2 * DAY_S, 40 * DAY_S)),
-            ],
+            lock_jobs(upkeep, lambda judged: ended.extend(judged.changes)),
             upkeep,
             engine,
             lambda: clock[0],
@@ -115,29 +109,6 @@ def test_another_analyzer_becomes_the_warden_when_the_first_one_dies_or_stops(
     assert ended == [change] * 2
 
 
-def test_a_roll_up_that_is_not_finished_continues_at_once(
-    store: SqlStore,
-    engine: sa.Engine,
-    wardens: tuple[JobRunner, JobRunner],
-    clock: list[float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With a minute between bounded steps, the tables of a busy installation would grow forever."""
-    monkeypatch.setattr(roll_up, "ROWS_AT_ONCE", 2)
-    store.activate(Plan())
-    old_s = now_s(engine) // DAY_S * DAY_S - 50 * DAY_S
-    flush(store, Plan(), [a_row(1, old_s + 60 * n) for n in range(5)])
-    first, _ = wardens
-    left, pauses_s = [], []
-    for _ in range(4):
-        pauses_s.append(first.run_once())
-        clock[0] += pauses_s[-1]
-        with engine.connect() as db:
-            left.append(list(db.scalars(sa.select(buckets.c.width_s).order_by(buckets.c.width_s))))
-    assert left == [[60, 60, 60, 86_400], [60, 86_400], [86_400], [86_400]]
-    assert pauses_s == pytest.approx([REST_MIN_S, REST_MIN_S, REST_MIN_S, 1.0 - 3 * REST_MIN_S])
-
-
 def test_the_outcomes_of_jobs_are_stored(
     engine: sa.Engine, wardens: tuple[JobRunner, JobRunner], clock: list[float]
 ) -> None:
@@ -150,10 +121,10 @@ def test_the_outcomes_of_jobs_are_stored(
     def fail() -> int:
         raise StoreAway("canceling statement due to statement timeout")
 
-    first.jobs = [Job("prune", fail)]
+    first.jobs = [Job("end-locks", fail)]
     clock[0] = 100.0
     first.run_once()
-    outcome = {found.name: found for found in job_outcomes(engine)}["prune"]
+    outcome = {found.name: found for found in job_outcomes(engine)}["end-locks"]
     assert outcome.failing_s == outcome.failed_s
     assert (outcome.error, outcome.owner) == ("canceling statement due to statement timeout", "here")
     assert outcome.done_s is not None

@@ -69,7 +69,7 @@ def test_a_year_is_filled_step_by_step_while_records_are_counted(
         plans.activate(db, by_plan, new_mark, rows_max=1)
     upkeep = SqlUpkeep(engine, "here", lambda: "mark")
     with writing(engine) as db:
-        assert roll_up.widen(db, 60, 900, 0) == 0, "not while totals are filled"
+        assert roll_up.widen(db, 60, 900, 0, 10_000) == 0, "not while totals are filled"
     flush(store, by_plan, [a_row(1, now_s(engine))])
     while upkeep.continue_activation():
         flush(store, by_plan, [a_row(1, now_s(engine))])

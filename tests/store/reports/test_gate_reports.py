@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from analyzer.core.judging.windows import window_at
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.engine import NowMs, writing
 from analyzer.store.database.schema import feed_versions, gates, totals
+from analyzer.store.database.table_groups.counter_tables import named_callers
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports import gate_reports as module
 from analyzer.store.reports.gate_reports import (

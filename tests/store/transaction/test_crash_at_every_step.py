@@ -21,9 +21,9 @@ from analyzer.core.model import Lag, Partition, PartitionProgress
 from analyzer.errors import PartitionLost
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor
-from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import buckets, offsets
+from analyzer.store.database.table_groups.counter_tables import named_callers
 from analyzer.store.transaction import flush as module
 from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
 from tests.store import simulated_analyzers

@@ -18,9 +18,9 @@ from analyzer.core.records.mapping import EventIdRule, TextField
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor
 from analyzer.retry import RejectRetry, without_limits
-from analyzer.store.database.counter_tables import event_ids
 from analyzer.store.database.installation_secrets import EVENT_IDS, secret_of
 from analyzer.store.database.schema import offsets
+from analyzer.store.database.table_groups.counter_tables import event_ids
 from analyzer.store.operations.rejects import RejectFilter, SqlRejects
 from analyzer.store.reports.audit import audit
 from analyzer.store.transaction import counter_state

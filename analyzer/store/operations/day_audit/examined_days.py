@@ -14,11 +14,13 @@ from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.operations.day_audit import digest_chain, frozen_differences
 from analyzer.store.operations.day_audit.day_differences import SHOWN_MAX, AuditDifference, AuditedDay
 from analyzer.store.operations.day_closing.day_digest import DigestKey
+from analyzer.store.operations.day_closing.deleted_days import is_deleted
 from analyzer.store.operations.day_closing.frozen_rows import WORK_MB
 from analyzer.store.reports.grouping_differences import comparisons
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.cut_days.day_rows import Day
 
+DELETED = "its rows are deleted after their retention: only its digest was compared"
 ROWS_MAX = 1_000_000  # whose digests are compared without being asked for: some ten seconds
 
 
@@ -83,6 +85,8 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         known = catalog.load(db)
         differences = list(digest_chain.digest_differences(db, day, keys))
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
+        if is_deleted(db, day):
+            return AuditedDay(day, _bounded(differences), [DELETED])
         differences += frozen_differences.ledger_differences(db, day)
         differences += frozen_differences.total_differences(db, known, day)
         plan = _plan(db)

@@ -13,7 +13,13 @@ from hashlib import sha256
 
 import sqlalchemy as sa
 
-from analyzer.store.database.billing_tables import adjustments, corrections, day_positions, frozen_counts
+from analyzer.store.database.billing_tables import (
+    adjustments,
+    corrections,
+    day_positions,
+    deleted_days,
+    frozen_counts,
+)
 from analyzer.store.database.partition_keys import key_columns
 from analyzer.store.transaction.cut_days.day_rows import Day
 
@@ -48,7 +54,14 @@ class DigestKey:
 
 
 def content_digest(db: sa.Connection, day: Day) -> str:
-    """Returns the digest of all that is stored about a day, and booked on it, in a fixed order."""
+    """Returns the digest of all that is stored about a day, and booked on it, in a fixed order.
+
+    Of a day whose rows are deleted, the digest that they had.
+    """
+    of_deleted = sa.select(deleted_days.c.content).where(deleted_days.c.day == day.id)
+    kept: str | None = db.execute(of_deleted).scalar()
+    if kept is not None:
+        return kept
     digest = sha256()
     for line in _lines(db, day):
         digest.update(line.encode())

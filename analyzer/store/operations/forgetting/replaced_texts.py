@@ -8,19 +8,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.store.database.billing_tables import day_audits
-from analyzer.store.database.counter_tables import named_callers
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.store.database.schema import (
     analyzers,
     events,
     gaps,
     gates,
-    jobs,
     lock_history,
     notices,
     plans,
     rejects,
 )
+from analyzer.store.database.table_groups.counter_tables import named_callers
+from analyzer.store.database.table_groups.job_tables import job_runs, jobs
 from analyzer.store.operations.forgetting.renaming import Renaming
 
 TEXTS = (
@@ -32,6 +32,7 @@ TEXTS = (
     jobs.c.error,
     day_audits.c.differences,
     day_audits.c.remarks,
+    job_runs.c.error,
     gaps.c.reason,
     lock_history.c.detail,
     notices.c.detail,

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from analyzer.store.database.audit_log import RECORDS_RETRIED
 from analyzer.store.database.billing_tables import day_positions, days
-from analyzer.store.database.counter_tables import event_ids, named_callers
 from analyzer.store.database.partition_keys import key_columns, same_partition
 from analyzer.store.database.schema import disbelieved, events, gaps, offsets, stretches
+from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers
 from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
 
 HASH_BYTES = 8  # of an id that is remembered

@@ -19,7 +19,7 @@ from analyzer.core.counting.meters import BUILT_IN, JOINS
 from analyzer.core.judging.windows import Window
 from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.store.database.billing_tables import days as days_table
-from analyzer.store.database.billing_tables import frozen_counts, referenced_names
+from analyzer.store.database.billing_tables import deleted_days, frozen_counts, referenced_names
 from analyzer.store.database.engine import ROWS_AT_ONCE, reading, slow_reading
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 from analyzer.store.transaction import catalog
@@ -69,7 +69,7 @@ class SeriesAmounts(NamedTuple):
 
 
 class NotFrozen(LookupError):
-    """A closed day was not frozen by the grouping of a report."""
+    """A closed day was not frozen by the grouping of a report, or its rows are deleted."""
 
 
 def report_of(
@@ -78,13 +78,17 @@ def report_of(
     """Returns the report of all days from `first` to `last`, both included.
 
     Dates that the zone never had are left out. Raises NotFrozen when a closed day has no rows by this
-    grouping, LookupError for a meter that was never counted, ValueError for an impossible date, StoreAway.
+    grouping, or none any more, LookupError for a meter that was never counted, ValueError for an impossible
+    date, StoreAway.
     """
     windows = dict(_windows(zone, date.fromisoformat(first), date.fromisoformat(last)))
     with reading(engine) as db:
         closed = _closed_days(db, zone, windows)
         known = catalog.load(db)
+        deleted = set(db.scalars(sa.select(deleted_days.c.day)))
     for day in closed.values():
+        if day.id in deleted:
+            raise NotFrozen(f"the rows of {day} were deleted after their retention")
         if grouping not in day.groupings:
             raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
     meters = {one.name: one.join for day in closed.values() for one in day.meters}

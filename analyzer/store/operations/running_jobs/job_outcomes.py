@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, writing
-from analyzer.store.database.schema import jobs
+from analyzer.store.database.table_groups.job_tables import jobs
 
 ERROR_CHARS_MAX = 500
 CONFIGURATION = "configuration of "  # and the name of an analyzer: the job of reading its file again
@@ -27,25 +27,39 @@ class SqlJobOutcomes:
 
     def record_success(self, job: str, *, is_done: bool) -> None:
         """Stores that a step succeeded; with `is_done`, that it left nothing to do."""
-        done = {"done_ms": NowMs()} if is_done else {}
-        self._store(job, {"failing_since_ms": None, **done})
+        with writing(self._engine) as db:
+            store_success(db, self._owner, job, is_done=is_done)
 
     def record_failure(self, job: str, error: str) -> None:
         """Stores that a step failed, and why."""
-        since = sa.func.coalesce(jobs.c.failing_since_ms, NowMs())
-        self._store(job, {"failing_since_ms": since, "failed_ms": NowMs(), "error": error[:ERROR_CHARS_MAX]})
+        with writing(self._engine) as db:
+            store_failure(db, self._owner, job, error)
 
     def forget(self, job: str) -> None:
         """Deletes the outcome of a job, if there is one."""
         with writing(self._engine) as db:
             db.execute(sa.delete(jobs).where(jobs.c.name == job))
 
-    def _store(self, job: str, changed: dict[str, object]) -> None:
-        changed["owner"] = self._owner
-        first = changed | ({"failing_since_ms": NowMs()} if changed["failing_since_ms"] is not None else {})
-        with writing(self._engine) as db:
-            added = insert(db, jobs).values(name=job, **first)
-            db.execute(added.on_conflict_do_update(index_elements=jobs.primary_key, set_=changed))
+
+def store_success(db: sa.Connection, owner: str, job: str, *, is_done: bool = True) -> None:
+    """Stores that a job succeeded; with `is_done`, that it left nothing to do."""
+    done = {"done_ms": NowMs()} if is_done else {}
+    _store(db, owner, job, {"failing_since_ms": None, **done})
+
+
+def store_failure(db: sa.Connection, owner: str, job: str, error: str) -> None:
+    """Stores that a job failed, and why."""
+    since = sa.func.coalesce(jobs.c.failing_since_ms, NowMs())
+    _store(
+        db, owner, job, {"failing_since_ms": since, "failed_ms": NowMs(), "error": error[:ERROR_CHARS_MAX]}
+    )
+
+
+def _store(db: sa.Connection, owner: str, job: str, changed: dict[str, object]) -> None:
+    changed["owner"] = owner
+    first = changed | ({"failing_since_ms": NowMs()} if changed["failing_since_ms"] is not None else {})
+    added = insert(db, jobs).values(name=job, **first)
+    db.execute(added.on_conflict_do_update(index_elements=jobs.primary_key, set_=changed))
 
 
 class ConfigurationOutcome:

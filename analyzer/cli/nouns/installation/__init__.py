@@ -1,0 +1,1 @@
+"""Nouns about the work of the installation: what operators and jobs did."""

@@ -1,0 +1,179 @@
+"""`gatelock jobs`: the work that one analyzer does for all, by a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    load_settings,
+    open_database,
+    parse_time,
+)
+from analyzer.cli.output import say
+
+if TYPE_CHECKING:
+    from analyzer.store.operations.running_jobs.job_runs import StoredRun
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class ListedJob(NamedTuple):
+    """A job as `gatelock jobs list` shows it."""
+
+    job: str
+    schedule: str
+    last: dict[str, str | int | float | None] | None  # run; None: it never ran
+    next: str
+    holder: str  # the process that runs it at the moment; "": none
+
+    @property
+    def cells(self) -> list[object]:
+        last = self.last or dict.fromkeys(("began", "outcome", "rows", "error"), "")
+        return [
+            *(self.job, self.schedule, last["began"], last["outcome"], last["rows"]),
+            *(self.next, self.holder, last["error"]),
+        ]
+
+
+@app.callback()
+def jobs() -> None:  # with a callback, typer gives the group its help
+    """Work that one analyzer does for all, by a schedule."""
+
+
+@app.command("list")
+def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show when each job runs, how it went last, and who runs it.
+
+    A job without a last run has not been due since the tables were upgraded. Exit code 1 if the last run of a
+    job failed. The jobs of the warden, which run each second, are in `gatelock doctor`.
+
+    Example: gatelock jobs list --json
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.jobs.upkeep_jobs import schedules
+        from analyzer.store.operations.running_jobs.job_runs import job_states
+
+        now_ms, states = job_states(engine)
+        found = []
+        for name, schedule in schedules(load_settings(context, config).retention.kept).items():
+            state = states.get(name)
+            last = None if state is None else _fields(state.last)
+            holder = "" if state is None else state.holder
+            found.append(ListedJob(name, str(schedule), last, _time(schedule.next_ms(now_ms)), holder))
+        if json:
+            json_lines(job._asdict() for job in found)
+        else:
+            columns = ["job", "schedule", "began", "outcome", "rows", "next", "holder", "error"]
+            table(columns, [job.cells for job in found], "")
+        if any(state.last.outcome == "failed" for state in states.values()):
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="JOB", help="A job of `gatelock jobs list`.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a job now, in this process, until nothing is left to do.
+
+    It takes the lease of the job. Exit code 1 if another process has it, which is named, or if the job fails.
+    Ctrl-C ends it between two steps: an analyzer does the rest.
+
+    Example: gatelock jobs run prune-locks
+    """
+    with reporting_errors(), open_database(context, config):
+        import threading
+        import time
+        from importlib.metadata import version
+
+        from analyzer.build import job_scheduler
+        from analyzer.cli.output import outcome
+        from analyzer.health import Health
+        from analyzer.metrics import Metrics
+
+        settings = load_settings(context, config)
+        scheduler = job_scheduler(settings, Health(Metrics(version("gatelock")), time.monotonic))
+        jobs_by_name = {job.name: job for job in scheduler.jobs}
+        job = jobs_by_name.get(name)
+        if job is None:
+            raise usage_error(_unknown(name, jobs_by_name))
+        scheduler.jobs = []  # it keeps the lease
+        stopping = threading.Event()
+        scheduler.start(stopping)
+        try:
+            end = scheduler.runs.run(job, stopping.wait, is_asked=True)
+        finally:
+            scheduler.stop(1.0)
+        if end.outcome is None:
+            say(f"{end.holder} runs {name} at the moment: wait for its end (gatelock jobs list)", err=True)
+            raise typer.Exit(FOUND)
+        done = {"job": name, "outcome": end.outcome, "rows": end.rows, "error": end.error}
+        what = f"{name} failed: {end.error}" if end.error else f"{name}: {end.outcome}, {end.rows:,} rows"
+        outcome(what, done, as_json=json)
+        if end.outcome != "done":
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def history(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Of this job alone.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    since: SinceOption = None,
+) -> None:
+    """Show the runs of jobs, the latest first.
+
+    Of runs in a row that found nothing to do, the last one is kept. Runs are kept for `[retention] jobs`.
+
+    Example: gatelock jobs history roll-up --since 7d
+    """
+    since_s = parse_time(since) or 0
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.cli.output import json_lines, table
+        from analyzer.jobs.upkeep_jobs import schedules
+        from analyzer.store.operations.running_jobs.job_runs import job_history
+
+        known = schedules(load_settings(context, config).retention.kept)
+        if name is not None and name not in known:
+            raise usage_error(_unknown(name, known))
+        found = (_fields(run) for run in job_history(engine, name, since_s * 1000))
+        if json:
+            json_lines(found)
+        else:
+            columns = ["job", "scheduled", "began", "seconds", "outcome", "rows", "owner", "error"]
+            rows = ([fields[column] for column in columns] for fields in found)
+            table(columns, rows, "no run is stored")
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    return f"{name} is not a job: use one of {', '.join(sorted(known))}"
+
+
+def _fields(run: StoredRun) -> dict[str, str | int | float | None]:
+    return {
+        "job": run.job,
+        "scheduled": _time(run.scheduled_ms),
+        "began": _time(run.began_ms),
+        "ended": None if run.ended_ms is None else _time(run.ended_ms),
+        "seconds": "" if run.ended_ms is None else round((run.ended_ms - run.began_ms) / 1000, 3),
+        "outcome": run.outcome,
+        "rows": run.rows,
+        "owner": run.owner,
+        "error": run.error,
+    }
+
+
+def _time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
