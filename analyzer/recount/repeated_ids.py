@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Literal, NamedTuple
 
-Answer = Literal["new", "repeated", "unknown"]
+Novelty = Literal["new", "repeated", "unknown"]
 DAY_MS = 86_400_000
 AHEAD_MAX, BEHIND_MAX = 100, 10_000  # records in a row that show that the partition's time is wrong
 
@@ -40,7 +40,7 @@ class RepeatedIds:
         self._seen: dict[bytes, _Seen] = {}
         self._number = 0
 
-    def ask(self, caller: str, id_: str, ms: int) -> Answer:
+    def ask(self, caller: str, id_: str, ms: int) -> Novelty:
         """Returns whether a readable record of this time in the log is the first of its event."""
         now_ms = self._moved(ms)
         if not id_:
@@ -49,7 +49,7 @@ class RepeatedIds:
         if self._first_ms is None:
             self._first_ms = now_ms
         last = self._seen.get(key)
-        answer: Answer = "new"
+        answer: Novelty = "new"
         if last is not None:
             is_near = now_ms - last.ms < self._horizon_ms and self._number - last.number <= self._kept
             if is_near and last.is_certain:

@@ -42,7 +42,7 @@ from analyzer.store.transaction.judgement import holds as hold_rows
 PLANS_MAX = 1_000  # kept at all, besides those that rows refer to
 ROLLING_KEPT_S = 3_600  # totals of rolling sums, after nothing is in their window any more
 
-Rows = tuple[sa.Table, sa.ColumnElement[bool]]
+ExpiredRows = tuple[sa.Table, sa.ColumnElement[bool]]
 
 
 class PruneStep(NamedTuple):
@@ -57,7 +57,7 @@ class PruneStep(NamedTuple):
         """Returns the time before which rows that are kept for `kept_s` are old."""
         return self.now_ms - kept_s * 1000
 
-    def delete(self, rows: Iterable[Rows]) -> int:
+    def delete(self, rows: Iterable[ExpiredRows]) -> int:
         """Deletes rows of some tables, the first ones first; returns their number."""
         deleted = 0
         for table, condition in rows:

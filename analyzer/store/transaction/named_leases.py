@@ -15,16 +15,19 @@ class Lease:
 
     Args:
         lease_ms: How long it is held after it was taken or kept, in milliseconds.
+
+    Attributes:
+        is_free: The condition of a row of `leases` whose lease any process may take.
     """
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         # Ended, or taken while the clock was ahead: it ends later than a lease can.
-        self._is_free = sa.or_(leases.c.until_ms < NowMs(), leases.c.until_ms > NowMs() + lease_ms + LEAP_MS)
+        self.is_free = sa.or_(leases.c.until_ms < NowMs(), leases.c.until_ms > NowMs() + lease_ms + LEAP_MS)
 
     def is_held(self, db: sa.Connection, name: str) -> bool:
         """Whether a process holds it."""
-        wanted = sa.select(leases.c.name).where(leases.c.name == name, ~self._is_free)
+        wanted = sa.select(leases.c.name).where(leases.c.name == name, ~self.is_free)
         return db.execute(wanted).first() is not None
 
     def take(self, db: sa.Connection, name: str, holder: str) -> bool:
@@ -33,7 +36,7 @@ class Lease:
         taken = lease.on_conflict_do_update(
             index_elements=leases.primary_key,
             set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
-            where=self._is_free,
+            where=self.is_free,
         )
         return db.execute(taken.returning(leases.c.name)).first() is not None
 

@@ -15,8 +15,9 @@ from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.report_files.atomic_files import write_whole
 from analyzer.report_files.file_audit import AuditedFile, FileUnreadable, audit_file
-from analyzer.report_files.manifest import MANIFEST, manifest_of
-from analyzer.report_files.report_lines import WRITERS, ReportSums, lines_of
+from analyzer.report_files.manifest import MANIFEST, contents_of, manifest_of
+from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.report_files.row_formats import WRITERS
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words, outcomes
@@ -294,10 +295,10 @@ def written(closed: ClosedDays, tmp_path: Path) -> Callable[..., AuditedFile]:
     for name in WRITERS:
         report = report_of(closed.engine, "UTC", closed.first.date, closed.first.date, "caller")
         sums, file = ReportSums(), tmp_path / f"day.{name}"
-        made = write_whole(
-            file, WRITERS[name](report, lines_of(report, report_rows(closed.engine, report), {}, sums))
-        )
-        write_whole(tmp_path / f"{file.name}{MANIFEST}", [manifest_of(report, sums, [made])])
+        lines = lines_of(report, report_rows(closed.engine, report), {}, sums)
+        columns = columns_of(report)
+        made = write_whole(file, WRITERS[name](columns, (cells_of(line, columns) for line in lines)))
+        write_whole(tmp_path / f"{file.name}{MANIFEST}", [manifest_of(contents_of(report), sums, [made])])
 
     def audited(name: str) -> AuditedFile:
         return audit_file(closed.engine, tmp_path / name, {})

@@ -13,15 +13,15 @@ import sqlalchemy as sa
 
 from analyzer.core.job_schedules import BegunRun, NotBegun, RunOutcome, Schedule
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, insert, reading, slow_reading, writing
+from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading, writing
 from analyzer.store.database.table_groups.job_tables import job_runs, leases
 from analyzer.store.operations.running_jobs.job_outcomes import ERROR_CHARS_MAX, store_failure, store_success
+from analyzer.store.transaction.named_leases import Lease
 
-LEASE_MS = 30_000  # extended every ten seconds while a run lasts: another analyzer takes over after it
-LEAP_MS = 1_000
+# Extended every ten seconds while a run lasts: another analyzer takes over after it.
+LEASE_MS = 30_000
+RUNNING = Lease(LEASE_MS)
 PRECEDENCE_MS = 5_000  # the process of the last run begins the next one, unless it is later than this
-# Ended, or taken while the clock was ahead: it ends later than a lease can.
-IS_FREE = sa.or_(leases.c.until_ms < NowMs(), leases.c.until_ms > NowMs() + LEASE_MS + LEAP_MS)
 
 
 def lease_of(job: str) -> str:
@@ -45,11 +45,11 @@ class SqlJobRuns:
             # Most calls end here, and write nothing.
             if not is_asked and (early := self._early(db, job, schedule)) is not None:
                 return early
-            if not self._take(db, job):
+            if not RUNNING.take(db, lease_of(job), self._owner):
                 return self._held(db, job)
             # Perhaps it was done between the two statements.
             if not is_asked and (early := self._early(db, job, schedule)) is not None:
-                self._release(db, job)
+                RUNNING.release(db, lease_of(job), self._owner)
                 return early
             # The lease was free: no process does a run that has not ended.
             unfinished = sa.and_(job_runs.c.job == job, job_runs.c.outcome == "running")
@@ -65,8 +65,7 @@ class SqlJobRuns:
     def keep(self, run: BegunRun, rows: int) -> bool:
         """Extends the lease of a run that has dealt with `rows` so far; False if another process has it."""
         with writing(self._engine) as db:
-            extended = sa.update(leases).where(self._is_ours(run.job)).values(until_ms=NowMs() + LEASE_MS)
-            if db.execute(extended).rowcount != 1:
+            if not RUNNING.keep(db, lease_of(run.job), self._owner):
                 return False
             return bool(db.execute(sa.update(job_runs).where(_is_run(run)).values(rows=rows)).rowcount == 1)
 
@@ -79,7 +78,7 @@ class SqlJobRuns:
         with writing(self._engine) as db:
             if db.execute(sa.update(job_runs).where(_is_run(run)).values(ended)).rowcount != 1:
                 return False
-            self._release(db, run.job)
+            RUNNING.release(db, lease_of(run.job), self._owner)
             if outcome == "failed":
                 store_failure(db, self._owner, run.job, error)
             elif outcome == "done":
@@ -109,26 +108,10 @@ class SqlJobRuns:
                 return NotBegun((latest_ms + precedence_ms - now_ms) / 1000, is_elsewhere=True)
         return None
 
-    def _take(self, db: sa.Connection, job: str) -> bool:
-        until_ms = NowMs() + LEASE_MS
-        lease = insert(db, leases).values(name=lease_of(job), holder=self._owner, until_ms=until_ms)
-        taken = lease.on_conflict_do_update(
-            index_elements=leases.primary_key,
-            set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
-            where=IS_FREE,
-        )
-        return db.execute(taken.returning(leases.c.name)).first() is not None
-
     def _held(self, db: sa.Connection, job: str) -> NotBegun:
         lease = db.execute(sa.select(leases).where(leases.c.name == lease_of(job))).one()
         wait_s = max(1.0, (lease.until_ms - clock_ms(db)) / 1000)
         return NotBegun(wait_s, lease.holder, is_elsewhere=lease.holder != self._owner)
-
-    def _release(self, db: sa.Connection, job: str) -> None:
-        db.execute(sa.delete(leases).where(self._is_ours(job)))
-
-    def _is_ours(self, job: str) -> sa.ColumnElement[bool]:
-        return sa.and_(leases.c.name == lease_of(job), leases.c.holder == self._owner)
 
 
 def _is_run(run: BegunRun) -> sa.ColumnElement[bool]:
@@ -167,7 +150,7 @@ def job_states(engine: sa.Engine) -> tuple[int, dict[str, JobStatus]]:
     last = newest.group_by(job_runs.c.job).subquery()
     is_last = sa.and_(job_runs.c.job == last.c.job, job_runs.c.number == last.c.number)
     with reading(engine) as db:
-        held = sa.select(leases.c.name, leases.c.holder).where(~IS_FREE)
+        held = sa.select(leases.c.name, leases.c.holder).where(~RUNNING.is_free)
         holders = {row.name: row.holder for row in db.execute(held)}
         found = db.execute(sa.select(job_runs).join(last, is_last))
         runs = [_stored(row) for row in found]
