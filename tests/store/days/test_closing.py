@@ -228,6 +228,21 @@ def test_the_target_of_each_partition_is_asked_for_once_and_awaited(
         assert set(db.execute(sa.select(*columns))) == {(0, 12, 14), (1, 5, 5), (2, 3, 3)}
 
 
+def test_a_partition_whose_analyzer_died_before_its_first_flush_is_awaited(
+    engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer
+) -> None:
+    """It was begun, so it has a row, and no heartbeat yet."""
+    counted.begin(PART, 0)
+    follow(counted, OTHER, 5)
+    closer.ends = {PART: 12, OTHER: 5}
+    process = closer.new()
+    assert process.step() == 0
+    waits = [str(one) for one in process.find_awaited(yesterday)]
+    assert waits == ["access-log[0]: is counted up to 0, and must be up to 12"]
+    follow(counted, PART, 12)
+    assert process.step() == 1
+
+
 def test_a_cut_before_the_targets_bills_a_part_of_the_day(
     engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

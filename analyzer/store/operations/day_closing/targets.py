@@ -96,7 +96,8 @@ def awaited(db: sa.Connection, day: Day) -> list[AwaitedPartition]:
             position.day == day.id,
             position.left_out == "",
             position.target > sa.func.coalesce(offsets.c.next, 0),
-            sa.or_(offsets.c.next.is_(None), offsets.c.beat_ms.is_not(None)),
+            # One that was begun has no heartbeat yet, and its analyzer may have died since.
+            sa.or_(offsets.c.next.is_(None), offsets.c.seen == 0, offsets.c.beat_ms.is_not(None)),
         )
     )
     found = [
