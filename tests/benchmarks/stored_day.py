@@ -46,6 +46,21 @@ where (n * 7919 + minute * 104729) % 1000000
 order by minute, name
 """
 
+# The peak of the command itself: that of wait4 is at least that of the process which has started it.
+COMMAND = """
+import atexit, re, sys
+from pathlib import Path
+
+def store_peak():
+    status = Path("/proc/self/status").read_text()
+    Path({file!r}).write_text(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
+
+atexit.register(store_peak)
+sys.argv[1:] = {arguments!r}
+from analyzer.cli import main
+main()
+"""
+
 
 class StoredDay(NamedTuple):
     """A database with a day that is over, and the folder with its configuration."""
@@ -90,11 +105,12 @@ def run_step(day: StoredDay, arguments: Sequence[str]) -> Step:
     """Runs a command on the day, and returns its cost. Raises RuntimeError if it fails."""
     began_s = time.perf_counter()
     environment = dict(os.environ) | {"GATELOCK_CONFIG": str(day.folder / "gatelock.toml")}
-    pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "analyzer.cli", *arguments], environment)
-    _, status, used = os.wait4(pid, 0)
+    peak = day.folder / "peak"
+    command = [sys.executable, "-c", COMMAND.format(file=str(peak), arguments=list(arguments))]
+    _, status, used = os.wait4(os.posix_spawn(sys.executable, command, environment), 0)
     if status:
         raise RuntimeError(f"gatelock {' '.join(arguments)} has failed: {status}")
-    return Step(time.perf_counter() - began_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Step(time.perf_counter() - began_s, used.ru_utime + used.ru_stime, int(peak.read_text()) / 1024)
 
 
 def steps_of(day: StoredDay) -> dict[str, Sequence[str]]:

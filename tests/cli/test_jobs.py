@@ -95,7 +95,7 @@ def test_a_job_that_does_not_exist_is_wrong_usage(gatelock: Gatelock) -> None:
     for command in (("jobs", "run", "prune"), ("jobs", "history", "prune")):
         result = gatelock(*command)
         assert result.exit_code == 2
-        assert result.stderr.startswith("prune is not a job: use one of close-days, empty-slots, ")
+        assert result.stderr.startswith("prune is not a job: use one of audit-days, close-days, ")
 
 
 def test_the_clock_of_the_database_is_shown(gatelock: Gatelock, engine: sa.Engine) -> None:

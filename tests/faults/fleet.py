@@ -38,7 +38,8 @@ options = {{ heartbeat_interval_ms = 500, reconnect_backoff_max_ms = 500, metada
 http = "{http}"
 log = "json"
 flush_every = "{flush_s}s"
-keep_days = "36500d"  # there are records of 1970, and their counts are compared, too
+[retention]
+days = "36500d"  # there are records of 1970, and their counts are compared, too
 [[sources]]
 topic = "{topic}"
 deny_if = {{ status = 429 }}

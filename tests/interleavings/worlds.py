@@ -509,8 +509,13 @@ class World:
     def read(self) -> State:
         """Returns the rows of every table."""
         present = [table for table in self.tables if table != old_buckets.name]
-        parts = (f"'{table}', (select coalesce(json_agg(x), '[]') from {table} x)" for table in present)
-        found = self._db.execute(f"select json_build_object({', '.join(parts)})").fetchone()
+        parts = (
+            f"select '{table}' as t, (select coalesce(json_agg(x), '[]') from {table} x) as r"
+            for table in present
+        )
+        found = self._db.execute(
+            f"select json_object_agg(t, r) from ({' union all '.join(parts)}) as found"
+        ).fetchone()
         assert found
         state: State = found[0]
         return state

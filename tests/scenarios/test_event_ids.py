@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from analyzer.core.counting.meters import DUPLICATES, MINUTE_S
+from analyzer.core.job_schedules import Schedule
 from analyzer.health import Health
 from analyzer.jobs.alarm_watches import watch_job
 from analyzer.metrics import Measurements, Metrics
@@ -63,7 +64,9 @@ def test_a_caller_whose_records_come_twice_is_an_alarm(
 ) -> None:
     world = open_world(CONFIGURATION)
     health = Health(Metrics("1"), world.clock.uptime_s)
-    job = watch_job("watch-duplicates", lambda: repeated_in_words(world.engine), health.repeated_found)
+    job = watch_job(
+        "watch-duplicates", Schedule(60), lambda: repeated_in_words(world.engine), health.repeated_found
+    )
     write(world, range(140))
     write(world, range(99))
     write(world, range(3), "bob")

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from analyzer.core.job_schedules import Schedule
 from analyzer.health import Health
 from analyzer.jobs.alarm_watches import watch_job
 from analyzer.metrics import Metrics
@@ -69,7 +70,9 @@ def test_a_gate_that_stays_open_is_an_alarm_until_an_hour_has_passed(
 ) -> None:
     world = open_world(SOURCE + HOURLY)
     health = Health(Metrics("1"), world.clock.uptime_s)
-    job = watch_job("watch-overshoot", lambda: late_locks(world.engine, 0.1), health.overshoots_found)
+    job = watch_job(
+        "watch-overshoot", Schedule(60), lambda: late_locks(world.engine, 0.1), health.overshoots_found
+    )
     write(world, 10)
     job.step()
     assert health.alarms == {}

@@ -148,7 +148,7 @@ def test_values_are_deleted_with_their_windows(new_world: NewWorld) -> None:
     for _ in range(4):
         world.clock.jump(86_400)
         ask(world, "bob", "/items/1")
-        world.pass_s(70)
+        world.pass_s(100)
     assert rows_of(world, "ann") == 0
     with world.engine.connect() as db:
         keys = set(db.scalars(sa.select(totals.c.key)))

@@ -231,7 +231,7 @@ def test_the_target_of_each_partition_is_asked_for_once_and_awaited(
 def test_a_partition_whose_analyzer_died_before_its_first_flush_is_awaited(
     engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer
 ) -> None:
-    """It was begun, so it has a row, and no heartbeat yet."""
+    """A partition that was begun has a row, and no heartbeat at first."""
     counted.begin(PART, 0)
     follow(counted, OTHER, 5)
     closer.ends = {PART: 12, OTHER: 5}
