@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 ZoneOption = Annotated[
     str | None,
-    typer.Option(metavar="ZONE", help="The time zone of the day; default: that of [billing], if it is one."),
+    typer.Option(metavar="ZONE", help="The time zone of days; default: that of [billing], if it is one."),
 ]
+FrozenGroupingOption = Annotated[
+    str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
+]
+MeterOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"

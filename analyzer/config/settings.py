@@ -38,7 +38,7 @@ from analyzer.config.values import quote
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import StatedOverride
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.errors import AnalyzerError
 from gatekeeper.identity import DIGEST_CHARS, is_name, typed
 
@@ -136,15 +136,12 @@ class Settings(BaseSettings):
         A name whose text is a digest already is returned as it is.
         """
         kind, _, text = caller.partition(":")
-        digest, fields = self.analyzer.digest, [source.fields.plain.get(kind) for source in self.sources]
-        is_hidden = self.privacy.pseudonyms and any(
-            kind in source.callers and field is not None
-            for source, field in zip(self.sources, fields, strict=True)
-        )
-        has_digest = is_hidden or any(field is not None and field.digest for field in fields)
-        if digest is None or not has_digest or not is_name(text) or DIGEST.fullmatch(text):
+        digest = self.analyzer.digest
+        if digest is None or not is_name(text) or DIGEST.fullmatch(text):
             return caller
-        return typed(kind, digest.of(text))
+        fields = [mapping.fields.get(kind) for mapping in self.mappings().values()]
+        has_digest = any(isinstance(field, TextField) and field.digest for field in fields)
+        return typed(kind, digest.of(text)) if has_digest else caller
 
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""

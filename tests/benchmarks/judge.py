@@ -175,6 +175,19 @@ def machines(postgres: Postgres, folder: Path) -> Iterator[Machine]:
     yield Machine("sqlite", lambda: f"sqlite:///{folder}/{next(NUMBERS)}.db", time.process_time)
 
 
+def started_machines() -> Iterator[Machine]:
+    """Yields PostgreSQL, started as in production, and SQLite, with a folder that is deleted at the end."""
+    with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "postgres").mkdir(mode=0o755)
+        postgres = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
+        try:
+            yield from machines(postgres, folder)
+        finally:
+            postgres.close()
+
+
 def postgres_cpu_s(postgres: Postgres) -> float:
     """Returns the CPU seconds of a server that was started here; 0 for another one."""
     if not isinstance(postgres, NativePostgres):

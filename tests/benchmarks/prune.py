@@ -8,13 +8,11 @@ beside each job. `ARGS='10000000 sqlite'` measures fewer rows on one of the two 
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -30,10 +28,8 @@ from analyzer.store.database.migrate import upgrade
 from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.benchmarks.judge import Machine, machines
-from tests.benchmarks.servers import AS_IN_PRODUCTION
+from tests.benchmarks.judge import Machine, started_machines
 from tests.support.job_runners import SeenJobs
-from tests.support.servers.postgres import find_postgres
 from tests.support.stored_counts import tables_of
 
 ROWS = 50_000_000
@@ -171,17 +167,9 @@ def measure(machine: Machine, rows: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     rows = next((int(word) for word in arguments if word.isdecimal()), ROWS)
     chosen = [word for word in arguments if not word.isdecimal()]
-    with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "postgres").mkdir(mode=0o755)
-        postgres: Any = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
-        try:
-            for machine in machines(postgres, folder):
-                if not chosen or machine.name in chosen:
-                    measure(machine, rows)
-        finally:
-            postgres.close()
+    for machine in started_machines():
+        if not chosen or machine.name in chosen:
+            measure(machine, rows)
 
 
 if __name__ == "__main__":

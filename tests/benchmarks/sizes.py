@@ -7,10 +7,8 @@ Rows are written as flushes and closings leave them: keys of 20 characters, in t
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,9 +16,7 @@ from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.transaction.cut_days.references import references_of
-from tests.benchmarks.judge import machines
-from tests.benchmarks.servers import AS_IN_PRODUCTION
-from tests.support.servers.postgres import find_postgres
+from tests.benchmarks.judge import started_machines
 
 ROWS = 200_000
 CALLERS = 1_000
@@ -130,17 +126,9 @@ def measure(name: str, url: str, rows: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     rows = next((int(word) for word in arguments if word.isdecimal()), ROWS)
     chosen = [word for word in arguments if not word.isdecimal()]
-    with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "postgres").mkdir(mode=0o755)
-        postgres: Any = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
-        try:
-            for machine in machines(postgres, folder):
-                if not chosen or machine.name in chosen:
-                    measure(machine.name, machine.new_url(), rows)
-        finally:
-            postgres.close()
+    for machine in started_machines():
+        if not chosen or machine.name in chosen:
+            measure(machine.name, machine.new_url(), rows)
 
 
 if __name__ == "__main__":

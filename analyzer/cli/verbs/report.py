@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from analyzer.cli.billing_options import CORRECTIONS, Dates, dates_of, zone_of
+from analyzer.cli.billing_options import (
+    CORRECTIONS,
+    Dates,
+    FrozenGroupingOption,
+    MeterOption,
+    ZoneOption,
+    dates_of,
+    zone_of,
+)
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, load_settings, open_database
 from analyzer.cli.output import plural, say
@@ -79,14 +87,9 @@ def write(
             help="A date in it, yesterday or today; for corrections also dates as above.",
         ),
     ] = "yesterday",
-    zone: Annotated[
-        str | None,
-        typer.Option(metavar="ZONE", help="The zone of the days; default: that of [billing], if it is one."),
-    ] = None,
-    by: Annotated[
-        str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
-    ] = "caller",
-    meter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")] = None,
+    zone: ZoneOption = None,
+    by: FrozenGroupingOption = "caller",
+    meter: MeterOption = None,
     format_: Annotated[
         Format, typer.Option("--format", help="Rows, or the events of a billing service.")
     ] = Format.CSV,

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from analyzer.cli.billing_options import CORRECTIONS, Dates, dates_of, of_known_names, zone_of
+from analyzer.cli.billing_options import (
+    CORRECTIONS,
+    Dates,
+    FrozenGroupingOption,
+    MeterOption,
+    ZoneOption,
+    dates_of,
+    of_known_names,
+    zone_of,
+)
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
 from analyzer.cli.output import format_second, json_lines, outcome, plural, say, table
@@ -78,14 +87,9 @@ def send(
     account: Annotated[
         str, typer.Option(metavar="NAME", help="Tells accounts with one URL apart in the record.")
     ] = "",
-    zone: Annotated[
-        str | None,
-        typer.Option(metavar="ZONE", help="The zone of the days; default: that of [billing], if it is one."),
-    ] = None,
-    by: Annotated[
-        str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
-    ] = "caller",
-    meter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")] = None,
+    zone: ZoneOption = None,
+    by: FrozenGroupingOption = "caller",
+    meter: MeterOption = None,
     skip_unknown: Annotated[
         bool, typer.Option("--skip-unknown", help="Leave callers without a known customer out, for good.")
     ] = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from analyzer.store.transaction import plans
 from analyzer.store.transaction.cut_days.day_rows import add_day, stored_days
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.sources import open_source
 from tests.store.flushing import PART, now_s
 from tests.store.simulated_analyzers import FaultAt, killed
 from tests.support.depth import IS_DEEP
@@ -140,8 +141,8 @@ def installation(engine: sa.Engine, store: SqlStore) -> Installation:
     yesterday = [here.request(NAME, f"y{at}", DAY_S) for at in range(2)]
     here.flush(*yesterday, here.request(BOB, "y2", DAY_S))
     billing = Billing(grace_s=0.0)
-    closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(engine) * 1000)
-    while closing.step():
+    day_closing = DayClosing(engine, billing, lambda _: {}, lambda: "mark", lambda: now_s(engine) * 1000)
+    while day_closing.step():
         pass
     late = here.request(NAME, "late", DAY_S)
     here.flush(late, b'{"key": "acme", "ts": "unreadable"}', b'{"key": "acme-2", "ts": "unreadable"}')
@@ -191,6 +192,18 @@ def test_requests_to_come_are_counted_under_the_pseudonym_and_ids_are_remembered
     assert usage[LONGER, ""] == 2
     assert (NAME, "") not in usage
     assert here.is_audited()
+
+
+def test_a_gate_that_holds_the_lock_gets_a_snapshot_without_the_name(installation: Installation) -> None:
+    url = installation.engine.url.render_as_string(hide_password=False)
+    with closing(open_source(url)) as source:
+        held = source.fetch(None)
+        assert NAME in str(held.changes)
+        installation.forget()
+        update = source.fetch(held.at)
+        assert update.snapshot
+        assert NAME not in str(update.changes)
+        assert source.fetch(update.at).changes == (), "nothing has changed since"
 
 
 def test_a_closed_day_has_the_pseudonym_in_place_of_the_name(installation: Installation) -> None:
