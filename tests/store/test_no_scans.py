@@ -188,8 +188,16 @@ def fill(engine: sa.Engine) -> None:
                 db, [CountRow("caller", "user:000", "", "requests", width_s, today_s - days * DAY_S, 9, 0)]
             )
         fill_history(db, today_s)
+    gather_statistics(engine)
+
+
+def gather_statistics(engine: sa.Engine) -> None:
+    """Has the database look at all tables, for as long as that takes on a loaded machine."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+        if db.dialect.name == "postgresql":
+            db.exec_driver_sql("set statement_timeout = 0")
         db.exec_driver_sql("analyze")
+        db.detach()  # the product's connections have a bound on statements
 
 
 def fill_history(db: sa.Connection, today_s: int) -> None:
@@ -407,8 +415,7 @@ def test_ids_are_stored_and_forgotten_without_reading_those_of_other_partitions(
         db.execute(
             sa.insert(event_ids), [{name: row[name] for name in row if name in names} for row in others]
         )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-        db.exec_driver_sql("analyze")
+    gather_statistics(engine)
     store = SqlStore(watched, "here")
     store.begin(PART, 0)
     ids = IdState(1, blobs=[IdBlob(3, 0, 0, b"12345678")], forgotten_to=3, kept_ms=1)
@@ -479,8 +486,7 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
         for table, rows in insert.items():
             columns, select = rows.split(" select ", 1)
             db.exec_driver_sql(f"insert into {table} {columns} {numbers} select {select} from {named}")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-        db.exec_driver_sql("analyze")
+    gather_statistics(engine)
 
 
 def judge_everything(engine: sa.Engine) -> None:
@@ -559,8 +565,7 @@ def test_a_page_of_a_hand_over_is_read_by_its_key(
 ) -> None:
     fill(engine)
     close_a_day(engine, now_s(engine) // DAY_S * DAY_S)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-        db.exec_driver_sql("analyze")
+    gather_statistics(engine)
     [status, booked] = day_statuses(engine)
     [part] = usage_parts(engine, "UTC", [status.day.date], "caller", "requests", COUNTED)
     late = UsagePart(booked.day, "caller", "requests", "sum", "late")

@@ -145,11 +145,12 @@ class SqlFlush:
         force any more.
         """
         plans.block_flushes(self._db)
-        now = self.check_plan(agreement.in_force, agreement.version)
+        self.check_plan(agreement.in_force, agreement.version)
         activated = plans.activate(self._db, agreement.plan, self._random_mark, self._owner, rows_max=0)
         analyzers.settle(self._db, agreement)
+        # Read again: locks that began before the plan would be taken for those of the one before.
         self._plan_row = plans.lock_active(self._db)
-        return activated.version, now
+        return activated.version, instant(self._plan_row.now_ms)
 
     def apply(
         self,

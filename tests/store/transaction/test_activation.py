@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.kinds.compared import sum_of
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import LoadShare, Surge
+from analyzer.core.judging.proposals import Agreement
 from analyzer.core.judging.windows import Rolling
 from analyzer.core.model import CountRow
 from analyzer.errors import PlanChanged
@@ -28,7 +31,19 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.judgement import activation, slots
 from analyzer.store.transaction.sql_store import SqlStore
-from tests.store.flushing import ACME, a_row, a_total, feed_changes, flush, locked, now_s, plan, quota, used
+from tests.store.flushing import (
+    ACME,
+    a_row,
+    a_total,
+    counts,
+    feed_changes,
+    flush,
+    locked,
+    now_s,
+    plan,
+    quota,
+    used,
+)
 
 NewEngine = Callable[[], sa.Engine]
 
@@ -132,6 +147,32 @@ def test_flushes_between_the_steps_are_in_the_totals_once(
         (key, name) for key, number in truth.items() for name, limit in (("daily", 60), ("second", 90))
         if number >= limit
     }  # fmt: skip
+    assert len(feed_changes(engine)) == len(locked(engine)), "each lock is set once"
+
+
+def test_locks_of_the_flush_that_puts_a_plan_in_force_are_set_once(
+    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps must see that these locks are of the new plan: they began after it."""
+    before, proposed = plan(quota(100)), plan(quota(20))
+    version = store.activate(before)
+    began_s = now_s(engine)
+    flush(store, before, history(began_s))
+    activate = plans.activate
+
+    def slow(*given: Any, **named: Any) -> Any:
+        time.sleep(0.005)
+        activated = activate(*given, **named)
+        time.sleep(0.005)
+        return activated
+
+    monkeypatch.setattr(plans, "activate", slow)
+    with store.transaction() as tx:
+        number, now = tx.put_in_force(Agreement(version, before, proposed))
+        tx.apply(proposed, number, counts([a_row(20, began_s, "user:00")]), now)
+    while upkeep.continue_activation():
+        pass
+    assert set(locked(engine)) == {(f"user:{n:02}", "daily") for n in (0, *range(4, 10))}
     assert len(feed_changes(engine)) == len(locked(engine)), "each lock is set once"
 
 
