@@ -10,6 +10,7 @@ rises to more than they had.
 from __future__ import annotations
 
 import itertools
+import operator
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -186,19 +187,10 @@ class TrafficProfile:
 
     def series(self) -> Iterator[SeriesTraffic]:
         """Yields the series that are kept one by one."""
-        for (key, resource), entries in self._grouped():
+        for name, entries in self._grouped():
             members = [cells_of(entry.cells) for entry in entries]
             found = peak_of(joined_cells(members), self._span)
-            yield SeriesTraffic(
-                key,
-                resource,
-                sum(entry.requests for entry in entries),
-                sum(entry.client_errors for entry in entries),
-                sum(entry.server_errors for entry in entries),
-                sum(entry.bytes for entry in entries),
-                max(found, self._peaks.get((key, resource), 0)),
-                members,
-            )
+            yield SeriesTraffic(*name, *_sums(entries), max(found, self._peaks.get(name, 0)), members)
 
     def _grouped(self) -> Iterable[tuple[tuple[str, str], Sequence[SeriesCounts]]]:
         """Returns the entries of each series. A network has one for each address."""
@@ -258,9 +250,18 @@ class TrafficProfile:
         self.floor = max(self.floor, most + 1)
 
 
+def _sums(entries: Sequence[SeriesCounts]) -> tuple[int, int, int, int]:
+    """Returns requests, client errors, server errors and bytes of all entries."""
+    rows = [(entry.requests, entry.client_errors, entry.server_errors, entry.bytes) for entry in entries]
+    if len(rows) == 1:
+        return rows[0]
+    requests, client_errors, server_errors, size = map(sum, zip(*rows, strict=True))
+    return requests, client_errors, server_errors, size
+
+
 def cells_of(cells: Sequence[int]) -> Cells:
     """Returns the cells sorted, each slot once: lines of a log may be out of order."""
-    if all(one < other for one, other in itertools.pairwise(cells)):
+    if len(cells) < 2 or all(map(operator.lt, cells, itertools.islice(cells, 1, None))):
         return cells
     return joined_cells([[cell] for cell in cells])
 

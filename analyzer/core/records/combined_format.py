@@ -222,7 +222,8 @@ def _values(name: str, texts: Sequence[str | None] | None, size: int) -> Sequenc
     if name not in PARTS or texts is None:
         return [None] * size
     if name in INTEGER_PARTS:
-        return [None if text is None or text == "-" else _integer(text) for text in texts]
+        number_of = {text: None if text is None or text == "-" else _integer(text) for text in {*texts}}
+        return list(map(number_of.__getitem__, texts))
     return [None if text == "-" else text for text in texts] if "-" in texts else texts
 
 
