@@ -13,8 +13,9 @@ the minute and each slot are multiples.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
+from itertools import compress, count, repeat
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -250,30 +251,19 @@ def _selected(
     return compress(cells, wanted), None if numbers is None else compress(numbers, wanted)
 
 
-class CellTable(dict[Any, int]):
+class CellTable(defaultdict[Any, int]):
     """The cell of each key in one bucket; a key is one text, or a tuple of several."""
-
-    def __init__(self, meters: Sequence[MeterValues]) -> None:
-        super().__init__()
-        self._meters = meters
-
-    def __missing__(self, key: Any) -> int:
-        cell = self[key] = len(self._meters[0].admitted)
-        for meter in self._meters:
-            meter.admitted.append(0)
-            meter.denied.append(0)
-        return cell
 
 
 class BucketTable(dict[int, CellTable]):
-    """The cells of each bucket, by its number since 1970."""
+    """The cells of each bucket, by its number since 1970. Cells of all buckets are numbered together."""
 
-    def __init__(self, meters: Sequence[MeterValues]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._meters = meters
+        self._next_cell = count().__next__
 
     def __missing__(self, number: int) -> CellTable:
-        cells = self[number] = CellTable(self._meters)
+        cells = self[number] = CellTable(self._next_cell)
         return cells
 
 
@@ -282,7 +272,7 @@ class Aggregate:
 
     def __init__(self, layout: CountLayout) -> None:
         self.meters = [MeterValues(meter, layout.projection) for meter in layout.meters]
-        self.buckets = BucketTable(self.meters)
+        self.buckets = BucketTable()
         self._bucket_ms = layout.bucket_s * 1000
         self.caller_index = layout.caller_index
 
@@ -311,8 +301,20 @@ class Aggregate:
             keys = requests.dimensions[0] if requests.dimensions else repeat((), len(requests.times_ms))
         first, last = (ms // bucket_ms for ms in span_ms)
         if first == last:
-            return list(map(buckets[first].__getitem__, keys))
-        return [buckets[ms // bucket_ms][key] for ms, key in zip(requests.times_ms, keys, strict=True)]
+            cells = list(map(buckets[first].__getitem__, keys))
+        else:
+            pairs = zip(requests.times_ms, keys, strict=True)
+            cells = [buckets[ms // bucket_ms][key] for ms, key in pairs]
+        self._add_zeros(max(cells) + 1)
+        return cells
+
+    def _add_zeros(self, cells: int) -> None:
+        """Gives each meter a value for each of the first `cells` cells."""
+        if (added := cells - len(self.meters[0].admitted)) > 0:
+            zeros = [0] * added
+            for meter in self.meters:
+                meter.admitted += zeros
+                meter.denied += zeros
 
     def __len__(self) -> int:
         """The number of values in memory."""
