@@ -18,7 +18,7 @@ from tests.simulation.acts import (
     Sleep,
     Stop,
 )
-from tests.simulation.operator_acts import ClearLocks, Override, Suspend
+from tests.simulation.operator_acts import ClearLocks, Override, Release, Suspend
 from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_IDS
 from tests.simulation.stories import Story
 
@@ -176,6 +176,12 @@ STORIES: Mapping[str, Story] = {
     **dict.fromkeys(("brakes_ignored", "braked_locks_stay"), story(
         (9,), *((1.0 + 0.5 * number, requests(caller, 7)) for number, caller in enumerate(CALLERS)),
         (8.0, requests("eve", 1)),
+    )),
+    # Braked, released, and over the bound again in the next minute.
+    **dict.fromkeys(("released_locks_stay_in_shadow", "released_policies_stay_young"), story(
+        (9,), *((1.0 + 0.5 * number, requests(caller, 7)) for number, caller in enumerate(CALLERS)),
+        (5.0, Release("braked")), (8.0, requests("eve", 1)),
+        *((62.0, requests(caller, 7)) for caller in CALLERS), (80.0, requests("eve", 1)),
     )),
     # After a day.
     "paced_locks_forgotten": story(

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
 from analyzer.core.judging.caller_limits import Subject
+from analyzer.store.operations.braked_policies import release_policy
 from analyzer.store.operations.caller_changes import (
     OverrideRequest,
     UnknownPolicy,
@@ -135,3 +136,17 @@ class ClearLocks(Act):
                 world.database.engine, [LockTarget("caller", key)], None, holds_ms, BY_HAND, world.new_mark
             )
         return bool(cleared)
+
+
+@dataclass(frozen=True)
+class Release(Act):
+    """An operator enforces a policy again that its brake holds; in written stories alone."""
+
+    policy: str
+
+    weight: ClassVar[int] = 0
+
+    def do(self, world: World) -> bool:
+        with world.truth.brakes.releasing(self.policy):
+            found = release_policy(world.database.engine, self.policy, "ann", "test", world.new_mark)
+        return found is not None

@@ -93,6 +93,8 @@ FAILURES = {
     "brakes_ignored": "Wrong: policy braked began 3 locks",
     "braked_locks_stay": "Wrong: .* s after all is counted: .*: enforced, and the brake holds",
     "paced_locks_forgotten": NO_LOCK,
+    "released_locks_stay_in_shadow": "Wrong: .*'braked'.*: the action must be deny",
+    "released_policies_stay_young": "Wrong: policy braked is braked again, and was released",
     "notices_outlast_policies": "Wrong: .* s after all is counted: a notice that lasts",
     "rolling_grace_ignored": "Wrong: LockKey.*: (not earned by|set before its grace is over)",
 }
@@ -177,6 +179,12 @@ def test_each_mutation_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_that_shows_a_mutation_is_right_without_it(name: str) -> None:
     assert play(STORIES[name]).wrong == ""
+
+
+def test_a_story_releases_a_braked_policy() -> None:
+    played = play(STORIES["released_policies_stay_young"])
+    assert played.wrong == ""
+    assert played.acts["Release"] == 1
 
 
 def test_a_failure_of_another_kind_does_not_count_as_detected() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import sqlalchemy as sa
+
+from analyzer.core.judging.brakes import BrakeState
 from analyzer.core.judging.kinds import earned_locks
 from analyzer.store.operations import locks_by_hand
-from analyzer.store.transaction import plans
+from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.judgement import brake_rows, hold_offs
 from tests.faults.mutations import Patch
 
@@ -51,6 +54,24 @@ def paced_locks_forgotten(patch: Patch) -> None:
     patch.setattr(brake_rows, "_postpone", lambda *_: None)
 
 
+def released_locks_stay_in_shadow(patch: Patch) -> None:
+    """An operator releases a policy, and gates do not get the locks that it has."""
+    patch.setattr(lock_feed, "in_shadow_of", lambda *_: [])
+
+
+def released_policies_stay_young(patch: Patch) -> None:
+    """A policy that was released is put in shadow again by the next locks."""
+
+    def ended(db: sa.Connection, policy: str) -> BrakeState | None:
+        state = brake_rows.states(db).get(policy)
+        if state is None or state.braked_ms is None:
+            return None
+        brake_rows._store(db, policy, BrakeState(state.since_ms), is_clearing=False)
+        return state
+
+    patch.setattr(brake_rows, "release", ended)
+
+
 MODE_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     shadow_enforced,
     hold_offs_ignored,
@@ -60,4 +81,6 @@ MODE_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     brakes_ignored,
     braked_locks_stay,
     paced_locks_forgotten,
+    released_locks_stay_in_shadow,
+    released_policies_stay_young,
 )
