@@ -19,7 +19,7 @@ from tests.simulation.acts import (
     Stop,
 )
 from tests.simulation.operator_acts import ClearLocks, Override, Release, Suspend
-from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_IDS
+from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_CAPACITY, WITH_IDS
 from tests.simulation.stories import Story
 
 NOON_S = 1_795_176_000  # 2026-11-20T12:00:00Z
@@ -134,6 +134,16 @@ STORIES: Mapping[str, Story] = {
     "hold_ignored": story(
         (8,), (1.0, requests("eve", 8)), (1.2, requests("eve", 3)), (1.6, requests("bob", 8)),
         (1.7, requests("ann", 8)), (1.8, requests("acme", 8)),
+    ),
+    # One caller explains all that is above the capacity.
+    **dict.fromkeys(("lightest_first", "all_to_blame"), story(
+        (WITH_CAPACITY,), (1.0, requests("eve", 8)), (1.1, requests("eve", 8)), (1.2, requests("bob", 7)),
+        (1.3, requests("ann", 5)), (8.0, requests("acme", 1)),
+    )),
+    # The others leave the window before the one that is locked.
+    "capacity_not_released": story(
+        (WITH_CAPACITY,), (1.0, requests("bob", 8)), (1.0, requests("ann", 6)), (20.0, requests("eve", 8)),
+        (20.2, requests("eve", 1)), (28.0, requests("acme", 1)),
     ),
     # Locked, and then one among many.
     "release_ignored": story(

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import CANDIDATE, Brake, Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.core.judging.policies import (
+    CANDIDATE,
+    Brake,
+    CapacityShare,
+    Grace,
+    LoadShare,
+    Quota,
+    RollingQuota,
+    Surge,
+)
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.records.mapping import EventIdRule, SourceMapping
 
@@ -36,6 +45,7 @@ NEIGHBOUR = LoadShare("neighbour", 400_000, 9, Rolling(24), per="caller+resource
 GREEDY = LoadShare("greedy", 400_000, 800, Rolling(6), meter="bytes", hold_s=1, release=300_000)
 CANDIDATE_OF_DAILY = {"name": f"daily{CANDIDATE}", "limit": 6, "mode": "shadow", "notify": UNSET}
 BRAKED = Quota("braked", 6, Calendar("minute"), brake=Brake(callers=2, per_s=4))
+OVERLOAD = CapacityShare("overload", 20, 4, Rolling(24), per="caller+resource", hold_s=1, release=600_000)
 # Limits, meters, groupings, kinds of policy and policies come and go between them.
 PLANS = (
     plan_of([], [], [DAILY, MINUTELY]),
@@ -57,10 +67,14 @@ PLANS = (
     plan_of([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), BRAKED]),
     plan_of([], [], [replace(FLOOD, mode="shadow"), replace(SLIDING, mode="shadow"), DAILY]),
 )
-# Its source has ids. Written stories alone have it: drawn ones have no repeats, which a new plan would shift.
+# Of written stories alone: another plan would shift all that are drawn. The source of one has ids.
 IDS = EventIdRule("id", horizon_ms=4_000, ids_max=1_000)
-WITH_IDS = len(PLANS)
-WRITTEN_PLANS = (*PLANS, PLANS[0].with_sources({"log": SourceMapping(id=IDS)}))
+WITH_IDS, WITH_CAPACITY = len(PLANS), len(PLANS) + 1
+WRITTEN_PLANS = (
+    *PLANS,
+    PLANS[0].with_sources({"log": SourceMapping(id=IDS)}),
+    plan_of([], [], [OVERLOAD]),
+)
 
 
 def address_of(caller: str, size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from analyzer.core.judging import judge, kinds, plan, rolling
 from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.kinds import compared
-from analyzer.core.judging.policies import LoadShare, RollingQuota, Surge
+from analyzer.core.judging.kinds import capacity, compared
+from analyzer.core.judging.policies import CapacityShare, LoadShare, RollingQuota, Surge
+from analyzer.core.judging.totals import TotalKey
 from analyzer.core.records.reader import WeightColumn
 from analyzer.store.transaction.judgement import sql_judge, stored_notices, stored_values
 from analyzer.store.transaction.judgement.activation import Activation
@@ -139,6 +140,29 @@ def rolling_grace_ignored(patch: Patch) -> None:
     judged_otherwise(patch, Changed(RollingQuota, lambda policy: replace(policy, grace=UNSET)))
 
 
+def lightest_first(patch: Patch) -> None:
+    """A resource above its capacity has the series locked that explain the least of it."""
+
+    def lightest(loads: Mapping[TotalKey, int], excess: int) -> Iterator[TotalKey]:
+        for total in sorted(loads, key=lambda total: (loads[total], total.key)):
+            if excess <= 0:
+                return
+            excess -= loads[total]
+            yield total
+
+    patch.setattr(capacity, "smallest_set", lightest)
+
+
+def all_to_blame(patch: Patch) -> None:
+    """A resource above its capacity has all its series locked."""
+    patch.setattr(capacity, "smallest_set", lambda loads, _excess: iter(loads))
+
+
+def capacity_not_released(patch: Patch) -> None:
+    """Locks of a capacity stay while their series send anything."""
+    judged_otherwise(patch, Changed(CapacityShare, lambda policy: replace(policy, release=0)))
+
+
 ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     hold_ignored,
     release_ignored,
@@ -156,4 +180,7 @@ ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     rolling_thresholds_fired_twice,
     notices_never_end,
     rolling_grace_ignored,
+    lightest_first,
+    all_to_blame,
+    capacity_not_released,
 )

@@ -13,6 +13,7 @@ What the product must do is known up to the accuracy that it promises, one slot.
 - A share locks a series that has been above its limit in each look since `hold_s` ago; looks are seen by the
   rows of holds, each of which must be right. Its lock is at most a minute ahead of the last look, is not
   cleared unless the share may be below the release, and is not set while old records are missing.
+- A capacity locks series in the same way while their resource has more than it; see `capacity_truth`.
 - Notices and graces of rolling quotas: see `rolling_notices`.
 - In the end, when nothing happens any more, nothing is missing and nothing stays: see `unfinished`.
 
@@ -23,18 +24,18 @@ is counted. Windows of more than an hour are recounted from all records.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.earned_notices import LASTS_S, NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import LoadShare, Policy, RollingQuota, Surge
+from analyzer.core.judging.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 from gatekeeper.model import LockKey
+from tests.simulation.policies import capacity_truth
 from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice, Wrong
 from tests.simulation.policies.rolling_notices import (
     has_grace,
@@ -44,19 +45,21 @@ from tests.simulation.policies.rolling_notices import (
     wrong_notices,
 )
 from tests.simulation.policies.series import Series
+from tests.simulation.policies.sliding_sums import (
+    Entry,
+    at_most,
+    by_address,
+    exact,
+    inside,
+    value,
+    widest,
+)
 
 AHEAD_S = 900  # records of clocks that are further ahead are in no window
 WHOLE = 1_000_000
 SHARE_LOCK_S = 60
 LOOK_GAP_S = 30.0  # between two looks, beyond which a hold begins again
-
-
-class Entry(NamedTuple):
-    """One record in a rolling sum."""
-
-    at_s: int
-    amount: int
-    part: str  # the address of the request
+Compared = LoadShare | CapacityShare  # policies whose looks are seen by the rows of holds
 
 
 @dataclass
@@ -80,6 +83,7 @@ class RollingTruth:
         self.state = RollingState()
         self.seen: Counter[str] = Counter()  # what happened that single rules are about
         self._grown: set[tuple[Sum, Series]] = set()
+        self._locked_before: set[LockKey] = set()  # in force before the commit that is checked
 
     # -- counting --------------------------------------------------------------------------------
 
@@ -109,6 +113,7 @@ class RollingTruth:
         """Compares locks and holds; `history` has the records of windows of more than an hour."""
         state = self.state
         before, state.locks = state.locks, dict(commit.locks)
+        self._locked_before = {at for at, lock in before.items() if lock.until_ms > commit.now_ms}
         skipped = commit.unready | state.unready
         was = {policy.name: policy for policy in state.policies}
         state.unready, state.policies = commit.unready, commit.plan.policies
@@ -124,7 +129,7 @@ class RollingTruth:
         changed = {name for name, policy in names.items() if was.get(name) != policy}
         self._check_notices(commit, history, names, {*skipped, *changed})
         for policy in names.values():
-            if policy.name in commit.unready or isinstance(policy, LoadShare):
+            if policy.name in commit.unready or isinstance(policy, Compared):
                 continue
             sum_ = kind_of(policy).sum_of(policy)
             became_ready = policy.name in skipped or was.get(policy.name) != policy
@@ -164,7 +169,7 @@ class RollingTruth:
             check_quota(commit, policy, at, new, entries)
         elif isinstance(policy, Surge):
             self._check_surge(commit, policy, at, new, entries)
-        elif isinstance(policy, LoadShare):
+        elif isinstance(policy, Compared):
             is_new = old is None or has_lapsed
             self._check_share(commit, policy, at, new, is_new=is_new, entries=entries)
 
@@ -176,11 +181,15 @@ class RollingTruth:
         if isinstance(policy, RollingQuota):
             if (used := exact(policy, entries, commit.now_s)) >= policy.locks_at:
                 raise Wrong(f"{at}: gone, and {used} of {policy.limit} used")
-        elif isinstance(policy, LoadShare):
+        elif isinstance(policy, Compared):
             self.seen["releases"] += 1
             whole = self._whole(commit.plan, policy, at)
             load = exact(policy, entries, commit.now_s)
-            if load and load * WHOLE >= policy.release * widest(policy, whole, commit.now_s):
+            if isinstance(policy, CapacityShare):
+                is_above = capacity_truth.must_stay(policy, whole, commit.now_s)
+            else:
+                is_above = load * WHOLE >= policy.release * widest(policy, whole, commit.now_s)
+            if load and is_above:
                 raise Wrong(f"{at}: cleared above its release, with {load} of {len(whole)} records")
 
     def _check_surge(
@@ -210,7 +219,7 @@ class RollingTruth:
     def _check_share(
         self,
         commit: Commit,
-        policy: LoadShare,
+        policy: Compared,
         at: LockKey,
         lock: SeenLock,
         *,
@@ -222,7 +231,11 @@ class RollingTruth:
         load, whole = widest(policy, entries, commit.now_s), self._whole(commit.plan, policy, at)
         of = exact(policy, whole, commit.now_s)
         if not is_new:
-            if not load or load * WHOLE < policy.release * of:
+            if isinstance(policy, CapacityShare):
+                is_below = capacity_truth.must_end(policy, whole, commit.now_s)
+            else:
+                is_below = load * WHOLE < policy.release * of
+            if not load or is_below:
                 raise Wrong(f"{at}: extended below its release, with {load} of {of}")
             return
         if not self._may_be_over(commit, policy, at):
@@ -231,6 +244,8 @@ class RollingTruth:
         held_ms = commit.now_ms - over.since_ms if over is not None else 0
         if policy.hold_s and (over is None or held_ms < policy.hold_s * 1000):
             raise Wrong(f"{at}: set after {held_ms} ms above its limit, not {policy.hold_s} s")
+        if isinstance(policy, CapacityShare) and (wrong := self._wrong_choice(commit, policy, at, whole)):
+            raise Wrong(f"{at}: {wrong}")
         behind_s = max(commit.missing_anywhere_s, default=0.0)
         if not commit.has_slept and behind_s > max(policy.window.slot_s, 5) + FLUSH_S_MAX:
             raise Wrong(f"{at}: set by a warden that is {behind_s} s behind")
@@ -250,7 +265,7 @@ class RollingTruth:
             since_ms = found.seen_ms if known is None or has_gap else known.since_ms
             if not is_look or found.since_ms != since_ms:
                 raise Wrong(f"{at}: held as {found}, and before as {known}")
-            assert isinstance(policy, LoadShare)
+            assert isinstance(policy, Compared)
             if at.policy not in skipped and not self._may_be_over(commit, policy, at):
                 raise Wrong(f"{at}: held, and not above its share")
 
@@ -280,13 +295,34 @@ class RollingTruth:
         )
         self.state.notices = dict(commit.notices)
 
-    def _may_be_over(self, commit: Commit, policy: LoadShare, at: LockKey) -> bool:
+    def _wrong_choice(
+        self, commit: Commit, policy: CapacityShare, at: LockKey, whole: Sequence[Entry]
+    ) -> str:
+        """Returns why a capacity should not have locked this series in this commit; "" if it should."""
+        loads = self._loads(policy, at.resource)
+        held = {
+            one
+            for one, over in self.state.over.items()
+            if commit.now_ms - over.since_ms >= policy.hold_s * 1000
+        }
+        locks = capacity_truth.Locks(self._locked_before, commit.locks.keys(), held - {*commit.held_off})
+        return capacity_truth.wrong_choice(policy, at, whole, loads, locks, commit.now_s)
+
+    def _loads(self, policy: CapacityShare, resource: str) -> dict[LockKey, Sequence[Entry]]:
+        """Returns the records of each series of a resource."""
+        entries = self.state.entries[kind_of(policy).sum_of(policy)]
+        return {key_of(policy, series): of for series, of in entries.items() if series[1] == resource}
+
+    def _may_be_over(self, commit: Commit, policy: Compared, at: LockKey) -> bool:
         entries = self.state.entries[kind_of(policy).sum_of(policy)].get((at.key, at.resource), ())
         load = widest(policy, entries, commit.now_s)
-        of = exact(policy, self._whole(commit.plan, policy, at), commit.now_s)
+        whole = self._whole(commit.plan, policy, at)
+        if isinstance(policy, CapacityShare):
+            return load >= policy.floor and widest(policy, whole, commit.now_s) > policy.limit
+        of = exact(policy, whole, commit.now_s)
         return load >= policy.floor and load * WHOLE > policy.limit * of
 
-    def _whole(self, plan: Plan, policy: LoadShare, at: LockKey) -> Sequence[Entry]:
+    def _whole(self, plan: Plan, policy: Compared, at: LockKey) -> Sequence[Entry]:
         sum_ = plan.whole_of[kind_of(policy).sum_of(policy)]
         key = at.resource if sum_.grouping == "resource" else ""
         return self.state.entries[sum_].get((key, ""), ())
@@ -322,7 +358,7 @@ class RollingTruth:
                 at = key_of(policy, series)
                 if at in commit.held_off:
                     wrong = ""
-                elif isinstance(policy, LoadShare):
+                elif isinstance(policy, Compared):
                     wrong = self._unfinished_share(commit, policy, at, entries)
                 elif at in commit.locks or sum_ in history:
                     wrong = ""  # ends by its time; or has records from before the sum
@@ -333,9 +369,12 @@ class RollingTruth:
         return ""
 
     def _unfinished_share(
-        self, commit: Commit, policy: LoadShare, at: LockKey, entries: Sequence[Entry]
+        self, commit: Commit, policy: Compared, at: LockKey, entries: Sequence[Entry]
     ) -> str:
         whole, now_s = self._whole(commit.plan, policy, at), commit.now_s
+        if isinstance(policy, CapacityShare):
+            loads = self._loads(policy, at.resource)
+            return capacity_truth.unfinished(policy, at, whole, loads, commit.locks.keys(), now_s)
         least, most = exact(policy, entries, now_s), widest(policy, entries, now_s)
         of_least, of_most = exact(policy, whole, now_s), widest(policy, whole, now_s)
         if at in commit.locks:
@@ -346,7 +385,7 @@ class RollingTruth:
 
 
 def rolling_policies(plan: Plan) -> Iterator[Policy]:
-    return (policy for policy in plan.policies if isinstance(policy, RollingQuota | Surge | LoadShare))
+    return (policy for policy in plan.policies if isinstance(policy, RollingQuota | Surge | Compared))
 
 
 def entries_of(
@@ -390,52 +429,3 @@ def sum_name(sum_: Sum) -> str:
     """The name of a sum in the catalog."""
     role = f" {sum_.role}" if sum_.role else ""
     return f"{sum_.grouping} {sum_.meter} {sum_.window}{role}"
-
-
-def inside(entries: Iterable[Entry], after_s: int, to_s: int) -> list[Entry]:
-    """Returns the records in (after, to]."""
-    return [one for one in entries if after_s < one.at_s <= to_s]
-
-
-def value(policy: Policy, entries: Iterable[Entry]) -> int:
-    if policy.meter_join == "distinct":
-        return len({one.part for one in entries})
-    return sum(one.amount for one in entries)
-
-
-def by_address(entries: Iterable[Entry]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for one in entries:
-        found[one.part] += one.amount
-    return found
-
-
-def exact(policy: Policy, entries: Sequence[Entry], now_s: int) -> int:
-    """Returns what the window that ends now holds."""
-    return value(policy, inside(entries, now_s - period_s(policy), now_s))
-
-
-def widest(policy: Policy, entries: Sequence[Entry], now_s: int) -> int:
-    """Returns what the window that ends now holds, and a slot on either side."""
-    slot_s = slot_s_of(policy)
-    return value(policy, inside(entries, now_s - period_s(policy) - slot_s, now_s + slot_s))
-
-
-def at_most(policy: Policy, entries: Sequence[Entry], now_s: int) -> int:
-    """Returns the largest sum of the windows that hold the present, and a slot on either side."""
-    reach_s, slot_s = period_s(policy), slot_s_of(policy)
-    ends_s = {now_s, *(one.at_s for one in entries if now_s < one.at_s < now_s + reach_s + slot_s)}
-    return max(
-        value(policy, inside(entries, end_s - reach_s - 2 * slot_s, end_s + slot_s)) for end_s in ends_s
-    )
-
-
-def period_s(policy: Policy) -> int:
-    assert isinstance(policy, RollingQuota | Surge | LoadShare)
-    return policy.window.period_s
-
-
-def slot_s_of(policy: Policy) -> int:
-    """Seconds of a slot, as a slot's edge may cut a minute of the buckets."""
-    assert isinstance(policy, RollingQuota | Surge | LoadShare)
-    return policy.window.slot_s + (0 if policy.window.has_slots else 60)
