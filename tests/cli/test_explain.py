@@ -72,7 +72,8 @@ def test_a_locked_caller_is_explained_by_its_lock_and_its_use(gatelock: Gatelock
     assert shown.splitlines()[0] == "api_key:acme is locked"
     assert "daily, deny 429, " in shown
     assert "50 requests per day (UTC), 60 counted" in shown
-    assert "to admit it now: `gatelock locks clear`" in shown
+    assert "to admit it now: gatelock locks clear --caller api_key:acme --reason WHY" in shown
+    assert "to allow it more: gatelock overrides add --caller api_key:acme --limit AMOUNT" in shown
     found = explained(gatelock, "api_key:acme")
     uses = {use["policy"]: (use["used"], use["limit"], use["mode"]) for use in found["policies"]}
     assert uses == {

@@ -30,6 +30,7 @@ SLEEPS = {
     "tests/gatekeeper/test_testing_plugin.py": VIRTUAL,
     "tests/house/test_readme.py": "an analyzer runs for a while next to other commands",
     "tests/house/test_waits.py": "examples",
+    "tests/store/transaction/test_activation.py": "milliseconds of a clock pass while a plan comes in force",
     "tests/kafka/test_silent_failures.py": "nothing may be logged for five seconds of failing attempts",
     "tests/web/test_shared_gzip.py": VIRTUAL,
     "tests/limits/": LIMITERS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -109,8 +110,8 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
     for held in standing.held_off:
         until = time_text(instant(held.until_ms))
         say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
-    if enforced:
-        say("  to admit it now: `gatelock locks clear`; to allow it more: `gatelock overrides add`")
+    for hint in _next_commands(name, enforced):
+        say(f"  {hint}")
     columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
     table(
         columns,
@@ -123,6 +124,18 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
             [list(row) for row in resources],
             "nothing was counted in the last day",
         )
+
+
+def _next_commands(name: str, locks: Sequence[Lock]) -> Iterator[str]:
+    """Yields what an operator may do about locks that refuse the caller, with the command for each."""
+    options = {"range": "address", "tenant": "tenant", "resource": "resource", "caller": "caller"}
+    for scope, key in dict.fromkeys((lock.scope, lock.key) for lock in locks):
+        named = name if scope == "caller" else key
+        of = f"--{options[scope]} {shlex.quote(named)}" if scope in options else "--everyone"
+        yield f"to admit it now: gatelock locks clear {of} --reason WHY"
+    if locks:
+        override = f"gatelock overrides add --caller {shlex.quote(name)} --limit AMOUNT --reason WHY"
+        yield f"to allow it more: {override}"
 
 
 def _lock_text(lock: Lock) -> str:

@@ -1,4 +1,4 @@
-"""What rolling windows hold, recounted record by record; see `rolling_truth` for what is compared with it."""
+"""Contents of rolling windows, recounted record by record; `rolling_truth` compares them with the product."""
 
 from __future__ import annotations
 
