@@ -64,6 +64,7 @@ CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records o
 # Minutes are kept for longer than the longest window of the simulated policies,
 # and for longer than the database's clock is ahead.
 RETENTION = Retention(minutes_s=6 * DAY_S, quarters_s=9 * DAY_S, fold_requests=2)
+LONG_RETENTION = Retention(minutes_s=6 * DAY_S, quarters_s=60 * DAY_S, fold_requests=2)  # of usual loads
 FETCH_S = 0.02  # from a record's arrival to the poll that returns it
 RESTART_S = 1.0  # until a supervisor starts a process again
 
@@ -199,8 +200,9 @@ class SimulatedAnalyzer:
         )
         upkeep = SqlUpkeep(engine, self.name, self._new_mark, lambda: scheduler.uptime_s)
         # One job for all that is deleted: each costs as much time as some records.
-        kept = [job for job in upkeep_jobs(upkeep, RETENTION) if job.name not in upkeep.pruned]
-        self._jobs = [*kept, ScheduledJob("prune", partial(upkeep.prune, RETENTION), Schedule(60))]
+        retention = LONG_RETENTION if agreement.plan.with_usual else RETENTION
+        kept = [job for job in upkeep_jobs(upkeep, retention) if job.name not in upkeep.pruned]
+        self._jobs = [*kept, ScheduledJob("prune", partial(upkeep.prune, retention), Schedule(60))]
         failing = FailingJobs(self.observer, self._random)
         self._runs = ScheduledRuns(SqlJobRuns(engine, self.name), failing, lambda: scheduler.uptime_s)
         return Daemon(

@@ -19,7 +19,7 @@ from tests.simulation.acts import (
     Stop,
 )
 from tests.simulation.operator_acts import ClearLocks, Override, Release, Suspend
-from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_CAPACITY, WITH_IDS
+from tests.simulation.policies.plans import CALLERS, RESOURCES, WITH_CAPACITY, WITH_IDS, WITH_USUAL
 from tests.simulation.stories import Story
 
 NOON_S = 1_795_176_000  # 2026-11-20T12:00:00Z
@@ -145,6 +145,13 @@ STORIES: Mapping[str, Story] = {
         (WITH_CAPACITY,), (1.0, requests("bob", 8)), (1.0, requests("ann", 6)), (20.0, requests("eve", 8)),
         (20.2, requests("eve", 1)), (28.0, requests("acme", 1)),
     ),
+    # The same hour of three weeks; in the second there is no usual load yet.
+    **dict.fromkeys(("usual_by_one_week", "usual_by_days"), story(
+        (WITH_USUAL,),
+        *((at_s, requests("eve", 8)) for at_s in (1.0, 1.2)), (4.0, Sleep(7.0 * DAY_S)),
+        *((at_s, requests("eve", 8)) for at_s in (8.0, 8.2)), (12.0, Sleep(7.0 * DAY_S)),
+        *((at_s, requests("eve", 8)) for at_s in (16.0, 16.2)), (20.0, requests("ann", 5)),
+    )),
     # Locked, and then one among many.
     "release_ignored": story(
         (8,), (1.0, requests("eve", 8)), (1.2, requests("eve", 3)),

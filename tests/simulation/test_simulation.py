@@ -73,6 +73,8 @@ FAILURES = {
     "lightest_first": r"Wrong: LockKey.*'overload'\): locked with \d+, and .*eve with 16 is not",
     "all_to_blame": r"Wrong: LockKey.*'overload'\): locked with \d, and the rest fits without",
     "capacity_not_released": "Wrong: .* s after all is counted: LockKey.*'overload'.*and still a lock",
+    "usual_by_one_week": r"Wrong: LockKey.*'unusual'\): (not earned by|held, and not above)",
+    "usual_by_days": "Wrong: .* s after all is counted: LockKey.*'unusual'.*and no lock",
     "release_ignored": "Wrong: .* s after all is counted: LockKey.*'neighbour'.*and still a lock",
     "release_at_the_limit": r"Wrong: LockKey.*'neighbour'\): cleared above its release",
     "surges_judged_behind": r"Wrong: LockKey.*'flood'\): set by a flush that is .* s behind",
@@ -188,6 +190,11 @@ def test_a_story_releases_a_braked_policy() -> None:
     played = play(STORIES["released_policies_stay_young"])
     assert played.wrong == ""
     assert played.acts["Release"] == 1
+
+
+def test_a_story_locks_a_caller_with_an_unusual_load() -> None:
+    played = play(STORIES["usual_by_days"])
+    assert (played.wrong, played.raised["unusual"]) == ("", 1)
 
 
 def test_a_failure_of_another_kind_does_not_count_as_detected() -> None:

@@ -44,6 +44,7 @@ from tests.simulation.policies.commits import (
     Wrong,
     read_commit,
 )
+from tests.simulation.policies.load_marks import usual_per_hour
 from tests.simulation.policies.rolling_truth import (
     Entry,
     RollingState,
@@ -184,7 +185,20 @@ class Truth:
         found = read_commit(
             self._database, self._topic, plan, frozenset(unready), self._rolling_names, before, next_, slept_s
         )
-        return found._replace(held_off=self.by_hand.held_off(found.now_ms))
+        return found._replace(
+            held_off=self.by_hand.held_off(found.now_ms), usual=self._usual(plan, found.now_s)
+        )
+
+    def _usual(self, plan: Plan, now_s: int) -> dict[tuple[Sum, Series], int | None]:
+        """Returns the usual loads of the series of policies that compare with them."""
+        found: dict[tuple[Sum, Series], int | None] = {}
+        for sum_ in plan.with_usual:
+            minutes: dict[Series, list[tuple[int, int]]] = defaultdict(list)
+            for (grouping, key, resource, meter, minute_s), (amount, _) in self.stored.minutes.items():
+                if (grouping, meter) == (sum_.grouping, sum_.meter):
+                    minutes[key, resource].append((minute_s, amount))
+            found |= {(sum_, series): usual_per_hour(of, now_s) for series, of in minutes.items()}
+        return found
 
     def _history(self, plan: Plan) -> dict[Sum, dict[Series, list[Entry]]]:
         """Returns the records of windows of more than an hour, minute by minute."""

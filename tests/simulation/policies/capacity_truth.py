@@ -13,7 +13,6 @@ from analyzer.core.judging.policies import CapacityShare
 from gatekeeper.model import LockKey
 from tests.simulation.policies.sliding_sums import Entry, exact, slot_s_of, widest
 
-WHOLE = 1_000_000
 Loads = Mapping[LockKey, Sequence[Entry]]
 
 
@@ -29,16 +28,6 @@ def stretched(policy: CapacityShare) -> int:
     """Returns the most that may count as the capacity."""
     period_s = policy.window.period_s
     return -(-policy.limit * (period_s + slot_s_of(policy)) // period_s)
-
-
-def must_stay(policy: CapacityShare, whole: Sequence[Entry], now_s: int) -> bool:
-    """Whether the whole is above the release however its slots lie."""
-    return exact(policy, whole, now_s) * WHOLE >= policy.release * stretched(policy)
-
-
-def must_end(policy: CapacityShare, whole: Sequence[Entry], now_s: int) -> bool:
-    """Whether the whole is below the release however its slots lie."""
-    return widest(policy, whole, now_s) * WHOLE < policy.release * policy.limit
 
 
 def wrong_choice(
@@ -59,20 +48,15 @@ def wrong_choice(
     return ""
 
 
-def unfinished(
+def is_missing(
     policy: CapacityShare,
     at: LockKey,
     whole: Sequence[Entry],
     loads: Loads,
     locked: Collection[LockKey],
     now_s: int,
-) -> str:
-    """Returns that the lock of `at` is missing or stays too long, though nothing happens any more."""
-    if at in locked:
-        ends = must_end(policy, whole, now_s)
-        return f"{widest(policy, whole, now_s)} of {policy.limit}, and still a lock" if ends else ""
-    left = exact(policy, whole, now_s) - sum(
-        widest(policy, loads[one], now_s) for one in loads if one in locked
-    )
-    is_over = left > stretched(policy) and exact(policy, loads[at], now_s) >= policy.floor
-    return f"{left} of {policy.limit} are left, and no lock" if is_over else ""
+) -> bool:
+    """Whether `at` must have a lock that it does not have: the rest does not fit."""
+    of_locked = sum(widest(policy, loads[one], now_s) for one in loads if one in locked)
+    is_over = exact(policy, whole, now_s) - of_locked > stretched(policy)
+    return is_over and exact(policy, loads[at], now_s) >= policy.floor

@@ -10,9 +10,11 @@ from kafka import TopicPartition
 
 from analyzer.core.judging.earned_notices import NoticeKey
 from analyzer.core.judging.plan import Plan
+from analyzer.core.judging.totals import Sum
 from gatekeeper.model import LockKey
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Topic
+from tests.simulation.policies.series import Series
 
 SILENT_S = 60  # after its last heartbeat a partition is followed by no analyzer
 # A flush knows how far it was behind when it began; it may be slow, and its process may be paused.
@@ -97,6 +99,7 @@ class Commit(NamedTuple):
     missing_anywhere_s: Sequence[float]  # of each partition that is followed
     has_slept: bool  # all machines, within the last FLUSH_S_MAX
     held_off: Collection[LockKey] = ()
+    usual: Mapping[tuple[Sum, Series], int | None] = {}  # loads of this hour in the weeks before
 
     @property
     def now_s(self) -> int:

@@ -16,6 +16,7 @@ from analyzer.core.judging.policies import (
     Quota,
     RollingQuota,
     Surge,
+    UsualShare,
 )
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.records.mapping import EventIdRule, SourceMapping
@@ -46,6 +47,8 @@ GREEDY = LoadShare("greedy", 400_000, 800, Rolling(6), meter="bytes", hold_s=1, 
 CANDIDATE_OF_DAILY = {"name": f"daily{CANDIDATE}", "limit": 6, "mode": "shadow", "notify": UNSET}
 BRAKED = Quota("braked", 6, Calendar("minute"), brake=Brake(callers=2, per_s=4))
 OVERLOAD = CapacityShare("overload", 20, 4, Rolling(24), per="caller+resource", hold_s=1, release=600_000)
+# A hundred times the usual load: 16 requests in this hour of other weeks allow ten in the window.
+UNUSUAL = UsualShare("unusual", 100_000, 4, Rolling(24), hold_s=1, release=600_000)
 # Limits, meters, groupings, kinds of policy and policies come and go between them.
 PLANS = (
     plan_of([], [], [DAILY, MINUTELY]),
@@ -69,11 +72,12 @@ PLANS = (
 )
 # Of written stories alone: another plan would shift all that are drawn. The source of one has ids.
 IDS = EventIdRule("id", horizon_ms=4_000, ids_max=1_000)
-WITH_IDS, WITH_CAPACITY = len(PLANS), len(PLANS) + 1
+WITH_IDS, WITH_CAPACITY, WITH_USUAL = range(len(PLANS), len(PLANS) + 3)
 WRITTEN_PLANS = (
     *PLANS,
     PLANS[0].with_sources({"log": SourceMapping(id=IDS)}),
     plan_of([], [], [OVERLOAD]),
+    plan_of([], [], [UNUSUAL]),
 )
 
 

@@ -15,7 +15,7 @@ from analyzer.core.judging.kinds import capacity, compared
 from analyzer.core.judging.policies import CapacityShare, LoadShare, RollingQuota, Surge
 from analyzer.core.judging.totals import TotalKey
 from analyzer.core.records.reader import WeightColumn
-from analyzer.store.transaction.judgement import sql_judge, stored_notices, stored_values
+from analyzer.store.transaction.judgement import sql_judge, stored_notices, stored_values, usual_levels
 from analyzer.store.transaction.judgement.activation import Activation
 from analyzer.store.transaction.verdicts import lock_history
 from tests.faults.mutations import Patch
@@ -163,6 +163,16 @@ def capacity_not_released(patch: Patch) -> None:
     judged_otherwise(patch, Changed(CapacityShare, lambda policy: replace(policy, release=0)))
 
 
+def usual_by_one_week(patch: Patch) -> None:
+    """A caller of the second week is compared with the first."""
+    patch.setattr(usual_levels, "WEEKS_MIN", 1)
+
+
+def usual_by_days(patch: Patch) -> None:
+    """The usual load is that of this hour on the days before."""
+    patch.setattr(usual_levels, "WEEK_S", usual_levels.DAY_S)
+
+
 ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     hold_ignored,
     release_ignored,
@@ -183,4 +193,6 @@ ROLLING_MUTATIONS: Sequence[Callable[[Patch], None]] = (
     lightest_first,
     all_to_blame,
     capacity_not_released,
+    usual_by_one_week,
+    usual_by_days,
 )

@@ -13,7 +13,7 @@ What the product must do is known up to the accuracy that it promises, one slot.
 - A share locks a series that has been above its limit in each look since `hold_s` ago; looks are seen by the
   rows of holds, each of which must be right. Its lock is at most a minute ahead of the last look, is not
   cleared unless the share may be below the release, and is not set while old records are missing.
-- A capacity locks series in the same way while their resource has more than it; see `capacity_truth`.
+- Capacities and usual shares lock series in the same way; see `load_marks` and `capacity_truth`.
 - Notices and graces of rolling quotas: see `rolling_notices`.
 - In the end, when nothing happens any more, nothing is missing and nothing stays: see `unfinished`.
 
@@ -31,12 +31,13 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.earned_notices import LASTS_S, NoticeKey, sum_text
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge
+from analyzer.core.judging.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge, UsualShare
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 from gatekeeper.model import LockKey
 from tests.simulation.policies import capacity_truth
 from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice, Wrong
+from tests.simulation.policies.load_marks import Compared, Marks, marks_of
 from tests.simulation.policies.rolling_notices import (
     has_grace,
     is_over,
@@ -56,10 +57,8 @@ from tests.simulation.policies.sliding_sums import (
 )
 
 AHEAD_S = 900  # records of clocks that are further ahead are in no window
-WHOLE = 1_000_000
 SHARE_LOCK_S = 60
 LOOK_GAP_S = 30.0  # between two looks, beyond which a hold begins again
-Compared = LoadShare | CapacityShare  # policies whose looks are seen by the rows of holds
 
 
 @dataclass
@@ -183,14 +182,9 @@ class RollingTruth:
                 raise Wrong(f"{at}: gone, and {used} of {policy.limit} used")
         elif isinstance(policy, Compared):
             self.seen["releases"] += 1
-            whole = self._whole(commit.plan, policy, at)
-            load = exact(policy, entries, commit.now_s)
-            if isinstance(policy, CapacityShare):
-                is_above = capacity_truth.must_stay(policy, whole, commit.now_s)
-            else:
-                is_above = load * WHOLE >= policy.release * widest(policy, whole, commit.now_s)
-            if load and is_above:
-                raise Wrong(f"{at}: cleared above its release, with {load} of {len(whole)} records")
+            marks = self._marks(commit, policy, at, entries)
+            if exact(policy, entries, commit.now_s) and marks.must_stay:
+                raise Wrong(f"{at}: cleared above its release, {marks}")
 
     def _check_surge(
         self, commit: Commit, policy: Surge, at: LockKey, lock: SeenLock, entries: Sequence[Entry]
@@ -228,23 +222,19 @@ class RollingTruth:
     ) -> None:
         if lock.until_ms > commit.now_ms + SHARE_LOCK_S * 1000:
             raise Wrong(f"{at}: {lock} lasts for more than {SHARE_LOCK_S} s after its look")
-        load, whole = widest(policy, entries, commit.now_s), self._whole(commit.plan, policy, at)
-        of = exact(policy, whole, commit.now_s)
+        marks = self._marks(commit, policy, at, entries)
+        load = widest(policy, entries, commit.now_s)
         if not is_new:
-            if isinstance(policy, CapacityShare):
-                is_below = capacity_truth.must_end(policy, whole, commit.now_s)
-            else:
-                is_below = load * WHOLE < policy.release * of
-            if not load or is_below:
-                raise Wrong(f"{at}: extended below its release, with {load} of {of}")
+            if not load or marks.must_end:
+                raise Wrong(f"{at}: extended below its release, with {load}, {marks}")
             return
-        if not self._may_be_over(commit, policy, at):
-            raise Wrong(f"{at}: not earned by {load} of {of}, floor {policy.floor}")
+        if load < policy.floor or not marks.may_be_over:
+            raise Wrong(f"{at}: not earned by {load}, {marks}, floor {policy.floor}")
         over = self.state.over.get(at)
         held_ms = commit.now_ms - over.since_ms if over is not None else 0
         if policy.hold_s and (over is None or held_ms < policy.hold_s * 1000):
             raise Wrong(f"{at}: set after {held_ms} ms above its limit, not {policy.hold_s} s")
-        if isinstance(policy, CapacityShare) and (wrong := self._wrong_choice(commit, policy, at, whole)):
+        if isinstance(policy, CapacityShare) and (wrong := self._wrong_choice(commit, policy, at)):
             raise Wrong(f"{at}: {wrong}")
         behind_s = max(commit.missing_anywhere_s, default=0.0)
         if not commit.has_slept and behind_s > max(policy.window.slot_s, 5) + FLUSH_S_MAX:
@@ -295,9 +285,7 @@ class RollingTruth:
         )
         self.state.notices = dict(commit.notices)
 
-    def _wrong_choice(
-        self, commit: Commit, policy: CapacityShare, at: LockKey, whole: Sequence[Entry]
-    ) -> str:
+    def _wrong_choice(self, commit: Commit, policy: CapacityShare, at: LockKey) -> str:
         """Returns why a capacity should not have locked this series in this commit; "" if it should."""
         loads = self._loads(policy, at.resource)
         held = {
@@ -306,6 +294,7 @@ class RollingTruth:
             if commit.now_ms - over.since_ms >= policy.hold_s * 1000
         }
         locks = capacity_truth.Locks(self._locked_before, commit.locks.keys(), held - {*commit.held_off})
+        whole = self._whole(commit.plan, policy, at)
         return capacity_truth.wrong_choice(policy, at, whole, loads, locks, commit.now_s)
 
     def _loads(self, policy: CapacityShare, resource: str) -> dict[LockKey, Sequence[Entry]]:
@@ -315,14 +304,15 @@ class RollingTruth:
 
     def _may_be_over(self, commit: Commit, policy: Compared, at: LockKey) -> bool:
         entries = self.state.entries[kind_of(policy).sum_of(policy)].get((at.key, at.resource), ())
-        load = widest(policy, entries, commit.now_s)
-        whole = self._whole(commit.plan, policy, at)
-        if isinstance(policy, CapacityShare):
-            return load >= policy.floor and widest(policy, whole, commit.now_s) > policy.limit
-        of = exact(policy, whole, commit.now_s)
-        return load >= policy.floor and load * WHOLE > policy.limit * of
+        is_heavy = widest(policy, entries, commit.now_s) >= policy.floor
+        return is_heavy and self._marks(commit, policy, at, entries).may_be_over
 
-    def _whole(self, plan: Plan, policy: Compared, at: LockKey) -> Sequence[Entry]:
+    def _marks(self, commit: Commit, policy: Compared, at: LockKey, entries: Sequence[Entry]) -> Marks:
+        per_hour = commit.usual.get((kind_of(policy).sum_of(policy), (at.key, at.resource)))
+        whole = () if isinstance(policy, UsualShare) else self._whole(commit.plan, policy, at)
+        return marks_of(policy, entries, whole, per_hour, commit.now_s)
+
+    def _whole(self, plan: Plan, policy: LoadShare | CapacityShare, at: LockKey) -> Sequence[Entry]:
         sum_ = plan.whole_of[kind_of(policy).sum_of(policy)]
         key = at.resource if sum_.grouping == "resource" else ""
         return self.state.entries[sum_].get((key, ""), ())
@@ -371,17 +361,16 @@ class RollingTruth:
     def _unfinished_share(
         self, commit: Commit, policy: Compared, at: LockKey, entries: Sequence[Entry]
     ) -> str:
-        whole, now_s = self._whole(commit.plan, policy, at), commit.now_s
-        if isinstance(policy, CapacityShare):
-            loads = self._loads(policy, at.resource)
-            return capacity_truth.unfinished(policy, at, whole, loads, commit.locks.keys(), now_s)
-        least, most = exact(policy, entries, now_s), widest(policy, entries, now_s)
-        of_least, of_most = exact(policy, whole, now_s), widest(policy, whole, now_s)
+        marks, now_s = self._marks(commit, policy, at, entries), commit.now_s
         if at in commit.locks:
-            is_below = most * WHOLE < policy.release * of_least
-            return f"{most} of {of_least}, and still a lock" if is_below else ""
-        is_over = least >= policy.floor and least * WHOLE > policy.limit * of_most
-        return f"{least} of {of_most}, and no lock" if is_over else ""
+            return f"{marks}, and still a lock" if marks.must_end else ""
+        if isinstance(policy, CapacityShare):
+            whole, loads = self._whole(commit.plan, policy, at), self._loads(policy, at.resource)
+            locked = commit.locks.keys()
+            is_over = capacity_truth.is_missing(policy, at, whole, loads, locked, now_s)
+        else:
+            is_over = exact(policy, entries, now_s) >= policy.floor and marks.is_over
+        return f"{marks}, and no lock" if is_over else ""
 
 
 def rolling_policies(plan: Plan) -> Iterator[Policy]:

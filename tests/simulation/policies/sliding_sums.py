@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from analyzer.core.judging.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge
+from analyzer.core.judging.policies import ComparedLoad, Policy, RollingQuota, Surge
 
 
 class Entry(NamedTuple):
@@ -56,11 +56,11 @@ def at_most(policy: Policy, entries: Sequence[Entry], now_s: int) -> int:
 
 
 def period_s(policy: Policy) -> int:
-    assert isinstance(policy, RollingQuota | Surge | LoadShare | CapacityShare)
+    assert isinstance(policy, RollingQuota | Surge | ComparedLoad)
     return policy.window.period_s
 
 
 def slot_s_of(policy: Policy) -> int:
     """Seconds of a slot, as a slot's edge may cut a minute of the buckets."""
-    assert isinstance(policy, RollingQuota | Surge | LoadShare | CapacityShare)
+    assert isinstance(policy, RollingQuota | Surge | ComparedLoad)
     return policy.window.slot_s + (0 if policy.window.has_slots else 60)
