@@ -198,9 +198,7 @@ class SimulatedAnalyzer:
             executor=flushes,
         )
         upkeep = SqlUpkeep(engine, self.name, self._new_mark, lambda: scheduler.uptime_s)
-        # One job for all that is deleted: each costs as much time as some records.
-        kept = [job for job in upkeep_jobs(upkeep, RETENTION) if job.name not in upkeep.pruned]
-        self._jobs = [*kept, ScheduledJob("prune", partial(upkeep.prune, RETENTION), Schedule(60))]
+        self._jobs = self._scheduled_jobs(upkeep)
         failing = FailingJobs(self.observer, self._random)
         self._runs = ScheduledRuns(SqlJobRuns(engine, self.name), failing, lambda: scheduler.uptime_s)
         return Daemon(
@@ -210,7 +208,7 @@ class SimulatedAnalyzer:
             self.observer,
             self._random,
             SqlGaps(engine, self.name),
-            [self._warden(upkeep)],
+            self._job_runners(upkeep),
             beat=plans.beat,
             take_configuration=lambda: self._is_file_read() and plans.propose(self.file),
         )
@@ -232,8 +230,13 @@ class SimulatedAnalyzer:
         is_edited, self._is_edited = self._is_edited, False
         return is_edited
 
-    def _warden(self, upkeep: SqlUpkeep) -> JobRunner:
-        return JobRunner(
+    def _scheduled_jobs(self, upkeep: SqlUpkeep) -> list[ScheduledJob]:
+        # One job for all that is deleted: each costs as much time as some records.
+        kept = [job for job in upkeep_jobs(upkeep, RETENTION) if job.name not in upkeep.pruned]
+        return [*kept, ScheduledJob("prune", partial(upkeep.prune, RETENTION), Schedule(60))]
+
+    def _job_runners(self, upkeep: SqlUpkeep) -> list[JobRunner]:
+        warden = JobRunner(
             name="warden",
             jobs=lock_jobs(upkeep, self.observer.judged),
             lease=LEASE,
@@ -244,6 +247,7 @@ class SimulatedAnalyzer:
             random=self._random,
             disconnect=lambda: None,
         )
+        return [warden]
 
     # -- events ----------------------------------------------------------------------------------
 
