@@ -36,7 +36,7 @@ class Size(NamedTuple):
 
 
 class Analyzers(Protocol):
-    """What faults happen to: analyzers, and what they read and write."""
+    """Analyzers, and the log and the database that they use: all that a fault needs."""
 
     scheduler: Scheduler
     database: SimulatedDatabase

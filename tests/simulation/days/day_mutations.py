@@ -20,12 +20,12 @@ from tests.simulation.mutations import id_horizon_ignored
 
 
 def cut_before_targets(patch: Patch) -> None:
-    """A day is cut when it is due, whatever is not counted yet."""
+    """A day is cut when it is due, though records of it are not counted yet."""
     patch.setattr(DayClosing, "find_awaited", lambda *_: [])
 
 
 def flush_into_a_closed_day(patch: Patch) -> None:
-    """What is counted of a day that is cut is added to the buckets alone."""
+    """Late counts of a day that is cut are added to the buckets alone."""
     patch.setattr(flush, "add_adjustments", lambda *_: 0)
 
 

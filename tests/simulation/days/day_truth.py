@@ -1,8 +1,8 @@
 """The truth about closed days: the raw records, added up again by the dates that a zone's clocks show.
 
-From the database it takes the cuts of days. What lies before a cut must be frozen, what lies behind it must be
-an adjustment, booked on the day that was open when it was counted. Windows are not used: the date of a record
-comes from `zoneinfo`, record by record.
+From the database it takes the cuts of days. What lies before a cut must be frozen, what lies behind it must
+be an adjustment, booked on the day that was open when it was counted. Windows are not used: the date of a
+record comes from `zoneinfo`, record by record.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -141,7 +142,7 @@ class DayTruth:
 
     def _check_calendar(self, zone: str, stored: list[StoredDay]) -> None:
         """Checks that days follow each other, and that the clocks of the zone show their dates."""
-        for one, other in zip(stored, stored[1:], strict=False):
+        for one, other in pairwise(stored):
             if one.end_s != other.begin_s:
                 raise Wrong(f"{other} does not begin where {one} ends")
         for day in stored:

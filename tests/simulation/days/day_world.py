@@ -34,7 +34,7 @@ from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
 from tests.simulation.analyzers import RETENTION, SimulatedAnalyzer
 from tests.simulation.days.day_database import DayDatabase
 from tests.simulation.days.day_truth import GROUPINGS, Booking, DayTruth, StoredDay
-from tests.simulation.kafka_log import SOURCE, Expected, Logged, PartitionLog, Topic
+from tests.simulation.kafka_log import SOURCE, Expected, Logged, Topic
 from tests.simulation.policies.rolling_truth import Wrong
 from tests.simulation.scheduler import Process, Scheduler
 from tests.support.step_faults import Killed
@@ -103,7 +103,7 @@ class PausedClosing(DayClosing):
     def _pause(self) -> None:
         scheduler, pauses = self._world.scheduler, self._world.database.pauses
         seconds = self._random.choice(self._world.story.pauses_s)
-        if not seconds:
+        if not seconds or self._world.is_healed:
             return
         del pauses[self._process.name]  # other threads of the process do not wait
         self._world.done["pauses"] += 1
@@ -158,6 +158,7 @@ class DayWorld:
         self.outside = Process("outside")
         self.operator = Process("operator")
         self.visits_from_s: list[float] = []
+        self.is_healed = False  # every fault is over, and closings do not wait any more
         self.done: Counter[str] = Counter()  # acts that had an effect, and what closings did
         marks = itertools.count(1)
         self.new_mark: Callable[[], str] = lambda: f"m{next(marks)}"
@@ -202,6 +203,7 @@ class DayWorld:
     def _heal(self) -> None:
         self.database.away_until_s = 0.0
         self.database.faults.clear()
+        self.is_healed = True
         for analyzer in self.analyzers:
             analyzer.process.paused_until_s = 0.0
             analyzer.is_impatient = False
@@ -245,7 +247,7 @@ class DayWorld:
             analyzer.records_arrived()
 
     def _write_everywhere(self) -> None:
-        """Writes to each partition: its time is that of its records, and ids are forgotten after later ones."""
+        """Writes to each partition: its time is that of its records, and later ids make it forget."""
         for number in range(self.story.partitions):
             self.write(number, [self.record("eve", "/v1/items", 5, 0.0, id_=f"visit {self.wall_s()}")])
 
@@ -268,7 +270,7 @@ class DayWorld:
         return f"soon {self.visits_from_s[-1]} {at_s // REPEATED_S}"
 
     def close_by_hand(self) -> bool:
-        """Has an operator run `gatelock days close`, in a process that ends; returns whether it closed one."""
+        """Has an operator run `gatelock days close`; returns True."""
         self.scheduler.after(0.0, self.operator, "close a day", self._close_by_hand)
         return True
 
