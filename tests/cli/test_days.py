@@ -15,6 +15,8 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import CountRow, Lag, Partition, PartitionProgress
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.engine import writing
+from analyzer.store.operations.day_closing.day_digest import DigestKey
+from analyzer.store.operations.day_closing.deleted_days import DayDeletion, DeletedBy
 from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, flush, now_s
@@ -84,6 +86,27 @@ def test_a_day_of_the_past_is_closed_reported_and_corrected(
     ]
     acts = [one["act"] for one in objects(gatelock("events", "list", "--json"))]
     assert "day corrected" in acts
+
+
+def test_a_day_whose_rows_were_deleted_says_so(
+    gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
+) -> None:
+    old_s = now_s(engine) - 70 * DAY_S
+    old = f"{datetime.fromtimestamp(old_s, UTC):%Y-%m-%d}"
+    for day, at_s in ((old, old_s), (date, now_s(engine) - DAY_S)):
+        count(store, ACME, 5, at_s)
+        gatelock("days", "close", day)
+    assert "deleted" not in gatelock("days", "list").stdout
+    deletion = DayDeletion(engine, DigestKey(), DeletedBy("one:7", 62 * DAY_S), lambda: 0.0)
+    while deletion.step():
+        pass
+    deleted = {one["day"]: one["deleted"] for one in objects(gatelock("days", "list", "--json"))}
+    assert deleted[date] is None
+    assert deleted[old].startswith(f"{datetime.now(UTC):%Y-}")
+    assert gatelock("days", "list").stdout.splitlines()[0].split()[-1] == "deleted"
+    [shown] = objects(gatelock("days", "show", old, "--json"))
+    assert (shown["state"], shown["deleted"], shown["partitions"]) == ("closed", deleted[old], [])
+    assert "deleted after their retention" in gatelock("days", "show", old).stdout
 
 
 def test_a_report_is_written_with_its_manifest(

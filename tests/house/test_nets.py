@@ -9,13 +9,14 @@ from tests.cuts import mutations as cuts
 from tests.faults import mutations as faults
 from tests.house.reading import ROOT
 from tests.simulation import mutations as simulation
+from tests.simulation.days.day_mutations import DAY_MUTATIONS
 
 NET = re.compile(r"(simulation|interleavings|faults|cuts|model) `([\w-]+)`")
 
 
 def test_the_table_of_mistakes_names_every_mutation_with_the_net_that_finds_it() -> None:
     nets = {
-        "simulation": set(simulation.MUTATIONS),
+        "simulation": {*simulation.MUTATIONS, *DAY_MUTATIONS},
         "interleavings": interleavings(),
         "faults": set(faults.MUTATIONS),
         "cuts": set(cuts.MUTATIONS),

@@ -90,18 +90,18 @@ class Orders:
 
     def _check(self, steps: Sequence[DoneStep]) -> None:
         try:
-            state = self._world.read()
+            state = self._read()
             self._check_at_once(state)
             committed = list(self._transactions.committed)
             if invariants.has_pending_steps(state):
                 committed += self._finish_activation()
-                state = self._world.read()
+                state = self._read()
             if invariants.has_waiting(state, self._world.clock.now_ms):
                 committed += self._judge_waiting()
-                state = self._world.read()
+                state = self._read()
             if invariants.has_braked(state):
                 committed += self._turn_to_shadow()
-                state = self._world.read()
+                state = self._read()
             self._check_at_end(state, committed)
         except AssertionError as wrong:
             order = "".join(str(step.actor) for step in steps)
@@ -109,6 +109,9 @@ class Orders:
             outcomes = self._transactions.outcomes
             raise OrderFailed(f"{wrong}\nafter {REPLAY}={order}\n{listed}\n  {outcomes}") from wrong
         self._see(state, self._transactions.outcomes)
+
+    def _read(self) -> State:
+        return invariants.named_again(self._world.read(), self._transactions.outcomes)
 
     def _check_at_once(self, state: State) -> None:
         """Checks what holds also while steps of an activation are left."""

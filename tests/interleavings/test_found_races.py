@@ -86,3 +86,26 @@ def test_a_limit_that_is_lowered_while_a_sum_is_filled_holds_from_then_on(
     orders = Orders(transactions, world, ["lower", "end-activation", "flush-few", "flush-none"], more)
     last = ["end-activation", "flush-few"] if is_filled_first else ["flush-few", "end-activation"]
     orders.run(("lower", None), *((name, None) for name in (*last, "flush-none")))
+
+
+@pytest.mark.parametrize("world", ["closed"], indirect=True)
+def test_a_correction_of_a_caller_that_was_forgotten_has_no_name(
+    transactions: Transactions, world: World
+) -> None:
+    """The operator knows the name, which must not come back by it."""
+    orders = Orders(transactions, world, ["forget", "correct"])
+    orders.run(("correct", "lock table"), ("forget", None), ("correct", None))
+
+
+@pytest.mark.parametrize("world", ["due"], indirect=True)
+def test_a_day_that_is_frozen_while_a_caller_is_forgotten_does_not_bring_its_name_back(
+    transactions: Transactions, world: World
+) -> None:
+    """The snapshot of the closing has the name."""
+    orders = Orders(transactions, world, ["flush-yesterday", "forget", "close-day"])
+    orders.run(
+        ("flush-yesterday", None),
+        ("close-day", "select secrets"),
+        ("forget", None),
+        ("close-day", None),
+    )

@@ -209,6 +209,7 @@ FURTHER = {
         "close-day roll-up",
         "close-day begin",
         "close-day prune",
+        "forget close-day",
     ),
     "abandoned": ("close-day flush-yesterday", "close-day close-day"),
     "closed": (
@@ -222,6 +223,9 @@ FURTHER = {
         "flush-yesterday roll-up",
         "deliver deliver",
         "deliver correct",
+        "forget flush-yesterday",
+        "forget correct",
+        "forget deliver",
     ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
@@ -231,6 +235,10 @@ SAMPLED = {
     ("one_sum", "flush-one flush-one-other end-locks"): 100,
     ("one_sum", "override flush-one flush-one-other"): 60,
     ("due", "close-day close-day"): 40,
+    ("closed", "forget flush-yesterday"): 20,
+    ("closed", "forget correct"): 20,
+    ("closed", "forget deliver"): 20,
+    ("due", "forget close-day"): 20,
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]

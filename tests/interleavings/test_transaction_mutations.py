@@ -211,6 +211,14 @@ def test_a_job_that_does_not_look_again_under_its_lease_is_done_twice(
     assert "('done', 7, 'job'), ('done', 7, 'job1')" in caught(transactions, world, "job", "job")
 
 
+def test_a_job_without_a_lease_is_done_by_two_analyzers_at_once(
+    transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another analyzer begins it while the first is in the middle of a step."""
+    monkeypatch.setattr(job_runs.RUNNING, "is_free", sa.true())
+    assert "('lost', " in caught(transactions, world, "job", "job")
+
+
 @pytest.mark.parametrize("world", ["flooded"], indirect=True)
 def test_without_the_row_of_its_total_a_rolling_sum_is_crossed_unseen(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch

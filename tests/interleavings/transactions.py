@@ -26,6 +26,7 @@ from analyzer.store.operations.day_audit.examined_days import examine_day
 from analyzer.store.operations.day_closing.by_hand import Correction, correct
 from analyzer.store.operations.day_closing.day_digest import DigestKey
 from analyzer.store.operations.followed_partitions import retire
+from analyzer.store.operations.forgetting.forget_caller import forget_caller
 from analyzer.store.operations.handing_over.deliveries import Delivery, delivering
 from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
 from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
@@ -273,6 +274,11 @@ def correct_yesterday(actor: Actor) -> object:
     return None
 
 
+def forget(actor: Actor) -> object:
+    """An operator has bob forgotten."""
+    return forget_caller(actor.engine, BOB, "operator", "asked for", actor.mark)
+
+
 def deliver(actor: Actor) -> bool:
     """A process hands yesterday over; returns whether it was the one that did."""
     with reading(actor.engine) as db:
@@ -365,6 +371,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "correct": correct_yesterday,
     "audit-day": audit_yesterday,
     "deliver": deliver,
+    "forget": forget,
     "flush-yesterday": counting(
         PARTS[0], requests(ACME, 5, NOW_S - DAY_S), requests(BOB, 1, NOW_S - DAY_S), by=(3, DAILY_PLAN)
     ),

@@ -33,9 +33,11 @@ from analyzer.core.model import (
     Rejected,
     StatedFacts,
 )
+from analyzer.core.records.forgotten_callers import ForgottenCallers
 from analyzer.errors import PlanChanged
 from analyzer.store.database.billing_tables import days
 from analyzer.store.database.engine import open_engine, writing
+from analyzer.store.database.installation_secrets import REFERENCES, secret_of
 from analyzer.store.database.old_buckets import old_buckets
 from analyzer.store.database.schema import catalog, metadata
 from analyzer.store.database.schema import plans as plans_table
@@ -49,6 +51,7 @@ from analyzer.store.transaction.cut_days.day_rows import add_day
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.judgement.slots import GENERATION_S
 from analyzer.store.transaction.sql_store import SqlStore
+from gatekeeper.identity import NameDigest
 from gatekeeper.model import Cursor
 from tests.interleavings.actors import SimulatedClock
 from tests.store.flushing import a_row, plan, quota
@@ -163,6 +166,7 @@ def count(
     progress = PartitionProgress(part, start, start + seen, seen, counted, dead=len(rejected))
     while True:
         version, plan_in_force = known or store.active_plan()
+        named = with_pseudonyms(store._engine, plan_in_force, rows)
         try:
             with store.transaction() as flush:
                 flush.move_offsets([progress], {part: Lag(1, behind_s)} if behind_s else {})
@@ -172,7 +176,7 @@ def count(
                     version, now = flush.put_in_force(Agreement(version, plan_in_force, proposed))
                 facts = stated_plans(progress, plans_of or {})
                 drained = DrainedCounts(
-                    [progress], tables_of(sorted(rows)), rejected, slots=tables_of(slots), facts=facts
+                    [progress], tables_of(sorted(named)), rejected, slots=tables_of(slots), facts=facts
                 )
                 flush.apply(proposed or plan_in_force, version, drained, now)
         except PlanChanged:
@@ -181,6 +185,15 @@ def count(
             known = None
             continue
         return Counted(part, rows, round(now.timestamp() * 1000), slots)
+
+
+def with_pseudonyms(engine: sa.Engine, plan: Plan, rows: Sequence[CountRow]) -> Sequence[CountRow]:
+    """Returns the rows as a counter names them by a plan that has forgotten callers."""
+    if not plan.forgotten:
+        return rows
+    digest = NameDigest(secret_of(engine, REFERENCES))
+    keys = ForgottenCallers(plan.forgotten, digest).names_of([row.key for row in rows])
+    return [row._replace(key=key) for row, key in zip(rows, keys, strict=True)]
 
 
 def stated_plans(progress: PartitionProgress, plans_of: Mapping[str, str]) -> list[StatedFacts]:

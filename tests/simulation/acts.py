@@ -11,15 +11,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from analyzer.core.counting.meters import DAY_S
 from tests.simulation.applications import AnswerFault
-from tests.simulation.database import FaultKind, StepFault
-from tests.simulation.kafka_log import Logged
+from tests.simulation.database import FaultKind, SimulatedDatabase, StepFault
+from tests.simulation.kafka_log import Logged, Topic
 from tests.simulation.policies.plans import CALLERS, PLANS, RESOURCES
 
 if TYPE_CHECKING:
+    from tests.simulation.analyzers import SimulatedAnalyzer
+    from tests.simulation.scheduler import Scheduler
     from tests.simulation.world import World
 
 APPLICATIONS = 2
@@ -31,6 +33,15 @@ class Size(NamedTuple):
 
     analyzers: int
     partitions: int
+
+
+class Analyzers(Protocol):
+    """Analyzers, and the log and the database that they use: all that a fault needs."""
+
+    scheduler: Scheduler
+    database: SimulatedDatabase
+    topic: Topic
+    analyzers: list[SimulatedAnalyzer]
 
 
 class Act(ABC):
@@ -211,7 +222,7 @@ class Fault(Act):
         kind: FaultKind = random.choice(("kill", "kill", "cut", "lose the reply"))
         return cls(random.randrange(size.analyzers), kind, random.randrange(1, 60))
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         analyzer = world.analyzers[self.analyzer]
         if analyzer.process.is_alive:
             world.database.faults[analyzer.name] = StepFault(self.kind, self.steps)
@@ -231,7 +242,7 @@ class Kill(Act):
     def drawn(cls, random: Random, size: Size) -> Kill:
         return cls(random.randrange(size.analyzers), random.choice((0.2, 1.0, 8.0)))
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         analyzer = world.analyzers[self.analyzer]
         if not analyzer.process.is_alive:
             return False
@@ -292,7 +303,7 @@ class Pause(Act):
     def drawn(cls, random: Random, size: Size) -> Pause:
         return cls(random.randrange(size.analyzers), random.choice((0.3, 3.0, 8.0)))
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         process = world.analyzers[self.analyzer].process
         process.paused_until_s = world.scheduler.now_s + self.seconds
         return process.is_alive
@@ -312,7 +323,7 @@ class SlowFlush(Act):
     def drawn(cls, random: Random, size: Size) -> SlowFlush:
         return cls(random.randrange(size.analyzers), random.choice((0.3, 2.0, 7.0)), random.random() < 0.5)
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         analyzer = world.analyzers[self.analyzer]
         analyzer.slow_flush_s, analyzer.is_impatient = self.seconds, self.is_impatient
         return analyzer.process.is_alive
@@ -330,7 +341,7 @@ class Rebalance(Act):
     def drawn(cls, random: Random, _size: Size) -> Rebalance:
         return cls(random.random() < 0.5)
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         return world.topic.group.move(by_force=self.by_force)
 
 
@@ -346,7 +357,7 @@ class Outage(Act):
     def drawn(cls, random: Random, _size: Size) -> Outage:
         return cls(random.choice((0.05, 0.5, 3.0)))
 
-    def do(self, world: World) -> bool:
+    def do(self, world: Analyzers) -> bool:
         world.database.away_until_s = world.scheduler.now_s + self.seconds
         return True
 

@@ -199,10 +199,7 @@ class SimulatedAnalyzer:
             executor=flushes,
         )
         upkeep = SqlUpkeep(engine, self.name, self._new_mark, lambda: scheduler.uptime_s)
-        # One job for all that is deleted: each costs as much time as some records.
-        retention = LONG_RETENTION if agreement.plan.with_usual else RETENTION
-        kept = [job for job in upkeep_jobs(upkeep, retention) if job.name not in upkeep.pruned]
-        self._jobs = [*kept, ScheduledJob("prune", partial(upkeep.prune, retention), Schedule(60))]
+        self._jobs = self._scheduled_jobs(upkeep, agreement.plan)
         failing = FailingJobs(self.observer, self._random)
         self._runs = ScheduledRuns(SqlJobRuns(engine, self.name), failing, lambda: scheduler.uptime_s)
         return Daemon(
@@ -212,7 +209,7 @@ class SimulatedAnalyzer:
             self.observer,
             self._random,
             SqlGaps(engine, self.name),
-            [self._warden(upkeep)],
+            self._job_runners(upkeep),
             beat=plans.beat,
             take_configuration=lambda: self._is_file_read() and plans.propose(self.file),
         )
@@ -234,8 +231,14 @@ class SimulatedAnalyzer:
         is_edited, self._is_edited = self._is_edited, False
         return is_edited
 
-    def _warden(self, upkeep: SqlUpkeep) -> JobRunner:
-        return JobRunner(
+    def _scheduled_jobs(self, upkeep: SqlUpkeep, plan: Plan) -> list[ScheduledJob]:
+        # One job for all that is deleted: each costs as much time as some records.
+        retention = LONG_RETENTION if plan.with_usual else RETENTION
+        kept = [job for job in upkeep_jobs(upkeep, retention) if job.name not in upkeep.pruned]
+        return [*kept, ScheduledJob("prune", partial(upkeep.prune, retention), Schedule(60))]
+
+    def _job_runners(self, upkeep: SqlUpkeep) -> list[JobRunner]:
+        warden = JobRunner(
             name="warden",
             jobs=lock_jobs(upkeep, self.observer.judged),
             lease=LEASE,
@@ -246,6 +249,7 @@ class SimulatedAnalyzer:
             random=self._random,
             disconnect=lambda: None,
         )
+        return [warden]
 
     # -- events ----------------------------------------------------------------------------------
 

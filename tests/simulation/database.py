@@ -62,13 +62,18 @@ class SimulatedDatabase:
     has_written_buckets: bool = False  # perhaps, since it was last set to False
 
     def __post_init__(self) -> None:
-        opened = opened_once()
+        opened = self.opened()
         self.connection, self.engine, self.gate_engine = opened[:3]
         opened.steps.database = self
         gc.collect()
         self.connection.close()  # what the simulation before left open
         template().backup(self.connection)
         self.connection.create_function("julianday", 1, self._julian_day)
+
+    @staticmethod
+    def opened() -> Opened:
+        """Returns the connection and the engines, which all simulations of this process share."""
+        return opened_once()
 
     def read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Returns rows, for checks: without faults, without steps."""
@@ -141,7 +146,12 @@ class Opened(NamedTuple):
 @cache
 def opened_once() -> Opened:
     """Opens the only database: SQLAlchemy's cache of compiled statements stays from run to run."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, factory=OnlyConnection)
+    return opened_database(":memory:")
+
+
+def opened_database(path: str) -> Opened:
+    """Opens a database as the only connection of its processes."""
+    connection = sqlite3.connect(path, isolation_level=None, factory=OnlyConnection)
     engine, gate_engine = open_engine("sqlite://"), sa.create_engine("sqlite://")
     for one in (engine, gate_engine):
         one.pool = sa.StaticPool(lambda: connection)

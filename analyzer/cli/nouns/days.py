@@ -71,6 +71,8 @@ def list_(
             )
         else:
             columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit"]
+            if any(status.deleted_ms is not None for status in found):
+                columns.append("deleted")
             fields = [_fields(status) | _audit_fields(audited.get(status.day.id)) for status in found]
             cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
@@ -118,7 +120,9 @@ def show(
                 say(f"{name + ':':16}{'' if value is None else value}".rstrip())
             columns = ["partition", "target", "cut", "remark"]
             rows = [[str(one.part), _cell(one.target), _cell(one.cut), _remark(one)] for one in positions]
-            table(columns, rows, "no partition has a target yet")
+            gone = "the rows of the day were deleted after their retention, and its positions with them"
+            no_target = "no partition has a target yet" if status.deleted_ms is None else gone
+            table(columns, rows, no_target)
             _say_awaited(status.day, waits)
         if waits or (audit is not None and audit.result == DIFFERS):
             raise typer.Exit(FOUND)
@@ -302,6 +306,7 @@ def _fields(status: DayStatus) -> dict[str, object]:
     return {
         "day": day.date, "zone": day.zone, "state": day.state, "begin": format_second(day.begin_s),
         "end": format_second(day.end_s), "cut": _time(day.cut_ms), "closed": _time(day.closed_ms),
+        "deleted": _time(status.deleted_ms),
         "groupings": ", ".join(day.groupings), "requests": day.requests, "rows": day.rows,
         "adjusted": status.adjusted, "corrected": status.corrected, "digest": day.digest,
         "digest_before": day.digest_before, "digest_key": day.digest_key,

@@ -110,6 +110,14 @@ def active(db: sa.Connection) -> tuple[int, Plan]:
     return row.version, _decoded(row.body)
 
 
+def hold_forgotten(db: sa.Connection) -> tuple[str, ...]:
+    """Returns the references of forgotten callers. No other caller is forgotten until commit."""
+    while lock_active(db) == NO_PLAN:
+        if not exists(db):
+            return ()
+    return active(db)[1].forgotten
+
+
 def stored(db: sa.Connection) -> StoredPlan | None:
     """Returns the plan in force with the steps that are left; None without one. Raises SchemaBehind."""
     row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()

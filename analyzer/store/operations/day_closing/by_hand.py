@@ -8,6 +8,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.model import Partition
+from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.errors import CorrectionRefused
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.billing_tables import adjustments, corrections, days, frozen_counts
@@ -106,7 +107,9 @@ def correct(engine: sa.Engine, day: Day, asked: Correction, who: str, reason: st
         booked = open_day(db, day.zone)
         if booked is None:
             raise CorrectionRefused(f"{day.zone} has no open day: it is not in [billing] zones any more")
-        reference = references_of(db, [asked.key])[asked.key]
+        forgotten = plans.hold_forgotten(db)
+        reference = references_of(db, [asked.key], forgotten)[asked.key]
+        key = pseudonym_of(reference) if reference in forgotten else asked.key
         number = catalog.load(db).groupings[asked.grouping]
         before = sum(
             _amount(db, table, day, number, reference, asked.resource, meter.columns)
@@ -120,13 +123,13 @@ def correct(engine: sa.Engine, day: Day, asked: Correction, who: str, reason: st
         before += db.execute(booked_before).scalar() or 0
         after = before + asked.amount
         if after < 0:
-            has = f"{asked.key} has {before:,} {asked.meter} on {day}"
+            has = f"{key} has {before:,} {asked.meter} on {day}"
             raise CorrectionRefused(f"{has}: not so much can be taken")
         newest = sa.select(sa.func.coalesce(sa.func.max(corrections.c.id), 0) + 1).scalar_subquery()
         row = {"id": newest, "day": day.id, "booked": booked.id, "meter": asked.meter, "amount": asked.amount}
         added = sa.insert(corrections).values(row | same | {"who": who, "reason": reason, "at_ms": NowMs()})
         number_of = db.execute(added.returning(corrections.c.id)).scalar_one()
-        about = f"{day}: {asked.key} {asked.resource}".rstrip()
+        about = f"{day}: {key} {asked.resource}".rstrip()
         record(db, who, "day corrected", f"{about}: {asked.amount:+,} {asked.meter}", reason)
         return Corrected(number_of, before, after, booked.date)
 

@@ -158,8 +158,11 @@ class DayClosing:
                     break
         for part in frozen_rows.parts_of(snapshot, known, day):
             with writing(self._engine) as db:
+                # The snapshot has the names of callers that are forgotten meanwhile. Before the lease, which
+                # a process takes that blocks flushes.
+                forgotten = plans.hold_forgotten(db)
                 keep(db, lease_of(day), holder)
-                frozen_rows.write(db, day, part)
+                frozen_rows.write(db, day, part, forgotten)
 
     def _finish(self, known: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
         with slow_reading(self._engine) as db:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -74,9 +74,9 @@ def _added_up(day: Day, grouping: int, page: int, meters: Sequence[FrozenMeter])
     return sa.select(*series, *joined).group_by(*series).order_by(*series)
 
 
-def write(db: sa.Connection, day: Day, part: FrozenPart) -> None:
-    """Writes rows of a day that is being closed."""
-    references = references_of(db, {row[0] for row in part.rows})
+def write(db: sa.Connection, day: Day, part: FrozenPart, forgotten: Collection[str] = ()) -> None:
+    """Writes rows of a day that is being closed; names of callers forgotten since its cut are not stored."""
+    references = references_of(db, {row[0] for row in part.rows}, forgotten)
     rows = sorted((references[row[0]], *tuple(row)[1:]) for row in part.rows)
     resources = [str(row[1]) for row in rows]
     values: dict[str, ColumnValues] = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.model import Partition
-from analyzer.store.database.billing_tables import adjustments, corrections, day_positions, days
+from analyzer.store.database.billing_tables import adjustments, corrections, day_positions, days, deleted_days
 from analyzer.store.database.engine import reading
 from analyzer.store.database.partition_keys import partition_columns
 from analyzer.store.transaction.cut_days.day_rows import COLUMNS, Day, stored_days
@@ -19,6 +19,7 @@ class DayStatus(NamedTuple):
     day: Day
     adjusted: int  # rows of late records
     corrected: int  # amounts by operators
+    deleted_ms: int | None  # when its rows were deleted after their retention; None: they are there
 
 
 class DayPosition(NamedTuple):
@@ -40,7 +41,11 @@ def day_statuses(
         sa.select(sa.func.count()).where(table.c.day == days.c.id).scalar_subquery()
         for table in (adjustments, corrections)
     ]
-    wanted = sa.select(*COLUMNS, *counts).order_by(days.c.begin_s.desc(), days.c.zone)
+    wanted = (
+        sa.select(*COLUMNS, *counts, deleted_days.c.at_ms)
+        .join(deleted_days, deleted_days.c.day == days.c.id, isouter=True)
+        .order_by(days.c.begin_s.desc(), days.c.zone)
+    )
     if zone is not None:
         wanted = wanted.where(days.c.zone == zone)
     if date is not None:
@@ -49,8 +54,7 @@ def day_statuses(
         wanted = wanted.limit(newest)
     with reading(engine) as db:
         rows = db.execute(wanted).all()
-    found = [DayStatus(Day.of_row(of_day), adjusted, corrected) for *of_day, adjusted, corrected in rows]
-    return found[::-1]
+    return [DayStatus(Day.of_row(row[:-3]), *row[-3:]) for row in reversed(rows)]
 
 
 def open_days(engine: sa.Engine) -> list[Day]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,14 +14,17 @@ from analyzer.store.database.row_parameters import upsert_columns
 from gatekeeper.identity import NameDigest
 
 
-def references_of(db: sa.Connection, names: Iterable[str]) -> dict[str, str]:
+def references_of(db: sa.Connection, names: Iterable[str], forgotten: Collection[str] = ()) -> dict[str, str]:
     """Returns the reference of each name, and stores which name it stands for.
 
-    That of a pseudonym is the one in it, which stands for no name any more.
+    That of a pseudonym is the one in it, which stands for no name any more; neither does one of `forgotten`.
     """
     digest = NameDigest(stored_secret(db, REFERENCES))
     references = {name: reference_in(name) or digest.of(name) for name in names}
-    by_reference = sorted((of, name) for name, of in references.items() if not reference_in(name))
+    hidden = frozenset(forgotten)
+    by_reference = sorted(
+        (of, name) for name, of in references.items() if not reference_in(name) and of not in hidden
+    )
     if by_reference:
         columns = {
             "reference": [reference for reference, _ in by_reference],
