@@ -29,7 +29,7 @@ from analyzer.core.records.forgotten_callers import ForgottenCallers
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.core.records.value_rules import SecretMissing
 from analyzer.daemon import Daemon, LoopObserver, log_notes
-from analyzer.errors import CannotCount
+from analyzer.errors import CannotCount, ReplayRefused
 from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
 from analyzer.flush_executors import FlushThread
 from analyzer.jobs.alarm_watches import watch_job
@@ -38,6 +38,7 @@ from analyzer.jobs.job_runner import JobRunner
 from analyzer.jobs.job_scheduler import JobScheduler
 from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
 from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
+from analyzer.log_replay.replay_run import LogReplay, ReplayPlan
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
@@ -198,6 +199,30 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
         lambda: new_counter(by, digests_of(settings), secrets),
         differing_sources(plan, file) | unplaced,
         {name for name, mapping in by.sources.items() if mapping.event_ids is not None},
+    )
+
+
+def build_replay(settings: Settings, engine: sa.Engine, source: str) -> LogReplay:
+    """Returns the replay of logs of a source, by the plan in force.
+
+    Raises ReplayRefused when the configuration reads the source in another way; StoreAway, SchemaBehind.
+    """
+    in_force = ReplayPlan.read(engine)
+    if source not in in_force.plan.sources or source in differing_sources(in_force.plan, settings.plan()):
+        raise ReplayRefused(
+            f"the configuration reads {source} in another way than the plan in force: put it in force first, "
+            "in the file of an analyzer or by `gatelock policies apply`"
+        )
+    host = next((known.host for known in settings.sources if known.name == source), None)
+    return LogReplay(
+        engine,
+        in_force,
+        source,
+        lambda plan: new_counter(plan, digests_of(settings), secrets_of(engine, plan)),
+        settings.kafka.client(),
+        SqlStore(engine, owner_of(settings)),
+        host or "",
+        wall_ms,
     )
 
 

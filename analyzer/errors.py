@@ -109,3 +109,11 @@ class DeliveryFailed(AnalyzerError):
 
 class DeliveryLost(AnalyzerError):
     """Another process hands over to the same destination."""
+
+
+class ReplayRefused(AnalyzerError):
+    """A log cannot be counted again exactly, or what was counted of it cannot be swapped in."""
+
+
+class ReplayLost(AnalyzerError):
+    """Another process continues the replay, or has dropped it."""

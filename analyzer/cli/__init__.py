@@ -30,7 +30,7 @@ from analyzer.cli.nouns import (
     sources,
     tokens,
 )
-from analyzer.cli.nouns.installation import events, scheduled
+from analyzer.cli.nouns.installation import events, replays, scheduled
 from analyzer.cli.options import CONFIG_HELP
 from analyzer.cli.output import say
 from analyzer.cli.verbs import (
@@ -118,6 +118,7 @@ app.add_typer(sources.app, name="sources")
 app.add_typer(events.app, name="events")
 app.add_typer(gaps.app, name="gaps")
 app.add_typer(scheduled.app, name="jobs")
+app.add_typer(replays.app, name="replay")
 app.add_typer(rejects.app, name="rejects")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")

@@ -133,6 +133,20 @@ class FileReader:
             return False
         return self._begin(positions, unused, latest=latest)
 
+    def find_counted(self, positions: PositionStore) -> tuple[Partition, int] | None:
+        """Returns the partition that the file was counted as, and the offset up to which; None: as none.
+
+        Begins nothing, and leaves the reader at the beginning. Raises StoreAway, OSError, EOFError.
+        """
+        self.lines.go_back()
+        line = self.lines.first_line(final=True)
+        if line is None:
+            return None
+        stored, _ = self._stored(positions, hashlib.sha256(line).hexdigest())
+        is_known = self._continue(stored)
+        self.lines.go_back()
+        return None if not is_known or self.part is None else (self.part, self.stored)
+
     def take(self, now_s: float, *, final: bool) -> Records | None:
         """Returns the next lines; None when there are none. Raises OSError, EOFError, zlib.error."""
         if self.part is None:

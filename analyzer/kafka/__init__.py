@@ -8,7 +8,7 @@
   is recognised;
 - `group`: `membership`, `members`, `dead_members`, and `offset_commits` for lag monitors;
 - `probes` over separate connections: `damage_probe`, `log_bounds`, `log_ends`, `plain_records`,
-  `reachability`, `record_counts`;
+  `replayed_records`, `reachability`, `record_counts`;
 - `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
   `features`, `interfaces` between them and `raw_fetcher`, `join_coordinator`, `connection_watch`,
   `large_reads`, `decompression_bound` and `class_swap`.

@@ -185,6 +185,7 @@ GUESTS = {
         "analyzer.day_recount",
         "analyzer.demo",
         "analyzer.doctor",
+        "analyzer.log_replay",
         "analyzer.report_files",
         "gatekeeper.sources.sql",
     ),

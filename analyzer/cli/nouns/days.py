@@ -100,6 +100,7 @@ def show(
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.billing_tables import DIFFERS
         from analyzer.store.operations.day_audit.audit_outcomes import outcomes
+        from analyzer.store.operations.replaying.generations import corrections_of
         from analyzer.store.reports.billed_days.day_status import positions_of
 
         settings = load_settings(context, config)
@@ -107,7 +108,11 @@ def show(
         waits = _awaited(engine, settings, status.day)
         positions = positions_of(engine, status.day)
         audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
-        fields = _fields(status) | _audit_fields(audit)
+        replayed = [
+            f"replay {one.id} by {one.swapped_by}: {one.reason}"
+            for one in corrections_of(engine, status.day.id)
+        ]
+        fields = _fields(status) | _audit_fields(audit) | {"replays": replayed}
         if json:
             waiting = {"waits_for": [*map(str, waits)]}
             json_lines([fields | waiting | {"partitions": [*map(_position, positions)]}])

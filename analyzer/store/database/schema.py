@@ -33,6 +33,12 @@ from analyzer.store.database.table_columns import (
 )
 from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers, secrets
 from analyzer.store.database.table_groups.job_tables import job_runs, jobs, leases
+from analyzer.store.database.table_groups.replay_tables import (
+    replay_positions,
+    replayed_counts,
+    replayed_rejects,
+    replays,
+)
 
 UNKNOWN = -1  # an amount that is not known
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
@@ -41,6 +47,7 @@ metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
 OF_JOBS = (leases, jobs, job_runs)
+OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,
     deliveries,

@@ -25,7 +25,7 @@ from analyzer.store.database.schema import plans as plans_table
 from analyzer.store.reports.total_differences import OpenSum, TotalDifference, differing_totals, open_sums
 from analyzer.store.transaction import plans
 from analyzer.store.transaction.catalog import load
-from analyzer.store.transaction.sql_joins import plus
+from analyzer.store.transaction.judgement.totals import add_difference
 
 log = logging.getLogger(__name__)
 
@@ -127,14 +127,8 @@ def _correct(db: sa.Connection, of: OpenSum, wrong: list[TotalDifference], least
             "next": least,
             "plan": 0,
         },
-        _add_difference if is_sum else _set_used,
+        add_difference if is_sum else _set_used,
     )
-
-
-def _add_difference(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
-    less = sa.case((table.c.used + new.used < 0, 0), else_=table.c.used + new.used)
-    used = sa.case((new.used < 0, less), else_=plus(table.c.used, new.used))
-    return {"used": used, "next": new.next, "plan": new.plan}
 
 
 def _set_used(_dialect: str, _table: sa.Table, new: Any) -> dict[str, Any]:

@@ -24,12 +24,12 @@ class SqlJoin(NamedTuple):
 
 
 def plus(stored: IntColumn, new: IntColumn) -> IntColumn:
-    """Returns the sum, limited to TOTAL_MAX.
+    """Returns the sum, limited to TOTAL_MAX. `new` may be below 0: a replay takes counts back.
 
     Beyond it PostgreSQL would refuse every flush of the series, and SQLite would silently store a float.
     """
     largest = sa.literal(TOTAL_MAX, sa.BigInteger)
-    return sa.case((stored > TOTAL_MAX - new, largest), else_=stored + new)
+    return sa.case((new < 0, stored + new), (stored > TOTAL_MAX - new, largest), else_=stored + new)
 
 
 def _greatest(dialect: str, stored: IntColumn, new: IntColumn) -> IntColumn:

@@ -22,6 +22,7 @@ from analyzer.store.database.installation_secrets import REFERENCES, stored_secr
 from analyzer.store.operations.caller_changes import end_override, stored_overrides
 from analyzer.store.operations.forgetting import renamed_rows, replaced_texts
 from analyzer.store.operations.forgetting.renaming import Renaming
+from analyzer.store.operations.replaying import generations
 from analyzer.store.transaction import catalog, lock_feed, plans
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import Clear
@@ -53,6 +54,8 @@ def forget_caller(
     """
     caller, is_new = _put_in_force(engine, name, who, why, random_mark)
     _free(engine, caller, who, random_mark)
+    # Generations that are not swapped in have the name, and another plan than the one in force by now.
+    generations.drop_open(engine, who, "a caller was forgotten")
     rows = renamed_rows.rename(engine, caller) + replaced_texts.replace(engine, caller)
     with writing(engine) as db:
         lock_feed.forget_changes(db)

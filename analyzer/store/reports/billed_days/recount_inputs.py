@@ -15,7 +15,12 @@ from analyzer.store.database.billing_tables import day_positions, days, frozen_c
 from analyzer.store.database.engine import ROWS_AT_ONCE, slow_reading, without_scans
 from analyzer.store.database.installation_secrets import REFERENCES, known_secret
 from analyzer.store.database.partition_keys import is_of, partition_columns, same_partition
-from analyzer.store.database.schema import disbelieved, gaps, offsets, plans, rejects, stretches
+from analyzer.store.database.schema import disbelieved, offsets, plans, rejects
+from analyzer.store.reports.billed_days.counted_stretches import (
+    StretchPlan,
+    counted_stretches,
+    skipped_ranges,
+)
 from analyzer.store.transaction import catalog
 from analyzer.store.transaction.cut_days.day_rows import Day, FrozenMeter
 from analyzer.store.transaction.gaps import recounted_offsets
@@ -23,15 +28,6 @@ from analyzer.store.transaction.gaps import recounted_offsets
 SETTLED_MS = 3_600_000  # what was counted so long before a day began has no record of it
 
 SeriesKey = tuple[str, str, str]  # grouping, key, resource
-
-
-class StretchPlan(NamedTuple):
-    """Offsets from `start` on that were counted by a plan."""
-
-    start: int
-    plan: int  # version
-    mark: str
-    body: str | None  # as it is stored; None: deleted since
 
 
 class LogToRecount(NamedTuple):
@@ -120,31 +116,11 @@ def _logs(db: sa.Connection, day: Day) -> Iterator[LogToRecount]:
             first,
             first if known is None else known,
             cut,
-            _stretches(db, part, cut),
-            _skipped(db, part, cut),
+            counted_stretches(db, part, cut, day.cut_ms),
+            skipped_ranges(db, part, cut),
             frozenset(db.execute(_rejected(part, cut)).scalars()),
             bool(again),
         )
-
-
-def _stretches(db: sa.Connection, part: Partition, cut: int) -> list[StretchPlan]:
-    of = stretches.c
-    same = sa.and_(plans.c.version == of.plan, plans.c.mark == of.mark)
-    wanted = (
-        sa.select(of.start, of.plan, of.mark, plans.c.body)
-        .join(plans, same, isouter=True)
-        .where(is_of(stretches, part), of.start < cut)
-        .order_by(of.start)
-    )
-    return [StretchPlan(*row) for row in db.execute(wanted)]
-
-
-def _skipped(db: sa.Connection, part: Partition, cut: int) -> list[tuple[int, int]]:
-    of = gaps.c
-    wanted = sa.select(of.start, of.accepted_to).where(
-        is_of(gaps, part), of.accepted_to > of.start, of.kind != "too-many-rejected", of.start < cut
-    )
-    return [(start, until) for start, until in db.execute(wanted.order_by(of.start))]
 
 
 def _rejected(part: Partition, cut: int) -> sa.Select[Any]:

@@ -324,6 +324,13 @@ def _add_used_now(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
     return {"used": plus(table.c.used, new.used), "touched_s": new.touched_s}
 
 
+def add_difference(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+    """Returns the assignments that add a signed difference to a total, and have it judged when it grows."""
+    less = sa.case((table.c.used + new.used < 0, 0), else_=table.c.used + new.used)
+    used = sa.case((new.used < 0, less), else_=plus(table.c.used, new.used))
+    return {"used": used, "next": new.next, "plan": new.plan}
+
+
 def _replace_next(_dialect: str, _table: sa.Table, new: Any) -> dict[str, Any]:
     return {"next": new.next, "plan": new.plan}
 

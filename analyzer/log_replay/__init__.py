@@ -1,0 +1,1 @@
+"""The replay of logs: reads them again, and counts them into a shadow generation."""

@@ -1,0 +1,1 @@
+"""Replays: shadow generations of counts, their comparison with the live one, and the swap."""
