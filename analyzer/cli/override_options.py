@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -140,6 +140,7 @@ def show_overrides(
     engine: sa.Engine, kinds: Collection[OverrideKind], empty: str, *, ended: bool, as_json: bool
 ) -> None:
     """Prints overrides of these kinds as a table, with amounts in the unit of the meter, or as JSON."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.output import json_lines, table
     from analyzer.store.operations.caller_changes import stored_overrides
 
@@ -147,10 +148,10 @@ def show_overrides(
 
     names = ["id", "for", "name", "policy", "change", "from", "until", "state", "reason", "who"]
     if as_json:
-        json_lines(map(fields_of, found))
+        json_lines(map(override_fields, found))
         return
     units = _units(engine)
-    rows = (list((fields_of(one) | {"change": _change(one, units)}).values()) for one in found)
+    rows = (list((override_fields(one) | {"change": _change(one, units)}).values()) for one in found)
     table(names, [["" if cell is None else str(cell) for cell in row] for row in rows], empty)
 
 
@@ -169,29 +170,9 @@ def _change(override: StoredOverride, units: Mapping[str, Unit | None]) -> str:
     return {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
 
 
-def fields_of(override: StoredOverride) -> dict[str, Any]:
-    """Returns an override as an object."""
-    from analyzer.store.database.clock import instant
-    from gatekeeper.feed.feed_json import time_text
-
-    until_ms = override.until_ms
-    changes = {"limit": override.amount, "grant": f"+{override.amount}", "exempt": "exempt"}
-    return {
-        "id": override.id,
-        "for": override.subject.kind,
-        "name": override.subject.name,
-        "policy": override.policy or None,
-        "change": changes[override.kind],
-        "from": time_text(instant(override.from_ms)),
-        "until": None if until_ms is None else time_text(instant(until_ms)),
-        "state": override.state,
-        "reason": override.reason,
-        "who": override.who,
-    }
-
-
 def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: bool) -> None:
     """Stores an override, and says what it is and which locks it has changed."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.operator import operator_name
     from analyzer.cli.output import outcome
     from analyzer.store.operations.caller_changes import add_override, in_words
@@ -202,11 +183,12 @@ def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: boo
     sentence = (
         f"{stored.id}: {in_words(stored, _units(engine).get(stored.policy))}, {stored.state}; {done.sentence}"
     )
-    outcome(sentence, fields_of(stored) | done.fields, as_json=as_json)
+    outcome(sentence, override_fields(stored) | done.fields, as_json=as_json)
 
 
 def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: str, *, as_json: bool) -> None:
     """Ends an override. Exits with 1 if none of these kinds has this id and has not ended."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.operator import operator_name
     from analyzer.cli.output import outcome
     from analyzer.store.operations.caller_changes import end_override, in_words
@@ -219,4 +201,4 @@ def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: s
     stored, judged = ended
     done = JudgedChanges(judged)
     sentence = f"ended: {in_words(stored, _units(engine).get(stored.policy))}; {done.sentence}"
-    outcome(sentence, fields_of(stored) | {"state": "ended"} | done.fields, as_json=as_json)
+    outcome(sentence, override_fields(stored) | {"state": "ended"} | done.fields, as_json=as_json)
