@@ -5,8 +5,17 @@ from __future__ import annotations
 from ipaddress import ip_network
 
 from analyzer.config.tables.actions import rate_of
-from analyzer.config.values import DAY_S, DURATION, UNITS_S
+from analyzer.config.tables.policies import readings_of
+from analyzer.config.values import DAY_S, DURATION, NAME, UNITS_S
+from analyzer.core.judging.caller_limits import Profile
+from analyzer.core.judging.kinds import kind_of
+from analyzer.core.judging.policies import Policy, base_name
+from analyzer.core.judging.windows import is_zone
+from analyzer.core.records.value_rules import is_anchor
+from analyzer.logs import printable
+from analyzer.store.database.engine import Engine
 from analyzer.store.operations.locks_by_hand import Effect, LockTarget
+from analyzer.store.transaction.analyzers import plan_in_force
 
 
 def series_of(
@@ -44,6 +53,43 @@ def effect_of(action: str, status: int, rate: str | None) -> Effect:
     if (action == "slow") is not (rate is not None):
         raise ValueError("the action slow and a rate go together: slow, 10/s")
     return Effect(action, status, None if rate is None else rate_of(rate))
+
+
+def policies_by_name(engine: Engine) -> dict[str, Policy]:
+    """Returns the policies in force without candidates, by name. Raises StoreAway, SchemaBehind."""
+    plan = plan_in_force(engine)
+    stated = () if plan is None else plan.policies
+    return {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
+
+
+def require_limit(policy: Policy) -> None:
+    """Raises ValueError for a policy without limits of single callers."""
+    if kind_of(policy).whole_of is not None:
+        what = f"{policy.name} is a share, without limits of single callers"
+        raise ValueError(f"{what}: see `gatelock exempt add`")
+
+
+def amount_of(policy: Policy, text: str) -> int:
+    """Returns an amount in the unit of the policy's meter. Raises ValueError if the text is not one."""
+    digits = text.replace("_", "").replace(",", "")
+    found = readings_of(int(digits) if digits.isascii() and digits.isdecimal() else text)
+    if policy.meter_unit not in found:
+        unit = policy.meter_unit or "whole numbers"
+        raise ValueError(f"{text}: {policy.meter} of the policy {policy.name} is in {unit}")
+    return found[policy.meter_unit]
+
+
+def checked_profile(profile: Profile) -> Profile:
+    """Returns the profile. Raises ValueError if a value cannot be what it stands for."""
+    if profile.plan and not NAME.fullmatch(profile.plan):
+        raise ValueError(f"{profile.plan!r} is not the name of a plan")
+    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
+        raise ValueError(f"{profile.tenant!r} is not the name of a tenant")
+    if profile.zone and not is_zone(profile.zone):
+        raise ValueError(f"{profile.zone!r} is not a time zone: write a name such as Europe/Berlin")
+    if profile.anchor and not is_anchor(profile.anchor):
+        raise ValueError(f"{profile.anchor!r} is not a day: write it as 2026-01-31")
+    return profile
 
 
 def length_ms(text: str, days_max: int) -> int:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, usage_error
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import parse_length_ms, parse_time, require_name
 from analyzer.cli.output import say
 
@@ -103,37 +103,29 @@ def policy_of(engine: sa.Engine, name: str | None) -> Policy:
 
     Exits with 2 if there is none.
     """
-    from analyzer.core.judging.kinds import kind_of
-    from analyzer.core.judging.policies import base_name
-    from analyzer.store.transaction.analyzers import plan_in_force
+    from analyzer.answers.asked_changes import policies_by_name, require_limit
 
-    plan = plan_in_force(engine)
-    stated = () if plan is None else plan.policies
-    policies = {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
+    policies = policies_by_name(engine)
     require_name("--policy", name, policies)
     if name is None and len(policies) != 1:
         raise usage_error(f"--policy is missing: write one of {', '.join(policies)}" if policies
                           else "no policy is in force: there is no limit to change")  # fmt: skip
     found = policies[name] if name is not None else next(iter(policies.values()))
-    if kind_of(found).whole_of is not None:
-        what = f"{found.name} is a share, without limits of single callers"
-        raise usage_error(f"{what}: see `gatelock exempt add`")
+    try:
+        require_limit(found)
+    except ValueError as error:
+        raise usage_error(str(error)) from error
     return found
 
 
 def amount_of(policy: Policy, option: str, text: str) -> int:
     """Returns an amount in the unit of the policy's meter. Exits with 2 if the text is not one."""
-    from analyzer.config.tables.policies import readings_of
+    from analyzer.answers import asked_changes
 
-    digits = text.replace("_", "").replace(",", "")
     try:
-        found = readings_of(int(digits) if digits.isascii() and digits.isdecimal() else text)
+        return asked_changes.amount_of(policy, text)
     except ValueError as error:
         raise usage_error(f"{option} {error}") from error
-    if policy.meter_unit not in found:
-        unit = policy.meter_unit or "whole numbers"
-        raise usage_error(f"{option} {text}: {policy.meter} of the policy {policy.name} is in {unit}")
-    return found[policy.meter_unit]
 
 
 def show_overrides(

@@ -25,7 +25,12 @@ from tests.store.flushing import a_row, flush, now_s
 from tests.support.plain_http import Client
 
 MONTH = Calendar("month")  # a test must not fail at midnight
-PLAN = plan_of([], [], [Quota("daily", 50, MONTH), Quota("export", 900, MONTH, per="caller+resource")])
+POLICIES = [
+    Quota("daily", 50, MONTH),
+    Quota("export", 900, MONTH, per="caller+resource"),
+    Quota("watched", 55, MONTH, mode="shadow"),
+]
+PLAN = plan_of([], [], POLICIES)
 SCOPE_OF = {
     "GET /v1/usage": "callers",
     "GET /v1/usage/top": "callers",
@@ -47,6 +52,10 @@ SCOPE_OF = {
     "GET /v1/jobs/list": "callers",
     "GET /v1/jobs/history": "callers",
     "GET /v1/audit/list": "operate",
+    "POST /v1/callers/set": "operate",
+    "POST /v1/overrides/add": "operate",
+    "POST /v1/overrides/end": "operate",
+    "POST /v1/policies/promote": "admin",
 }
 
 
@@ -71,7 +80,7 @@ def requested(client: httpx2.Client, endpoint: Endpoint, **headers: str) -> http
     """Sends the examples of all parameters that must be there."""
     values = {one.name: one.example for one in endpoint.all_parameters if one.required}
     if endpoint.acts:
-        return client.post(endpoint.path, json=values | {"caller": "api_key:acme"}, headers=headers)
+        return client.post(endpoint.path, json=values, headers=headers)
     return client.get(endpoint.path, params=values, headers=headers)
 
 
@@ -213,3 +222,36 @@ def test_a_body_must_be_short_json_of_its_type(client: httpx2.Client) -> None:
         assert client.post(path, content=content, headers=typed).status_code == 400
     long = b'{"reason": "' + b"x" * 70_000 + b'"}'
     assert client.post(path, content=long, headers=typed).status_code == 413
+
+
+def test_another_limit_holds_at_once_until_it_is_ended(client: httpx2.Client, engine: sa.Engine) -> None:
+    asked = {"caller": "api_key:acme", "policy": "daily", "amount": "1_000", "reason": "INC-311"}
+    added = client.post("/v1/overrides/add", json=asked | {"for": "30d"}).json()
+    assert (added["freed"], added["who"]) == (1, "local request")
+    assert list(locks_in_force(engine)) == []
+    assert [row["id"] for row in client.get("/v1/overrides/list").json()["items"]] == [added["id"]]
+    limits = client.get("/v1/callers/show", params={"caller": "api_key:acme"}).json()["limits"]
+    assert {"policy": "daily", "limit": 1_000, "stated": 50} in limits
+    ended = client.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"}).json()
+    assert (ended["state"], ended["locked"]) == ("ended", 1)
+    again = client.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"})
+    assert again.status_code == 404
+    assert client.post("/v1/overrides/add", json=asked | {"amount": "2 GiB"}).status_code == 422
+
+
+def test_facts_about_a_caller_are_set(client: httpx2.Client, engine: sa.Engine) -> None:
+    asked = {"caller": "user:ann", "plan": "pro", "reason": "contract"}
+    assert client.post("/v1/callers/set", json=asked).json()["plan"] == "pro"
+    assert [row["caller"] for row in client.get("/v1/callers/list").json()["items"]] == ["user:ann"]
+    assert client.post("/v1/callers/set", json=asked | {"zone": "Mars"}).status_code == 422
+    assert next(iter(entries(engine))).act == "callers set"
+
+
+def test_a_policy_in_shadow_is_promoted(client: httpx2.Client, engine: sa.Engine) -> None:
+    asked = {"policy": "watched", "reason": "only crawlers in a week"}
+    shown = client.post("/v1/policies/promote", json=asked | {"dry_run": True}).json()
+    assert (shown["shadow_locks"], shown["changed"]) == (1, False)
+    assert client.post("/v1/policies/promote", json=asked).json()["changed"] is True
+    modes = {row["name"]: row["mode"] for row in client.get("/v1/policies/list").json()["items"]}
+    assert modes["watched"] == "enforce"
+    assert client.post("/v1/policies/promote", json=asked).status_code == 422

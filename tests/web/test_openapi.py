@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounds
 from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import ignored_auth
 
 from analyzer.config.settings import Settings
 from analyzer.health import Health
@@ -47,13 +48,16 @@ def test_schemathesis_finds_nothing(url: str, engine: sa.Engine, mode: Generatio
     token = create(engine, "ops", "admin", None, "ann", "tests")
     schema: BaseSchema = schemathesis.openapi.from_url(f"{url}/v1/openapi.json")
     headers = {"authorization": f"Bearer {token}"}
+    # 422: values that no schema can exclude, such as an end before its begin. What is asked without a token is
+    # in test_api.py, row by row: the check would send the one in `headers` again.
+    schema.config.checks.positive_data_acceptance.expected_statuses += ["422"]
     for found in schema.get_all_operations():
         operation = found.ok()
 
         @bounds(max_examples=deeper(4), deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Case) -> None:
-            case.call_and_validate(base_url=url, headers=headers)
+            case.call_and_validate(base_url=url, headers=headers, excluded_checks=[ignored_auth])
 
         ask()
 

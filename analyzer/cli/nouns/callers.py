@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import reporting_errors, usage_error
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, counted_name, open_database
 from analyzer.cli.output import say
 from analyzer.cli.override_options import (
@@ -265,22 +265,13 @@ def _unknown(origin: FactOrigin) -> str:
 
 def checked(profile: Profile, where: str) -> Profile:
     """Returns the profile. Exits with 2 if a value cannot be what it stands for."""
-    from analyzer.config.values import NAME
-    from analyzer.core.judging.windows import is_zone
-    from analyzer.core.records.value_rules import is_anchor
+    from analyzer.answers.asked_changes import checked_profile
     from analyzer.logs import printable
 
-    if profile.plan and not NAME.fullmatch(profile.plan):
-        raise usage_error(printable(f"{where}: {profile.plan!r} is not the name of a plan"))
-    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
-        raise usage_error(printable(f"{where}: {profile.tenant!r} is not the name of a tenant"))
-    if profile.zone and not is_zone(profile.zone):
-        what = f"{where}: {profile.zone!r} is not a time zone: write a name such as Europe/Berlin"
-        raise usage_error(printable(what))
-    if profile.anchor and not is_anchor(profile.anchor):
-        what = f"{where}: {profile.anchor!r} is not a day: write it as 2026-01-31"
-        raise usage_error(printable(what))
-    return profile
+    try:
+        return checked_profile(profile)
+    except ValueError as error:
+        raise usage_error(printable(f"{where}: {error}")) from error
 
 
 def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import (
     ConfigOption,
     DryRunOption,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
+from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.schema import events
 
 RECORDS_RETRIED = "rejects counted"  # the act of an entry about a retry
@@ -53,3 +53,10 @@ def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -
     ):
         for at_ms, *rest in rows:
             yield AuditEntry(instant(at_ms), *rest)
+
+
+def newest_entry(engine: sa.Engine) -> str | None:
+    """Returns the id of the newest entry; None without any. Raises StoreAway."""
+    newest = sa.select(events.c.id).order_by(events.c.at_ms.desc(), events.c.id).limit(1)
+    with reading(engine) as db:
+        return db.execute(newest).scalar()

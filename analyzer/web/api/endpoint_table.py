@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.web.api import installation_endpoints, lock_endpoints, usage_endpoints
+from analyzer.web.api import installation_endpoints, limit_endpoints, lock_endpoints, usage_endpoints
 from analyzer.web.api.endpoints import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *usage_endpoints.ENDPOINTS,
     *lock_endpoints.ENDPOINTS,
     *installation_endpoints.ENDPOINTS,
+    *limit_endpoints.ENDPOINTS,
 )

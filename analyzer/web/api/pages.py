@@ -47,4 +47,4 @@ def place_of(cursor: str, like: Place) -> Place:
         numbers: list[Any] = [one for one in found if isinstance(one, int)]
         if all(abs(one) < 1 << 53 for one in numbers):
             return tuple(found)
-    raise HttpProblem(HTTPStatus.BAD_REQUEST, "`cursor` is not the `next` of a page of this list.")
+    raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "`cursor` is not the `next` of a page of this list.")

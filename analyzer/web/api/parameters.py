@@ -26,6 +26,10 @@ class Wrong(ValueError):
     """A value that a parameter may not have."""
 
 
+class Unprintable(ValueError):
+    """A text that the schema permits, and no name has."""
+
+
 class Kind(Protocol):
     """The values that a parameter may have."""
 
@@ -53,7 +57,7 @@ class OfText(NamedTuple):
         if not 0 < len(text) <= TEXT_MAX or (self.pattern and not re.fullmatch(self.pattern, text)):
             raise ValueError(f"must be {self.form} of at most {TEXT_MAX} characters")
         if text != printable(text):
-            raise ValueError("has characters that cannot be printed")
+            raise Unprintable("has characters that cannot be printed")
         return text
 
     def check(self, value: Any) -> Any:
@@ -187,6 +191,8 @@ def _values(parameters: Sequence[Parameter], given: Mapping[str, Any], *, is_tex
             continue
         try:
             found[name] = one.kind.read(given[name]) if is_text else one.kind.check(given[name])
+        except Unprintable as error:
+            raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, f"`{name}`: {error}.") from error
         except (ValueError, OverflowError) as error:
             raise _wrong(printable(f"`{name}`: {error}.".replace("..", "."))) from error
     return found
