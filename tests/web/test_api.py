@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx2
@@ -255,3 +256,17 @@ def test_a_policy_in_shadow_is_promoted(client: httpx2.Client, engine: sa.Engine
     modes = {row["name"]: row["mode"] for row in client.get("/v1/policies/list").json()["items"]}
     assert modes["watched"] == "enforce"
     assert client.post("/v1/policies/promote", json=asked).status_code == 422
+
+
+def test_events_say_what_changes_without_names(client: httpx2.Client) -> None:
+    with client.stream("GET", "/v1/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        first = [next(lines) for _ in range(9)]
+        assert first[::3] == ["event: locks", "event: status", "event: audit"]
+        body = {"caller": "user:ann", "for": "2h", "reason": "INC-311"}
+        assert client.post("/v1/locks/set", json=body).status_code == 200
+        then = [next(lines) for _ in range(6)]
+    assert then[::3] == ["event: locks", "event: audit"]
+    assert json.loads(then[1].removeprefix("data: "))["active"] == {"daily": 1, ":manual": 1}
+    assert "ann" not in "".join(first + then)

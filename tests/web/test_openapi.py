@@ -48,8 +48,8 @@ def test_schemathesis_finds_nothing(url: str, engine: sa.Engine, mode: Generatio
     token = create(engine, "ops", "admin", None, "ann", "tests")
     schema: BaseSchema = schemathesis.openapi.from_url(f"{url}/v1/openapi.json")
     headers = {"authorization": f"Bearer {token}"}
-    # 422: values that no schema can exclude, such as an end before its begin. What is asked without a token is
-    # in test_api.py, row by row: the check would send the one in `headers` again.
+    # 422: values that no schema can exclude, such as an end before its begin. What is asked without a token
+    # is in test_api.py, row by row: the check would send the one in `headers` again.
     schema.config.checks.positive_data_acceptance.expected_statuses += ["422"]
     for found in schema.get_all_operations():
         operation = found.ok()

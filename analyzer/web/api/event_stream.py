@@ -18,6 +18,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import newest_entry
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
+from analyzer.store.operations.tokens import TokenScope
 from analyzer.store.reports.status import installation_status
 from analyzer.web.authentication import RETRY_SOON, Authenticator
 from analyzer.web.problems import HttpProblem, add_problem_handlers
@@ -25,7 +26,7 @@ from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
 
 PATH = "/v1/events"
-SCOPE = "callers"
+SCOPE: TokenScope = "callers"
 CLIENTS_MAX = 50
 EVERY_S = 1.0
 SILENT_MAX = 10  # reads without an event, after which a comment keeps the connection open

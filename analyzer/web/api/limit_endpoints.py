@@ -55,11 +55,10 @@ def set_caller(at: Installation, asked: Asked) -> Mapping[str, object]:
 
 def add_one(at: Installation, asked: Asked) -> Mapping[str, object]:
     """Gives a caller or a tenant another limit, or a grant."""
-    named = [(kind, asked[kind]) for kind in ("caller", "tenant") if asked[kind] is not None]
-    if len(named) != 1:
+    caller, tenant = asked["caller"], asked["tenant"]
+    if (caller is None) is (tenant is None):
         raise Refused("give caller or tenant, one of them")
-    kind, name = named[0]
-    if asked["change"] == "grant" and kind != "caller":
+    if asked["change"] == "grant" and caller is None:
         raise Refused("a grant is for one caller")
     policy = policies_by_name(at.engine).get(asked["policy"])
     if policy is None:
@@ -71,7 +70,9 @@ def add_one(at: Installation, asked: Asked) -> Mapping[str, object]:
     except ValueError as error:
         raise Refused(str(error)) from error
     ends_ms = None if long_ms is None else round(time.time() * 1000) + long_ms
-    subject = Subject(kind, at.settings.counted_name(name) if kind == "caller" else name)
+    subject = Subject("tenant", tenant)
+    if caller is not None:
+        subject = Subject("caller", at.settings.counted_name(caller))
     request = OverrideRequest(asked["change"], subject, policy.name, amount, until_ms=ends_ms)
     stored, judged = add_override(at.engine, request, asked.who, asked["reason"], new_mark)
     return override_fields(stored) | JudgedChanges(judged).fields
@@ -129,7 +130,7 @@ ENDPOINTS = (
         (
             OF_CALLER, Parameter("tenant", OfText(), "Each caller of a tenant.", "acme"),
             NAME._replace(about="The policy."),
-            Parameter("change", OneOf(["limit", "grant"]), "Another limit, or an addition.", "limit", "limit"),
+            Parameter("change", OneOf(["limit", "grant"]), "Another limit, or more.", "limit", "limit"),
             Parameter(
                 "amount", OfText(), "In the unit of the policy's meter: 150_000, 2 GiB.", "150000",
                 required=True,
