@@ -1,4 +1,4 @@
-"""What operators ask for, as options of a command or as parameters of a request."""
+"""Parsers of changes that operators ask for, by options of a command or parameters of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a caller is locked, or not: its locks, its use of each policy, its resources, its past locks."""
+"""The explanation of a caller: its locks, its use of each policy, its resources, its past locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_S = 86_400
 
 
 class ExplainedCaller(NamedTuple):
-    """What `gatelock explain` says about a caller.
+    """The explanation of a caller by `gatelock explain`.
 
     Attributes:
         name: The name that it is counted by.

@@ -14,7 +14,7 @@ from analyzer.store.reports.usage import UsageRow
 
 
 class UsageAnswer(NamedTuple):
-    """How rows of counts become objects.
+    """Makes objects of rows of counts.
 
     Attributes:
         grouping: What the rows are counted by.

@@ -16,9 +16,9 @@ from fastapi import FastAPI, Request, Response
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.reports.gate_reports import GATES_PER_TOKEN_MAX, OWNED_S, GateOwner
+from analyzer.web.api.request_bodies import body_of
 from analyzer.web.authentication import Authenticator, RequestRefused
 from analyzer.web.problems import HttpProblem, add_problem_handlers
-from analyzer.web.request_bodies import body_of
 from analyzer.web.single_flight import SingleFlight, run_in_thread
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.telemetry.status_json import STATUS_BYTES_MAX, load

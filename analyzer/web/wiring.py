@@ -23,7 +23,7 @@ from analyzer.store.reports.unmet_locks import number_of_unmet_locks
 from analyzer.store.transaction.notify import listening
 from analyzer.web.api.callers_endpoint import add_callers_endpoint
 from analyzer.web.api.endpoint_table import ENDPOINTS
-from analyzer.web.api.endpoints import Installation
+from analyzer.web.api.endpoints import ApiContext
 from analyzer.web.api.event_stream import add_event_stream, installation_state
 from analyzer.web.api.serving_endpoints import READ_MS, add_endpoints
 from analyzer.web.app import AppState, create_app
@@ -84,7 +84,7 @@ def web_application(
             )
         )
         add_locks_endpoint(app, feed, authenticator)
-        add_endpoints(app, ENDPOINTS, Installation(bounded_reads(engine, READ_MS), settings), authenticator)
+        add_endpoints(app, ENDPOINTS, ApiContext(bounded_reads(engine, READ_MS), settings), authenticator)
         add_event_stream(app, partial(installation_state, engine), authenticator)
         add_callers_endpoint(app, partial(_document_about, engine), authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))

@@ -33,25 +33,25 @@ POLICIES = [
 ]
 PLAN = plan_of([], [], POLICIES)
 SCOPE_OF = {
-    "GET /v1/usage": "callers",
-    "GET /v1/usage/top": "callers",
-    "GET /v1/days/list": "callers",
-    "GET /v1/reports/list": "callers",
+    "GET /v1/usage": "view",
+    "GET /v1/usage/top": "view",
+    "GET /v1/days/list": "view",
+    "GET /v1/reports/list": "view",
     "GET /v1/locks/list": "read",
-    "GET /v1/locks/explain": "callers",
+    "GET /v1/locks/explain": "view",
     "POST /v1/locks/set": "operate",
     "POST /v1/locks/extend": "operate",
     "POST /v1/locks/clear": "operate",
     "GET /v1/policies/list": "read",
-    "GET /v1/policies/show": "callers",
-    "GET /v1/policies/history": "callers",
-    "GET /v1/callers/list": "callers",
-    "GET /v1/callers/show": "callers",
-    "GET /v1/overrides/list": "callers",
-    "GET /v1/gates/list": "callers",
-    "GET /v1/partitions/list": "callers",
-    "GET /v1/jobs/list": "callers",
-    "GET /v1/jobs/history": "callers",
+    "GET /v1/policies/show": "view",
+    "GET /v1/policies/history": "view",
+    "GET /v1/callers/list": "view",
+    "GET /v1/callers/show": "view",
+    "GET /v1/overrides/list": "view",
+    "GET /v1/gates/list": "view",
+    "GET /v1/partitions/list": "view",
+    "GET /v1/jobs/list": "view",
+    "GET /v1/jobs/history": "view",
     "GET /v1/audit/list": "operate",
     "POST /v1/callers/set": "operate",
     "POST /v1/overrides/add": "operate",
@@ -85,7 +85,7 @@ def requested(client: httpx2.Client, endpoint: Endpoint, **headers: str) -> http
     return client.get(endpoint.path, params=values, headers=headers)
 
 
-def test_who_may_do_what_is_this_table() -> None:
+def test_the_scopes_of_the_endpoints_are_those_of_this_table() -> None:
     assert {f"{row.method} {row.path}": row.scope for row in ENDPOINTS} == SCOPE_OF
 
 

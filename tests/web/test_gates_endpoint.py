@@ -17,7 +17,7 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
 from analyzer.web import gates_endpoint as module
-from analyzer.web import request_bodies as bodies
+from analyzer.web.api import request_bodies as bodies
 from analyzer.web.gates_endpoint import PendingStatuses
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError

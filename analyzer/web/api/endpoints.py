@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from analyzer.config.settings import Settings
 from analyzer.store.database.engine import Engine
 from analyzer.store.operations.tokens import TokenScope
-from analyzer.web.api.pages import ROWS, ROWS_MAX, Place, Row
+from analyzer.web.api.pages import ROWS, ROWS_MAX, PagePlace, PlacedRow
 from analyzer.web.api.parameters import OfText, OfWhole, Parameter
 
 CURSOR = Parameter("cursor", OfText(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
@@ -20,16 +20,16 @@ REASON = Parameter(
 )  # fmt: skip
 
 
-class Refused(Exception):  # an answer, raised where a request cannot be done
-    """What is asked for cannot be done: a name that does not exist, an amount in another unit."""
+class NotPossible(Exception):  # an answer, raised where a request cannot be done
+    """An impossible request: a name that does not exist, an amount in another unit."""
 
 
 class NotThere(Exception):  # likewise
-    """What is asked for does not exist."""
+    """A request for a thing that does not exist."""
 
 
-class Installation(NamedTuple):
-    """What endpoints read and change."""
+class ApiContext(NamedTuple):
+    """The database and the settings that endpoints read and change."""
 
     engine: Engine  # whose slow readers have a time-out
     settings: Settings
@@ -47,7 +47,7 @@ class Asked:
 
     values: Mapping[str, Any]
     who: str = ""
-    after: Place | None = None
+    after: PagePlace | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -71,10 +71,10 @@ class Endpoint(NamedTuple):
     path: str
     scope: TokenScope
     about: str
-    answer: Callable[[Installation, Asked], Mapping[str, object] | Iterable[Row]]
+    answer: Callable[[ApiContext, Asked], Mapping[str, object] | Iterable[PlacedRow]]
     example: Mapping[str, Any]
     parameters: tuple[Parameter, ...] = ()
-    place: Place | None = None
+    place: PagePlace | None = None
 
     @property
     def acts(self) -> bool:

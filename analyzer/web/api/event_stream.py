@@ -26,16 +26,16 @@ from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
 
 PATH = "/v1/events"
-SCOPE: TokenScope = "callers"
+SCOPE: TokenScope = "view"
 CLIENTS_MAX = 50
 EVERY_S = 1.0
 SILENT_MAX = 10  # reads without an event, after which a comment keeps the connection open
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
-State = dict[str, dict[str, Any]]  # the data of each event, by its name
+EventData = dict[str, dict[str, Any]]  # the data of each event, by its name
 
 
-def installation_state(engine: Engine) -> State:
+def installation_state(engine: Engine) -> EventData:
     """Returns the present data of each event. Raises StoreAway."""
     status = installation_status(engine, head())
     suspended, entry = status.suspended_until, newest_entry(engine)
@@ -50,7 +50,7 @@ def installation_state(engine: Engine) -> State:
     }
 
 
-def add_event_stream(app: FastAPI, read: Callable[[], State], authenticator: Authenticator) -> None:
+def add_event_stream(app: FastAPI, read: Callable[[], EventData], authenticator: Authenticator) -> None:
     """Adds the stream to `app`. `read` runs in a thread; it may block and raise AnalyzerError."""
     add_problem_handlers(app)
     reader = SingleFlight(read, EVERY_S)
@@ -77,10 +77,10 @@ def add_event_stream(app: FastAPI, read: Callable[[], State], authenticator: Aut
 
 
 async def _events(
-    reader: SingleFlight[State], request: Request, authenticator: Authenticator
+    reader: SingleFlight[EventData], request: Request, authenticator: Authenticator
 ) -> AsyncIterator[bytes]:
     """Yields what changes, until the token is not valid any more."""
-    sent: State = {}
+    sent: EventData = {}
     silent = 0
     while await authenticator.allows(SCOPE, request):
         try:

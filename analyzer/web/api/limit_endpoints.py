@@ -28,7 +28,7 @@ from analyzer.store.operations.caller_changes import (
 from analyzer.store.reports.status import shadow_locks
 from analyzer.store.transaction.analyzers import change_plan, plan_in_force
 from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.web.api.endpoints import Asked, Endpoint, Installation, NotThere, Refused
+from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.installation_endpoints import NAME
 from analyzer.web.api.lock_endpoints import OF_CALLER
 from analyzer.web.api.parameters import LENGTH, OfText, OneOf, Parameter, YesOrNo
@@ -36,39 +36,39 @@ from analyzer.web.api.parameters import LENGTH, OfText, OneOf, Parameter, YesOrN
 DAYS_MAX = 100 * 366  # more is probably a typing error
 
 
-def set_caller(at: Installation, asked: Asked) -> Mapping[str, object]:
+def set_caller(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Stores facts about a caller."""
     given = {name: asked[name] for name in Profile._fields if asked[name] is not None}
     if not given:
-        raise Refused(f"give one of {', '.join(Profile._fields)}")
+        raise NotPossible(f"give one of {', '.join(Profile._fields)}")
     name = at.settings.counted_name(asked["caller"])
     try:
         profile = checked_profile(
             Profile(**{key: "" if text == "-" else text for key, text in given.items()})
         )
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     judged = set_callers(at.engine, {name: profile}, asked.who, asked["reason"], new_mark, list(given))
     stored, _ = profile_of(at.engine, name)
     return {"caller": name, **stored._asdict(), **JudgedChanges(judged).fields}
 
 
-def add_one(at: Installation, asked: Asked) -> Mapping[str, object]:
+def add_one(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Gives a caller or a tenant another limit, or a grant."""
     caller, tenant = asked["caller"], asked["tenant"]
     if (caller is None) is (tenant is None):
-        raise Refused("give caller or tenant, one of them")
+        raise NotPossible("give caller or tenant, one of them")
     if asked["change"] == "grant" and caller is None:
-        raise Refused("a grant is for one caller")
+        raise NotPossible("a grant is for one caller")
     policy = policies_by_name(at.engine).get(asked["policy"])
     if policy is None:
-        raise Refused("no such policy is in force")
+        raise NotPossible("no such policy is in force")
     try:
         require_limit(policy)
         amount = amount_of(policy, asked["amount"])
         long_ms = None if asked["for"] is None else length_ms(asked["for"], DAYS_MAX)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     ends_ms = None if long_ms is None else round(time.time() * 1000) + long_ms
     subject = Subject("tenant", tenant)
     if caller is not None:
@@ -78,7 +78,7 @@ def add_one(at: Installation, asked: Asked) -> Mapping[str, object]:
     return override_fields(stored) | JudgedChanges(judged).fields
 
 
-def end_one(at: Installation, asked: Asked) -> Mapping[str, object]:
+def end_one(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Ends an override or a grant."""
     ended = end_override(at.engine, asked["id"], ("limit", "grant"), asked.who, asked["reason"], new_mark)
     if ended is None:
@@ -87,13 +87,13 @@ def end_one(at: Installation, asked: Asked) -> Mapping[str, object]:
     return override_fields(stored) | {"state": "ended"} | JudgedChanges(judged).fields
 
 
-def promote(at: Installation, asked: Asked) -> Mapping[str, object]:
+def promote(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Enforces a policy that is in shadow, or its candidate."""
     plan, name = plan_in_force(at.engine) or Plan(), asked["policy"]
     if name not in policies_by_name(at.engine):
         raise NotThere("no such policy is in force")
     if promoted(plan, name) is None:
-        raise Refused(f"{name} is enforced, and has no candidate")
+        raise NotPossible(f"{name} is enforced, and has no candidate")
     waiting = shadow_locks(at.engine, name + CANDIDATE if plan.policy(name + CANDIDATE) else name)
     done = change_plan(
         at.engine, lambda in_force: promoted(in_force, name) or in_force, asked.who, asked["reason"],

@@ -12,8 +12,8 @@ from analyzer.store.database.clock import instant, millis
 from analyzer.store.operations.locks_by_hand import ByHand, clear_locks, extend_locks, set_locks
 from analyzer.store.reports.status import locks_in_force
 from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.web.api.endpoints import Asked, Endpoint, Installation, NotThere, Refused
-from analyzer.web.api.pages import Row
+from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.web.api.pages import PlacedRow
 from analyzer.web.api.parameters import CALLER, LENGTH, OfText, OfTime, OfWhole, OneOf, Parameter, YesOrNo
 from gatekeeper.feed.feed_json import time_text
 
@@ -26,50 +26,50 @@ OF_CALLER = Parameter(
 OF_POLICY = Parameter("policy", OfText(), "Only locks of this policy.", "daily")
 
 
-def list_locks(at: Installation, asked: Asked) -> Iterator[Row]:
+def list_locks(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the locks in force, the latest end first."""
     found = locks_in_force(at.engine, asked["caller"], asked["policy"], in_shadow=asked["shadow"])
     for lock in found:
         yield (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource), lock_fields(lock)
 
 
-def explain_caller(at: Installation, asked: Asked) -> Mapping[str, object]:
+def explain_caller(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Returns why a caller is locked, or not."""
     name = at.settings.counted_name(asked["caller"])
     return explained_caller(at.engine, name, asked["since"] or 0).as_object()
 
 
-def set_by_hand(at: Installation, asked: Asked) -> Mapping[str, object]:
+def set_by_hand(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Locks a series."""
     try:
         effect = effect_of(asked["action"], asked["status"], asked["rate"])
         wanted, long_ms = _series(at, asked), length_ms(asked["for"], BY_HAND_MAX_DAYS)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     locks = set_locks(at.engine, wanted, long_ms, effect, _act(asked), new_mark)
     return _changed([changed_fields(lock, "set", is_changed=not asked["dry_run"]) for lock in locks])
 
 
-def extend_by_hand(at: Installation, asked: Asked) -> Mapping[str, object]:
+def extend_by_hand(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Lets the locks of a series last longer."""
     try:
         wanted, long_ms = _series(at, asked), length_ms(asked["for"], BY_HAND_MAX_DAYS)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     locks = extend_locks(at.engine, wanted, asked["policy"], long_ms, _act(asked), new_mark)
     if not locks:
         raise NotThere("no lock ends before that")
     return _changed([changed_fields(lock, "extended", is_changed=not asked["dry_run"]) for lock in locks])
 
 
-def clear_by_hand(at: Installation, asked: Asked) -> Mapping[str, object]:
+def clear_by_hand(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Clears the locks of a series."""
     held = asked["hold_off"]
     try:
         wanted = _series(at, asked)
         held_ms = None if held is None else 0 if held == "none" else length_ms(held, BY_HAND_MAX_DAYS)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     cleared = clear_locks(at.engine, wanted, asked["policy"], held_ms, _act(asked), new_mark)
     if not cleared:
         raise NotThere("no such lock is in force")
@@ -80,7 +80,7 @@ def clear_by_hand(at: Installation, asked: Asked) -> Mapping[str, object]:
     return _changed([changed_fields(lock, text, is_changed=not asked["dry_run"]) for lock, text in done])
 
 
-def _series(at: Installation, asked: Asked) -> Any:
+def _series(at: ApiContext, asked: Asked) -> Any:
     caller = asked["caller"]
     name = None if caller is None else at.settings.counted_name(caller)
     return series_of(
@@ -120,7 +120,7 @@ ENDPOINTS = (
         (0, "", "", "", ""),
     ),
     Endpoint(
-        "GET", "/v1/locks/explain", "callers",
+        "GET", "/v1/locks/explain", "view",
         "Why a caller is locked, or not: its locks, its use and limit by each policy with what remains, its "
         "busiest resources of the last day, its locks since a time.",
         explain_caller, {"caller": "api_key:acme", "plan": "pro", "tenant": "", "locks": [LOCK]},

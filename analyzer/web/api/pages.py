@@ -19,11 +19,11 @@ ROWS_MAX = 1_000  # of a page
 ROWS = 100  # unless the request says more
 CURSOR_MAX = 4_096  # characters
 
-Place = tuple[int | str, ...]  # rises along a list
-Row = tuple[Place, Mapping[str, object]]
+PagePlace = tuple[int | str, ...]  # rises along a list
+PlacedRow = tuple[PagePlace, Mapping[str, object]]
 
 
-def page_of(rows: Iterable[Row], after: Place | None, limit: int) -> dict[str, object]:
+def page_of(rows: Iterable[PlacedRow], after: PagePlace | None, limit: int) -> dict[str, object]:
     """Returns `limit` rows behind a place, and the cursor of the next page; None when there is none."""
     if after is not None:
         rows = dropwhile(lambda row: row[0] <= after, rows)
@@ -32,12 +32,12 @@ def page_of(rows: Iterable[Row], after: Place | None, limit: int) -> dict[str, o
     return {"items": [fields for _, fields in found[:limit]], "next": following}
 
 
-def cursor_of(place: Place) -> str:
+def cursor_of(place: PagePlace) -> str:
     """Returns a place as text for a URL."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
-def place_of(cursor: str, like: Place) -> Place:
+def place_of(cursor: str, like: PagePlace) -> PagePlace:
     """Returns the place of a cursor. Raises HttpProblem unless it looks like the places of this list."""
     try:
         found = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))

@@ -30,7 +30,7 @@ class Unprintable(ValueError):
     """A text that the schema permits, and no name has."""
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """The values that a parameter may have."""
 
     def schema(self) -> dict[str, Any]:
@@ -143,14 +143,14 @@ class Parameter(NamedTuple):
     Attributes:
         name: Its name in the query or the body.
         kind: The values that it may have.
-        about: What it says, with its unit.
+        about: Its sentence in the documentation, with the unit.
         example: A value, as JSON has it.
         default: Its value when it is left out.
         required: Whether it may not be left out.
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     about: str
     example: Any
     default: Any = None

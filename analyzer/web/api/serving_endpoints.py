@@ -14,13 +14,13 @@ from fastapi import FastAPI, Request, Response
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError, StoreAway
 from analyzer.web.api.callers_endpoint import etag_of, etags_of
-from analyzer.web.api.endpoints import Asked, Endpoint, Installation, NotThere, Refused
+from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.openapi import openapi_document
-from analyzer.web.api.pages import Row, page_of, place_of
+from analyzer.web.api.pages import PlacedRow, page_of, place_of
 from analyzer.web.api.parameters import of_body, of_query
+from analyzer.web.api.request_bodies import body_of
 from analyzer.web.authentication import RETRY_SOON, Authenticator
 from analyzer.web.problems import HttpProblem, add_problem_handlers
-from analyzer.web.request_bodies import body_of
 from analyzer.web.single_flight import run_in_thread
 
 READS_MAX = 4  # at a time, so that the database's connections remain for counting
@@ -64,7 +64,7 @@ class Workers:
 
 
 def add_endpoints(
-    app: FastAPI, endpoints: Sequence[Endpoint], at: Installation, authenticator: Authenticator
+    app: FastAPI, endpoints: Sequence[Endpoint], at: ApiContext, authenticator: Authenticator
 ) -> None:
     """Adds each endpoint to `app`, and the OpenAPI document about them, which everyone may read."""
     add_problem_handlers(app)
@@ -81,7 +81,7 @@ def add_endpoints(
 
 
 def _handler(
-    endpoint: Endpoint, at: Installation, authenticator: Authenticator, workers: Workers
+    endpoint: Endpoint, at: ApiContext, authenticator: Authenticator, workers: Workers
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         token = await authenticator.require(endpoint.scope, request)
@@ -97,7 +97,7 @@ def _handler(
             content = await workers.run(partial(_content, endpoint, at, asked))
         except NotThere as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, _sentence(error)) from error
-        except Refused as error:
+        except NotPossible as error:
             raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, _sentence(error)) from error
         except (StoreAway, TimeoutError) as error:
             detail = "The database cannot be reached, or takes too long: ask for less, or again."
@@ -109,11 +109,11 @@ def _handler(
     return answer
 
 
-def _content(endpoint: Endpoint, at: Installation, asked: Asked) -> Mapping[str, object]:
+def _content(endpoint: Endpoint, at: ApiContext, asked: Asked) -> Mapping[str, object]:
     found = endpoint.answer(at, asked)
     if endpoint.place is None:
         return cast("Mapping[str, object]", found)
-    return page_of(cast("Iterable[Row]", found), asked.after, asked["limit"])
+    return page_of(cast("Iterable[PlacedRow]", found), asked.after, asked["limit"])
 
 
 def _response(request: Request, endpoint: Endpoint, content: Mapping[str, object]) -> Response:

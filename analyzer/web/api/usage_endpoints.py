@@ -16,8 +16,8 @@ from analyzer.store.reports.billed_days.day_report import NotFrozen, report_of, 
 from analyzer.store.reports.billed_days.day_status import day_statuses
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import counted_meters, final_until_s
-from analyzer.web.api.endpoints import Asked, Endpoint, Installation, Refused
-from analyzer.web.api.pages import ROWS_MAX, Row
+from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible
+from analyzer.web.api.pages import ROWS_MAX, PlacedRow
 from analyzer.web.api.parameters import CALLER, OfText, OfTime, OfWhole, OneOf, Parameter
 
 WIDTHS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -34,20 +34,20 @@ ZONE = Parameter(
 )
 
 
-def _rows(at: Installation, asked: Asked, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
-    """Yields rows with what makes objects of them. Raises Refused for what cannot be asked for."""
+def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
+    """Yields rows with what makes objects of them. Raises NotPossible for what cannot be asked for."""
     grouping = _grouping(at, asked["by"])
     width, meter, caller = asked["width"], asked["meter"], asked.values.get("caller")
     until_s = asked["to"]
     from_s = asked["from"]
     if from_s >= until_s or until_s - from_s > RANGE_S[width]:
         days = RANGE_S[width] // 86_400
-        raise Refused(f"`from` must be before `to`, by at most {days} days with the width {width}")
+        raise NotPossible(f"`from` must be before `to`, by at most {days} days with the width {width}")
     if caller is not None and not grouping.is_of_callers:
-        raise Refused(f"counts by {grouping.name} have no caller: leave `caller` out")
+        raise NotPossible(f"counts by {grouping.name} have no caller: leave `caller` out")
     known = counted_meters(at.engine)
     if meter is not None and meter not in known:
-        raise Refused(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
+        raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
     if asked.after is not None:
         from_s = max(from_s, int(asked.after[0]))
     query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)
@@ -58,28 +58,28 @@ def _rows(at: Installation, asked: Asked, *, top: int | None) -> Iterator[tuple[
         yield made, row
 
 
-def _grouping(at: Installation, name: str) -> Grouping:
+def _grouping(at: ApiContext, name: str) -> Grouping:
     try:
         grouping = grouping_of(name)
     except ValueError as error:
-        raise Refused(f"`by`: {error}") from error
+        raise NotPossible(f"`by`: {error}") from error
     if grouping.name != "caller" and not is_counted(at.engine, grouping.name):
-        raise Refused(f"nothing was counted by {grouping.name}: add it to groupings in [[sources]]")
+        raise NotPossible(f"nothing was counted by {grouping.name}: add it to groupings in [[sources]]")
     return grouping
 
 
-def list_usage(at: Installation, asked: Asked) -> Iterator[Row]:
+def list_usage(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the counts by time, key, resource and meter."""
     for made, row in _rows(at, asked, top=None):
         yield (row.bucket_s, row.key, row.resource, row.width_s, row.meter), made.as_object(row)
 
 
-def top_usage(at: Installation, asked: Asked) -> Mapping[str, object]:
+def top_usage(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Returns the largest rows."""
     return {"items": [made.as_object(row) for made, row in _rows(at, asked, top=asked["top"])]}
 
 
-def list_days(at: Installation, asked: Asked) -> Iterator[Row]:
+def list_days(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the stored days, the newest first."""
     audited = {one.day: one for one in outcomes(at.engine)}
     for status in reversed(day_statuses(at.engine, asked["zone"])):
@@ -87,20 +87,20 @@ def list_days(at: Installation, asked: Asked) -> Iterator[Row]:
         yield place, day_fields(status) | audit_fields(audited.get(status.day.id))
 
 
-def list_report(at: Installation, asked: Asked) -> Iterator[Row]:
+def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the lines of a report of days, as `gatelock report write` has them."""
     first, last, zone = asked["from"], asked["to"], asked["zone"]
     if first > last or not is_zone(zone):
-        raise Refused("`from` must not be behind `to`, and `zone` must be one of [billing] zones")
+        raise NotPossible("`from` must not be behind `to`, and `zone` must be one of [billing] zones")
     if zone not in at.settings.billing.zones:
-        raise Refused(f"`zone` must be one of [billing] zones: {', '.join(at.settings.billing.zones)}")
+        raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(at.settings.billing.zones)}")
     try:
         grouping_of(asked["by"])
         found = report_of(at.engine, zone, first, last, asked["by"], asked["meter"])
     except (NotFrozen, LookupError, ValueError) as error:
-        raise Refused(str(error)) from error
+        raise NotPossible(str(error)) from error
     if len(found.days) > DAYS_MAX:
-        raise Refused(f"a report has at most {DAYS_MAX} days here: `gatelock report write` has more")
+        raise NotPossible(f"a report has at most {DAYS_MAX} days here: `gatelock report write` has more")
     columns = columns_of(found)
     lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
     for number, line in enumerate(lines):
@@ -125,24 +125,24 @@ COUNTED_ROW = {
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/v1/usage", "callers",
+        "GET", "/v1/usage", "view",
         "What was counted: a row for each series, bucket and meter. Amounts are whole numbers, in `unit` if "
         "that is there; `denied` is not part of `value`. Rows of another width than was asked for have "
         "`width_s`, in seconds.",
         list_usage, COUNTED_ROW, COUNTED, (0, "", "", 0, ""),
     ),
     Endpoint(
-        "GET", "/v1/usage/top", "callers", "The rows with the most of a meter, the largest first.",
+        "GET", "/v1/usage/top", "view", "The rows with the most of a meter, the largest first.",
         top_usage, {"items": [COUNTED_ROW]},
         (*COUNTED, Parameter("top", OfWhole(1, ROWS_MAX), "So many rows.", 10, 10)),
     ),
     Endpoint(
-        "GET", "/v1/days/list", "callers", "Days that are closed or open, the newest first.", list_days,
+        "GET", "/v1/days/list", "view", "Days that are closed or open, the newest first.", list_days,
         {"day": "2026-11-20", "zone": "UTC", "state": "closed", "requests": 1_200_000, "audit": "equal"},
         (ZONE._replace(about="Only days of this time zone.", default=None),), (0, ""),
     ),
     Endpoint(
-        "GET", "/v1/reports/list", "callers", "What was counted of closed days, line by line, for invoices.",
+        "GET", "/v1/reports/list", "view", "What was counted of closed days, line by line, for invoices.",
         list_report, {"day": "2026-11-20", "caller": "api_key:acme", "requests": 100_214},
         (
             Parameter("from", OfText(DATE, "a date"), "The first day.", "2026-11-01", required=True),
