@@ -170,7 +170,7 @@ IMPOSSIBLE = [
 ]
 
 
-def test_what_cannot_be_asked_for_is_a_problem(client: httpx2.Client) -> None:
+def test_an_impossible_request_is_answered_with_a_problem(client: httpx2.Client) -> None:
     for path, asked in IMPOSSIBLE:
         answer = client.get(path, params=asked)
         assert answer.status_code in (400, 422), (path, asked)

@@ -37,7 +37,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "What the commands of `gatelock` read and do, in the same words: the path is the "
             "command. Times are RFC 3339; names that end in `_s` are in seconds. The lock feed, status "
-            "reports of gates and the view of a caller, which libraries use, are in docs/feed.md.",
+            "reports of gates and the view of a caller, which libraries use, are not in this document.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],

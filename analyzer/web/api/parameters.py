@@ -104,7 +104,7 @@ class OfWhole(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of several words."""
+    """A word of a list."""
 
     words: Sequence[str]
 
