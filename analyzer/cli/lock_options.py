@@ -99,28 +99,24 @@ def series_of(
 
 def network(text: str, where: str) -> tuple[str, str]:
     """Returns the scope and the key of an address or a range. Exits with 2 if the text is neither."""
-    from ipaddress import ip_network
+    from analyzer.answers.asked_changes import network_of
 
     try:
-        found = ip_network(text)
+        return network_of(text)
     except ValueError as error:
-        raise usage_error(f"{where} {text}: write 192.0.2.7, 203.0.113.0/24 or 2001:db8::/32") from error
-    if found.prefixlen == found.max_prefixlen:
-        return "address", str(found.network_address)
-    return "range", str(found)
+        raise usage_error(f"{where} {error}") from error
 
 
 def effect_of(action: str, status: int, rate: str | None) -> Effect:
     """Returns the effect of a lock. Exits with 2 if the options do not fit."""
-    from analyzer.config.tables.actions import rate_of
-    from analyzer.store.operations.locks_by_hand import Effect
+    from analyzer.answers import asked_changes
 
     if action not in ("deny", "slow", "tag"):
         raise usage_error(f"--action {action}: write deny, slow or tag")
     if (action == "slow") is not (rate is not None):
         raise usage_error("--action slow and --rate go together: --action slow --rate 10/s")
     try:
-        return Effect(action, status, None if rate is None else rate_of(rate))
+        return asked_changes.effect_of(action, status, rate)
     except ValueError as fault:
         raise usage_error(f"--rate {rate}: {fault}") from fault
 

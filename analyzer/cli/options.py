@@ -105,7 +105,7 @@ def parse_time(text: str | None, zone: tzinfo = UTC) -> int | None:
 
     Exits with 2 if the text is not a time.
     """
-    from analyzer.cli.time_expressions import second_of
+    from analyzer.answers.time_expressions import second_of
 
     try:
         return None if text is None else second_of(text, datetime.now(UTC), zone)
@@ -118,7 +118,7 @@ def parse_stretch(text: str | None) -> tuple[int, int] | None:
 
     None for None. Exits with 2 if the text is not a time.
     """
-    from analyzer.cli.time_expressions import stretch_of
+    from analyzer.answers.time_expressions import stretch_of
 
     try:
         return None if text is None else stretch_of(text, datetime.now(UTC))
@@ -128,13 +128,12 @@ def parse_stretch(text: str | None) -> tuple[int, int] | None:
 
 def parse_length_ms(option: str, text: str, days_max: int) -> int:
     """Milliseconds in a length such as "90d", "12h", "30m" or "45s". Exits with 2 if the text is not one."""
-    from analyzer.config.values import DAY_S, DURATION, UNITS_S
+    from analyzer.answers.asked_changes import length_ms
 
-    parts = DURATION.fullmatch(text.strip())
-    length_ms = 0 if parts is None else round(float(parts[1]) * UNITS_S[parts[2]] * 1000)
-    if not 0 < length_ms <= days_max * DAY_S * 1000:
-        raise usage_error(f"{option} {text}: write a length such as 30m, 12h or 7d; at most {days_max:,}d")
-    return length_ms
+    try:
+        return length_ms(text, days_max)
+    except ValueError as error:
+        raise usage_error(f"{option} {error}") from error
 
 
 def require_reason(text: str, option: str = "--reason") -> str:

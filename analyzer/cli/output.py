@@ -8,8 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import typer
@@ -136,16 +134,6 @@ def _cell(value: object) -> str:
     if FINE_TIME.fullmatch(text):
         return text[:19] + "Z"  # seconds are enough for people; JSON has the rest
     return printable(text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]} ...")
-
-
-@lru_cache(maxsize=4096)  # a report has many rows of each bucket
-def format_second(second: int) -> str:
-    """RFC 3339, UTC.
-
-    >>> format_second(1763596800)
-    '2025-11-20T00:00:00Z'
-    """
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plural(count: int, noun: str) -> str:

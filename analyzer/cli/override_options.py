@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, usage_error
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import parse_length_ms, parse_time, require_name
 from analyzer.cli.output import say
 
@@ -103,43 +103,36 @@ def policy_of(engine: sa.Engine, name: str | None) -> Policy:
 
     Exits with 2 if there is none.
     """
-    from analyzer.core.judging.kinds import kind_of
-    from analyzer.core.judging.policies import base_name
-    from analyzer.store.transaction.analyzers import plan_in_force
+    from analyzer.answers.asked_changes import policies_by_name, require_limit
 
-    plan = plan_in_force(engine)
-    stated = () if plan is None else plan.policies
-    policies = {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
+    policies = policies_by_name(engine)
     require_name("--policy", name, policies)
     if name is None and len(policies) != 1:
         raise usage_error(f"--policy is missing: write one of {', '.join(policies)}" if policies
                           else "no policy is in force: there is no limit to change")  # fmt: skip
     found = policies[name] if name is not None else next(iter(policies.values()))
-    if kind_of(found).whole_of is not None:
-        what = f"{found.name} is a share, without limits of single callers"
-        raise usage_error(f"{what}: see `gatelock exempt add`")
+    try:
+        require_limit(found)
+    except ValueError as error:
+        raise usage_error(str(error)) from error
     return found
 
 
 def amount_of(policy: Policy, option: str, text: str) -> int:
     """Returns an amount in the unit of the policy's meter. Exits with 2 if the text is not one."""
-    from analyzer.config.tables.policies import readings_of
+    from analyzer.answers import asked_changes
 
-    digits = text.replace("_", "").replace(",", "")
     try:
-        found = readings_of(int(digits) if digits.isascii() and digits.isdecimal() else text)
+        return asked_changes.amount_of(policy, text)
     except ValueError as error:
         raise usage_error(f"{option} {error}") from error
-    if policy.meter_unit not in found:
-        unit = policy.meter_unit or "whole numbers"
-        raise usage_error(f"{option} {text}: {policy.meter} of the policy {policy.name} is in {unit}")
-    return found[policy.meter_unit]
 
 
 def show_overrides(
     engine: sa.Engine, kinds: Collection[OverrideKind], empty: str, *, ended: bool, as_json: bool
 ) -> None:
     """Prints overrides of these kinds as a table, with amounts in the unit of the meter, or as JSON."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.output import json_lines, table
     from analyzer.store.operations.caller_changes import stored_overrides
 
@@ -147,10 +140,10 @@ def show_overrides(
 
     names = ["id", "for", "name", "policy", "change", "from", "until", "state", "reason", "who"]
     if as_json:
-        json_lines(map(fields_of, found))
+        json_lines(map(override_fields, found))
         return
     units = _units(engine)
-    rows = (list((fields_of(one) | {"change": _change(one, units)}).values()) for one in found)
+    rows = (list((override_fields(one) | {"change": _change(one, units)}).values()) for one in found)
     table(names, [["" if cell is None else str(cell) for cell in row] for row in rows], empty)
 
 
@@ -169,29 +162,9 @@ def _change(override: StoredOverride, units: Mapping[str, Unit | None]) -> str:
     return {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
 
 
-def fields_of(override: StoredOverride) -> dict[str, Any]:
-    """Returns an override as an object."""
-    from analyzer.store.database.clock import instant
-    from gatekeeper.feed.feed_json import time_text
-
-    until_ms = override.until_ms
-    changes = {"limit": override.amount, "grant": f"+{override.amount}", "exempt": "exempt"}
-    return {
-        "id": override.id,
-        "for": override.subject.kind,
-        "name": override.subject.name,
-        "policy": override.policy or None,
-        "change": changes[override.kind],
-        "from": time_text(instant(override.from_ms)),
-        "until": None if until_ms is None else time_text(instant(until_ms)),
-        "state": override.state,
-        "reason": override.reason,
-        "who": override.who,
-    }
-
-
 def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: bool) -> None:
     """Stores an override, and says what it is and which locks it has changed."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.operator import operator_name
     from analyzer.cli.output import outcome
     from analyzer.store.operations.caller_changes import add_override, in_words
@@ -202,11 +175,12 @@ def add_one(engine: sa.Engine, asked: OverrideRequest, why: str, *, as_json: boo
     sentence = (
         f"{stored.id}: {in_words(stored, _units(engine).get(stored.policy))}, {stored.state}; {done.sentence}"
     )
-    outcome(sentence, fields_of(stored) | done.fields, as_json=as_json)
+    outcome(sentence, override_fields(stored) | done.fields, as_json=as_json)
 
 
 def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: str, *, as_json: bool) -> None:
     """Ends an override. Exits with 1 if none of these kinds has this id and has not ended."""
+    from analyzer.answers.caller_answers import override_fields
     from analyzer.cli.operator import operator_name
     from analyzer.cli.output import outcome
     from analyzer.store.operations.caller_changes import end_override, in_words
@@ -219,4 +193,4 @@ def end_one(engine: sa.Engine, id_: str, kinds: tuple[OverrideKind, ...], why: s
     stored, judged = ended
     done = JudgedChanges(judged)
     sentence = f"ended: {in_words(stored, _units(engine).get(stored.policy))}; {done.sentence}"
-    outcome(sentence, fields_of(stored) | {"state": "ended"} | done.fields, as_json=as_json)
+    outcome(sentence, override_fields(stored) | {"state": "ended"} | done.fields, as_json=as_json)

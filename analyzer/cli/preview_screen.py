@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 
-from analyzer.cli.output import format_second, plural
+from analyzer.answers.time_texts import format_second
+from analyzer.cli.output import plural
 from analyzer.config.values import format_duration
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.judging.brakes import exceeded_sentence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analyzer.cli.output import format_second, plural, say, table
+from analyzer.answers.time_texts import format_second
+from analyzer.cli.output import plural, say, table
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
 from analyzer.core.judging.brakes import brake_of, exceeded_sentence, first_exceeded_s

@@ -7,12 +7,12 @@ meters of these, JSON has an object for each meter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from analyzer.cli.output import TABLE_ROWS_MAX, csv_lines, format_second, json_lines, say, table
+from analyzer.answers.usage_rows import UsageAnswer
+from analyzer.cli.output import TABLE_ROWS_MAX, csv_lines, json_lines, say, table
 from analyzer.core.counting.meter_units import STORED_IN, SYMBOLS, Unit, column_texts
 from analyzer.core.counting.meters import REQUESTS
 from analyzer.core.judging.windows import Calendar, window_at
@@ -107,37 +107,25 @@ class UsageReport(NamedTuple):
 
     def print_json(self, rows: Iterable[UsageRow]) -> None:
         """Prints an object for each meter of each row."""
-        json_lines(map(self._object, rows))
+        json_lines(map(self._answer.as_object, rows))
 
     def is_provisional(self, row: UsageRow) -> bool:
         """Whether records that belong to the row are still accepted."""
-        return row.bucket_s + row.width_s > self.final_until_s
-
-    def _object(self, row: UsageRow) -> dict[str, object]:
-        unit = self.units.get(row.meter)
-        key = self._key
-        return {
-            key: row.key,
-            **({} if key == "resource" else {"resource": row.resource}),
-            "meter": row.meter,
-            "bucket": self._start(row),
-            "value": row.value,
-            "denied": row.denied,
-            **({} if unit is None else {"unit": STORED_IN[unit]}),
-            **({} if row.width_s == self.width_s else {"width_s": row.width_s}),
-            "provisional": self.is_provisional(row),
-        }
+        return self._answer.is_provisional(row)
 
     @property
-    def _key(self) -> str:
-        """The name of the key's column: the field that it is made of, or "everyone"."""
-        return self.grouping.name if self.grouping.key is None else self.grouping.key.field
+    def _answer(self) -> UsageAnswer:
+        return UsageAnswer(self.grouping, self.width_s, self.zone, self.units, self.final_until_s)
 
     def _series_columns(self) -> list[str]:
-        return ["bucket", self._key, *(["resource"] if self.grouping.resource is not None else [])]
+        return ["bucket", self._answer.key, *(["resource"] if self.grouping.resource is not None else [])]
 
     def _series(self, row: UsageRow) -> list[str]:
-        return [self._start(row), row.key, *([row.resource] if self.grouping.resource is not None else [])]
+        return [
+            self._answer.start(row),
+            row.key,
+            *([row.resource] if self.grouping.resource is not None else []),
+        ]
 
     def _series_cells(self, row: ReportRow) -> list[str]:
         bucket, *names = self._series(row.of)
@@ -155,12 +143,6 @@ class UsageReport(NamedTuple):
         denied = [pair.denied for pair in pairs]
         if any(denied) or meter == REQUESTS.name:
             yield meter_head(meter, symbol, is_denied=True), column_texts(denied, unit)
-
-    def _start(self, row: UsageRow) -> str:
-        """The beginning of the row's stretch of time, RFC 3339, in the report's zone."""
-        if self.zone.key == "UTC":
-            return format_second(row.bucket_s)
-        return datetime.fromtimestamp(row.bucket_s, self.zone).isoformat()
 
     def _is_regular(self, row: UsageRow) -> bool:
         """Whether the row has the width that was asked for; counts of long ago may have a wider one."""

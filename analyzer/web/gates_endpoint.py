@@ -13,10 +13,10 @@ from math import inf
 from typing import NamedTuple
 
 from fastapi import FastAPI, Request, Response
-from starlette.requests import ClientDisconnect
 
 from analyzer.errors import AnalyzerError
 from analyzer.store.reports.gate_reports import GATES_PER_TOKEN_MAX, OWNED_S, GateOwner
+from analyzer.web.api.request_bodies import body_of
 from analyzer.web.authentication import Authenticator, RequestRefused
 from analyzer.web.problems import HttpProblem, add_problem_handlers
 from analyzer.web.single_flight import SingleFlight, run_in_thread
@@ -32,8 +32,6 @@ OWNERS_MAX = 10_000
 OWNERS_CACHED_S = 2.0
 UNSTORED_S = 10.0  # the longest that a report usually waits to be stored
 OWNERS_TIMEOUT_S = 0.5  # a gate waits for an answer for a second
-BODY_S = 5.0  # a gate gives up after one second
-CLOSE = {"connection": "close"}  # the rest of the body may still arrive
 STORE_EVERY_S = 1.0
 ROWS_PER_S = 500  # a fleet must not keep the database from storing counts
 
@@ -207,7 +205,7 @@ def add_gates_endpoint(app: FastAPI, pending: PendingStatuses, authenticator: Au
     async def gates(instance: str, request: Request) -> Response:
         """204 when the report was accepted: it is stored within seconds, or the gate's next one is."""
         token = await authenticator.require("read", request)
-        body = await _body(request)
+        body = await body_of(request, STATUS_BYTES_MAX)
         status = _parse(body)
         if status.instance != instance:
             detail = "`instance` in the document must be the one in the URL."
@@ -237,19 +235,3 @@ def _parse(body: bytes) -> GateStatus:
         return load(body)
     except SourceError as error:
         raise HttpProblem(HTTPStatus.BAD_REQUEST, str(error)) from error
-
-
-async def _body(request: Request) -> bytes:
-    """Returns the body. Raises HttpProblem if it is too long, too slow, or the client disconnects."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > STATUS_BYTES_MAX:
-                    detail = f"The document must have at most {STATUS_BYTES_MAX} bytes."
-                    raise HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
-    except (TimeoutError, ClientDisconnect) as incomplete:
-        detail = f"The document was not complete after {BODY_S:g} seconds."
-        raise HttpProblem(HTTPStatus.REQUEST_TIMEOUT, detail, CLOSE) from incomplete
-    return bytes(body)

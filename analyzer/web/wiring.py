@@ -11,7 +11,7 @@ from pathlib import Path
 
 from analyzer.config.settings import Settings
 from analyzer.health import Health
-from analyzer.store.database.engine import Engine
+from analyzer.store.database.engine import Engine, bounded_reads
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.explained.caller_document import caller_document
@@ -22,6 +22,10 @@ from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.unmet_locks import number_of_unmet_locks
 from analyzer.store.transaction.notify import listening
 from analyzer.web.api.callers_endpoint import add_callers_endpoint
+from analyzer.web.api.endpoint_table import ENDPOINTS
+from analyzer.web.api.endpoints import ApiContext
+from analyzer.web.api.event_stream import add_event_stream, installation_state
+from analyzer.web.api.serving_endpoints import READ_MS, add_endpoints
 from analyzer.web.app import AppState, create_app
 from analyzer.web.authentication import (
     Authenticator,
@@ -80,6 +84,8 @@ def web_application(
             )
         )
         add_locks_endpoint(app, feed, authenticator)
+        add_endpoints(app, ENDPOINTS, ApiContext(bounded_reads(engine, READ_MS), settings), authenticator)
+        add_event_stream(app, partial(installation_state, engine), authenticator)
         add_callers_endpoint(app, partial(_document_about, engine), authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from analyzer.answers.time_expressions import second_of
 from analyzer.cli.output import TABLE_ROWS_MAX
-from analyzer.cli.time_expressions import second_of
 from analyzer.core.model import CountRow
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.revisions import head

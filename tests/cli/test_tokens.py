@@ -72,7 +72,7 @@ def test_a_token_is_revoked(gatelock: Gatelock) -> None:
     ("arguments", "sentence"),
     [
         (["a shop", "--scope", "read"], "'a shop' is not a valid name"),
-        (["shop", "--scope", "write"], "'write' is not a scope: use read, callers, operate, admin"),
+        (["shop", "--scope", "write"], "'write' is not a scope: use read, callers, view, operate, admin"),
         (["shop", "--scope", "read", "--expires", "soon"], "--expires soon: write a length such as 30m"),
         (["shop", "--scope", "read", "--expires", "0s"], "--expires 0s: write a length"),
         (

@@ -87,6 +87,8 @@ LAWS = {
     "the loop sees edges through protocols": Law(LOOP, EDGES),
     "edges do not import the loop": Law((*EDGES, "analyzer.sources"), (*LOOP, *COMMAND_LINE)),
     "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
+    "what commands and the web API share imports neither": Law(("analyzer.answers",), COMMAND_LINE),
+    "the web server does not import the command line": Law(("analyzer.web",), ("analyzer.cli",)),
     "what commands run does not import the command line": Law(
         ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
     ),

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from analyzer.cli.judged_changes import JudgedChanges
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.core.judging.earned_notices import Notice, NoticeKey
 from analyzer.core.judging.judge import Judged, JudgedRows
 from analyzer.jobs.upkeep_jobs import lock_jobs

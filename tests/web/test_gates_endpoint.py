@@ -17,6 +17,7 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
 from analyzer.web import gates_endpoint as module
+from analyzer.web.api import request_bodies as bodies
 from analyzer.web.gates_endpoint import PendingStatuses
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
@@ -144,7 +145,7 @@ def test_a_document_that_is_not_a_valid_report_is_refused(
 def test_the_server_waits_for_the_rest_of_a_report_only_for_a_while(
     url: str, store: StatusStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "BODY_S", 0.2)
+    monkeypatch.setattr(bodies, "BODY_S", 0.2)
     half = b"PUT /v1/gates/host:1:ab HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{"
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     with socket.create_connection(address, PATIENCE_S) as slow:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import reporting_errors, usage_error
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, counted_name, open_database
 from analyzer.cli.output import say
 from analyzer.cli.override_options import (
@@ -32,7 +32,6 @@ app = typer.Typer(help="Callers: plan, tenant, zone, anchor, grants.", no_args_i
 CallerName = Annotated[
     str, typer.Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
 ]
-COLUMNS = ("caller", "plan", "tenant", "zone", "anchor")
 
 
 @app.command("list")
@@ -48,6 +47,7 @@ def list_(
     Example: gatelock callers list --plan free
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.caller_answers import COLUMNS
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.caller_changes import known_callers
 
@@ -71,19 +71,18 @@ def show(
     """
     name = require_caller(caller)
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.caller_answers import shown_caller
         from analyzer.cli.output import json_lines, table
         from analyzer.core.counting.meter_units import amount_text
         from analyzer.store.operations.applied_facts import origins_of
         from analyzer.store.operations.caller_changes import profile_of
 
         name = counted_name(context, config, name)
+        if json:
+            json_lines([shown_caller(engine, name)])
+            return
         profile, limits = profile_of(engine, name)
         origins = origins_of(engine, name)
-        if json:
-            shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
-            by_fact = {one.fact: origin_values(one) for one in origins}
-            json_lines([{"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}])
-            return
         say(f"{name}: {describe(profile)}")
         for one in origins:
             say(f"  {one.fact} {one.value}{_unknown(one)}: {describe_origin(one)}")
@@ -249,27 +248,12 @@ def describe(profile: Profile) -> str:
 
 def describe_origin(origin: FactOrigin) -> str:
     """Returns where a fact comes from: "set by command", "access-log[3], offset 57, 2026-11-20T21:14:04Z"."""
+    from analyzer.answers.caller_answers import origin_values
+
     record = origin_values(origin)
     if origin.record is None:
         return "set by command"
     return "{topic}[{partition}], offset {offset}, {since}".format_map(record)
-
-
-def origin_values(origin: FactOrigin) -> dict[str, object]:
-    """Returns where a fact comes from, as JSON has it."""
-    from analyzer.store.database.clock import instant
-    from gatekeeper.feed.feed_json import time_text
-
-    record = origin.record
-    if record is None:
-        return {"from": "command"}
-    return {
-        "from": "record",
-        "topic": origin.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "since": time_text(instant(record.since_ms)),
-    }
 
 
 def _unknown(origin: FactOrigin) -> str:
@@ -281,22 +265,13 @@ def _unknown(origin: FactOrigin) -> str:
 
 def checked(profile: Profile, where: str) -> Profile:
     """Returns the profile. Exits with 2 if a value cannot be what it stands for."""
-    from analyzer.config.values import NAME
-    from analyzer.core.judging.windows import is_zone
-    from analyzer.core.records.value_rules import is_anchor
+    from analyzer.answers.asked_changes import checked_profile
     from analyzer.logs import printable
 
-    if profile.plan and not NAME.fullmatch(profile.plan):
-        raise usage_error(printable(f"{where}: {profile.plan!r} is not the name of a plan"))
-    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
-        raise usage_error(printable(f"{where}: {profile.tenant!r} is not the name of a tenant"))
-    if profile.zone and not is_zone(profile.zone):
-        what = f"{where}: {profile.zone!r} is not a time zone: write a name such as Europe/Berlin"
-        raise usage_error(printable(what))
-    if profile.anchor and not is_anchor(profile.anchor):
-        what = f"{where}: {profile.anchor!r} is not a day: write it as 2026-01-31"
-        raise usage_error(printable(what))
-    return profile
+    try:
+        return checked_profile(profile)
+    except ValueError as error:
+        raise usage_error(printable(f"{where}: {error}")) from error
 
 
 def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
@@ -328,6 +303,8 @@ def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
 
 
 def _require_columns(file: Path, given: Sequence[str]) -> None:
+    from analyzer.answers.caller_answers import COLUMNS
+
     unknown = [name for name in given if name not in COLUMNS]
     if "caller" not in given or len(given) < 2 or unknown:
         raise usage_error(f"{file}: the first line must name the columns: {','.join(COLUMNS)}")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
-    from analyzer.store.operations.day_audit.audit_outcomes import AuditOutcome
     from analyzer.store.operations.day_closing.closing import DayClosing
     from analyzer.store.operations.day_closing.targets import AwaitedPartition
     from analyzer.store.reports.billed_days.day_status import DayPosition, DayStatus
@@ -53,6 +52,7 @@ def list_(
     Example: gatelock days list --zone Europe/Berlin
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.day_answers import audit_fields, day_fields
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.billing_tables import DIFFERS
         from analyzer.store.operations.day_audit.audit_outcomes import outcomes
@@ -64,8 +64,8 @@ def list_(
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
         if json:
             json_lines(
-                _fields(status)
-                | _audit_fields(audited.get(status.day.id))
+                day_fields(status)
+                | audit_fields(audited.get(status.day.id))
                 | {"waits_for": [*map(str, waits[status.day.id])]}
                 for status in found
             )
@@ -73,7 +73,7 @@ def list_(
             columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit"]
             if any(status.deleted_ms is not None for status in found):
                 columns.append("deleted")
-            fields = [_fields(status) | _audit_fields(audited.get(status.day.id)) for status in found]
+            fields = [day_fields(status) | audit_fields(audited.get(status.day.id)) for status in found]
             cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
             for status in found:
@@ -97,6 +97,7 @@ def show(
     Example: gatelock days show yesterday
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.day_answers import audit_fields, day_fields, position_fields, replay_fields
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.billing_tables import DIFFERS
         from analyzer.store.operations.day_audit.audit_outcomes import outcomes
@@ -108,14 +109,11 @@ def show(
         waits = _awaited(engine, settings, status.day)
         positions = positions_of(engine, status.day)
         audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
-        replayed = [
-            f"replay {one.id} by {one.swapped_by}: {one.reason}"
-            for one in corrections_of(engine, status.day.id)
-        ]
-        fields = _fields(status) | _audit_fields(audit) | {"replays": replayed}
+        replays = corrections_of(engine, status.day.id)
+        fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
         if json:
             waiting = {"waits_for": [*map(str, waits)]}
-            json_lines([fields | waiting | {"partitions": [*map(_position, positions)]}])
+            json_lines([fields | waiting | {"partitions": [*map(position_fields, positions)]}])
         else:
             for name, value in fields.items():
                 if isinstance(value, list):
@@ -158,6 +156,7 @@ def close(
     """
     why = require_reason(reason) if without else ""
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.day_answers import day_fields
         from analyzer.cli.audits.audited_days import audit_day, digest_keys, say_differences
         from analyzer.cli.output import outcome
         from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
@@ -179,7 +178,7 @@ def close(
                 pass  # flushes in flight: each attempt waits for them
             sentence = f"{found} is closed"
         status = _find(engine, settings, found.date, named)
-        outcome(f"{sentence}: {status.day.requests:,} requests of callers", _fields(status), as_json=json)
+        outcome(f"{sentence}: {status.day.requests:,} requests of callers", day_fields(status), as_json=json)
         if found.state != "closed":
             audited = audit_day(engine, status.day, digest_keys(settings, []))
             say_differences([audited])
@@ -303,41 +302,6 @@ def _leave_out(engine: sa.Engine, closing: DayClosing, day: Day, without: Sequen
         leave_out(engine, day, waits[name], operator_name(), why)
 
 
-def _fields(status: DayStatus) -> dict[str, object]:
-    """The JSON object of a day, without its partitions."""
-    from analyzer.cli.output import format_second
-
-    day = status.day
-    return {
-        "day": day.date, "zone": day.zone, "state": day.state, "begin": format_second(day.begin_s),
-        "end": format_second(day.end_s), "cut": _time(day.cut_ms), "closed": _time(day.closed_ms),
-        "deleted": _time(status.deleted_ms),
-        "groupings": ", ".join(day.groupings), "requests": day.requests, "rows": day.rows,
-        "adjusted": status.adjusted, "corrected": status.corrected, "digest": day.digest,
-        "digest_before": day.digest_before, "digest_key": day.digest_key,
-    }  # fmt: skip
-
-
-def _audit_fields(audit: AuditOutcome | None) -> dict[str, object]:
-    """The JSON keys about the last audit of a day; without values shortly after it was closed."""
-    if audit is None:
-        return {"audit": None, "audited": None, "audited_by": None, "differences": [], "remarks": []}
-    from analyzer.cli.output import format_second
-
-    return {
-        "audit": audit.result, "audited": format_second(int(audit.at.timestamp())), "audited_by": audit.who,
-        "differences": list(audit.differences), "remarks": list(audit.remarks),
-    }  # fmt: skip
-
-
-def _position(one: DayPosition) -> dict[str, object]:
-    return {
-        "partition": str(one.part), "source": one.part.source, "cluster": one.part.cluster,
-        "topic_id": one.part.topic_id, "target": one.target, "cut": one.cut, "left_out": one.left_out,
-        "left_out_by": one.who, "is_gone": one.is_gone,
-    }  # fmt: skip
-
-
 def _remark(one: DayPosition) -> str:
     if one.left_out:
         return f"left out by {one.who}: {one.left_out}"
@@ -346,9 +310,3 @@ def _remark(one: DayPosition) -> str:
 
 def _cell(value: int | None) -> object:
     return "" if value is None else value
-
-
-def _time(ms: int | None) -> str | None:
-    from analyzer.cli.output import format_second
-
-    return None if ms is None else format_second(ms // 1000)

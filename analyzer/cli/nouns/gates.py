@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from analyzer.core.fleet.gate_health import GateHealth
-    from analyzer.core.fleet.refused_requests import RefusedRequests
     from analyzer.store.reports.unmet_locks import UnmetLock
 
 app = typer.Typer(help="Gates that report their status, and the locks that they met.", no_args_is_help=True)
@@ -42,29 +41,22 @@ def list_(
     Example: gatelock gates list --all
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.gate_answers import listed_gates
         from analyzer.cli.output import json_lines, table
-        from analyzer.core.fleet.gate_health import living_gates, problems_of, unknown_clients
-        from analyzer.store.reports.gate_reports import known_among, reporting_gates
-        from analyzer.store.reports.refused_clients import refused_clients
 
-        found = reporting_gates(engine)
-        refused = unknown_clients(refused_clients(engine), found)
-        gates = found if every else living_gates(found)
-        known = known_among(engine, {caller for gate in gates for caller in gate.status.callers}).known
-        problems = [problems_of(gate, known) for gate in gates]
+        gates, refused, known = found = listed_gates(engine, every=every)
         if json:
-            json_lines(fields_of(*row, known) for row in zip(gates, problems, strict=True))
-            json_lines(map(fields_of_refused, refused))
+            json_lines(found.as_objects())
         else:
             columns = ["application", "instance", "library", "version", "age", "heard", "checks", "denials",
                        "known", "state"]  # fmt: skip
-            table(columns, [cells_of(*row, known) for row in zip(gates, problems, strict=True)], NO_GATES)
-            for gate, sentences in zip(gates, problems, strict=True):
+            table(columns, [cells_of(*row, known) for row in gates], NO_GATES)
+            for gate, sentences in gates:
                 for sentence in sentences.values():
                     say(f"{name_of(gate)} {sentence}")
             for client in refused:
                 say(f"{client.client} {client.sentence}")
-        if any(problems) or refused:
+        if refused or any(problems for _, problems in gates):
             raise typer.Exit(FOUND)
 
 
@@ -156,37 +148,7 @@ def name_of(gate: GateHealth) -> str:
     return f"{gate.status.application} {gate.status.instance}".strip()
 
 
-def fields_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> dict[str, object]:
-    """The JSON object of a gate; `known` are the callers that the log has."""
-    from analyzer.core.fleet.gate_health import known_share
-
-    status = gate.status
-    share = known_share(status.callers, known)
-    return {
-        "application": status.application, "instance": status.instance, "library": status.library,
-        "version": status.at and status.at.version, "mark": status.at and status.at.mark, "age_s": gate.age_s,
-        "heard_s": gate.report_age_s, "uptime_s": status.uptime, "stale_after_s": status.stale_after,
-        "clock_skew_s": status.clock_skew, "mode": status.mode, "ignored": status.ignored,
-        "checks": gate.checks, "denials": gate.denials, "callers": len(status.callers),
-        "known": None if share is None else round(share, 3),
-        "unknown": [caller for caller in status.callers if caller not in known],
-        "locks": [
-            {**hits.at._asdict(), "checks": hits.checks, "denials": hits.denials} for hits in status.locks
-        ],
-        "wrong": problems,
-    }  # fmt: skip
-
-
-def fields_of_refused(client: RefusedRequests) -> dict[str, object]:
-    """The JSON object of a client that is refused and has reported nothing."""
-    return {
-        "application": "", "instance": client.instance, "address": client.address, "refused": client.reason,
-        "requests": client.requests, "since_s": client.first_age_s, "heard_s": client.last_age_s,
-        "wrong": {"refused": client.sentence},
-    }  # fmt: skip
-
-
-def cells_of(gate: GateHealth, problems: dict[str, str], known: Set[str]) -> Sequence[object]:
+def cells_of(gate: GateHealth, problems: Mapping[str, str], known: Set[str]) -> Sequence[object]:
     """The row of a gate in the table."""
     from analyzer.core.fleet.gate_health import known_share
 

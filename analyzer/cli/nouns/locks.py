@@ -76,10 +76,10 @@ def list_(
     """
     key = require_kind(caller)
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.lock_answers import lock_fields
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, suspended_until
-        from gatekeeper.feed.feed_json import change_fields, time_text
-        from gatekeeper.model import Set
+        from gatekeeper.feed.feed_json import time_text
 
         if (until := suspended_until(engine)) is not None:
             say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
@@ -89,8 +89,7 @@ def list_(
             _require_known(engine, load_settings(context, config), key, policy)
         found = chain([] if first is None else [first], locks)
         if json:
-            objects = (change_fields(Set(lock)) for lock in found)
-            json_lines({name: value for name, value in fields.items() if name != "op"} for fields in objects)
+            json_lines(map(lock_fields, found))
             if not shadow:
                 _warn_of_unmet(engine, key, policy)
             return
@@ -316,14 +315,12 @@ def clear(
 
 def _show_changed(changed: list[tuple[Lock, str]], *, is_shown_only: bool, as_json: bool) -> None:
     """Prints the locks that a command has changed, or would change."""
+    from analyzer.answers.lock_answers import changed_fields
     from analyzer.cli.output import json_lines
-    from gatekeeper.feed.feed_json import change_fields, time_text
-    from gatekeeper.model import Set
+    from gatekeeper.feed.feed_json import time_text
 
     if as_json:
-        for lock, done in changed:
-            fields = {name: value for name, value in change_fields(Set(lock)).items() if name != "op"}
-            json_lines([fields | {"done": done, "changed": not is_shown_only}])
+        json_lines(changed_fields(lock, done, is_changed=not is_shown_only) for lock, done in changed)
         return
     for lock, done in changed:
         series = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)

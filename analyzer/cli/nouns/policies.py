@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, reporting_errors
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from analyzer.core.judging.policies import Policy
-    from analyzer.store.reports.explained.lock_outcomes import PolicyOutcome
 
 app = typer.Typer(help="Policies in force, and the configuration they come from.", no_args_is_help=True)
 
@@ -42,6 +41,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
+            from analyzer.answers.policy_answers import listed_policies
             from analyzer.cli.output import json_lines, table
             from analyzer.core.judging.kinds import kind_of
             from analyzer.core.judging.plan_differences import differences
@@ -54,7 +54,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             brakes = brake_texts(engine)
             described = [(policy, kind_of(policy).describe(policy)) for policy in policies]
             if json:
-                json_lines(_fields(policy, what, brakes) for policy, what in described)
+                json_lines(listed_policies(engine))
             else:
                 rows = [[policy.name, policy.kind, _mode(policy, brakes), what] for policy, what in described]
                 table(["policy", "kind", "mode", "what"], rows, "no policy is in force: no caller is locked")
@@ -85,7 +85,9 @@ def show(
     """
     since_s = parse_time(since or "7d") or 0
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.cli.output import format_second, json_lines, table
+        from analyzer.answers.policy_answers import shown_policies
+        from analyzer.answers.time_texts import format_second
+        from analyzer.cli.output import json_lines, table
         from analyzer.core.counting.meter_units import amount_text
         from analyzer.core.judging.brakes import describe_brake
         from analyzer.core.judging.kinds import kind_of
@@ -98,16 +100,11 @@ def show(
         plan = plan_in_force(engine) or Plan()
         require_name("NAME", name, {policy.name for policy in plan.policies})
         shown = [policy for at in (name, name + CANDIDATE) if (policy := plan.policy(at)) is not None]
-        names = [policy.name for policy in shown]
-        outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, names))
-        brakes = brake_texts(engine)
         if json:
-            json_lines(
-                _fields(policy, kind_of(policy).describe(policy), brakes)
-                | {"outcomes": [_outcome_fields(one) for one in outcomes if one.policy == policy.name]}
-                for policy in shown
-            )
+            json_lines(shown_policies(engine, shown, since_s))
             return
+        outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in shown]))
+        brakes = brake_texts(engine)
         for policy in shown:
             say(kind_of(policy).describe(policy))
             if not policy.is_shadow:
@@ -269,17 +266,14 @@ def history(context: typer.Context, config: ConfigOption = None, json: JsonOptio
     Example: gatelock policies history
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.policy_answers import HISTORY_COLUMNS, plan_history
         from analyzer.cli.output import json_lines, table
-        from analyzer.store.database.audit_log import PLAN_IN_FORCE, entries
-        from gatekeeper.feed.feed_json import time_text
 
-        found = (entry for entry in entries(engine) if entry.act == PLAN_IN_FORCE)
-        rows = ((time_text(entry.at), entry.about, entry.who, entry.why) for entry in found)
-        names = ["at", "plan", "who", "difference"]
+        rows = plan_history(engine)
         if json:
-            json_lines(dict(zip(names, row, strict=True)) for row in rows)
+            json_lines(dict(zip(HISTORY_COLUMNS, row, strict=True)) for row in rows)
         else:
-            table(names, rows, "no plan was ever put in force")
+            table(HISTORY_COLUMNS, rows, "no plan was ever put in force")
 
 
 @app.command("apply")
@@ -332,19 +326,3 @@ def _mode(policy: Policy, brakes: Mapping[str, str]) -> str:
     if policy.name in brakes:
         return f"braked: {brakes[policy.name]}"
     return "shadow" if policy.is_shadow else "enforce"
-
-
-def _outcome_fields(outcome: PolicyOutcome) -> dict[str, object]:
-    return {name: value for name, value in outcome._asdict().items() if name != "policy"}
-
-
-def _fields(policy: Policy, what: str, brakes: Mapping[str, str]) -> dict[str, object]:
-    return {
-        "name": policy.name,
-        "kind": policy.kind,
-        "mode": "shadow" if policy.is_shadow else "enforce",
-        "brake": brakes.get(policy.name),
-        "per": policy.per,
-        "meter": policy.meter,
-        "what": what,
-    }

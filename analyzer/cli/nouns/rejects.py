@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
-from analyzer.cli.judged_changes import JudgedChanges
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,

@@ -264,7 +264,8 @@ def _print_log(log: ReadLog) -> None:
 
 
 def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
-    from analyzer.cli.output import format_second, plural
+    from analyzer.answers.time_texts import format_second
+    from analyzer.cli.output import plural
 
     _print_ledgers(found)
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
@@ -311,8 +312,8 @@ def _print_ledgers(found: Audit) -> None:
 
 def _fields(found: Audit) -> dict[str, object]:
     """Returns what --json prints."""
+    from analyzer.answers.time_texts import format_second
     from analyzer.cli.nouns.gaps import fields_of
-    from analyzer.cli.output import format_second
     from analyzer.core.judging.earned_notices import sum_text
 
     return {
@@ -336,7 +337,7 @@ def _fields(found: Audit) -> dict[str, object]:
 
 
 def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
-    from analyzer.cli.output import format_second
+    from analyzer.answers.time_texts import format_second
 
     fields = one._asdict()
     return {"day": format_second(fields.pop("day_s")), **fields}
@@ -351,7 +352,8 @@ def _holes(ledger: PartitionLedger) -> int | None:
 
 def _print_other(found: Audit) -> None:
     """Prints what differs besides the requests of a day."""
-    from analyzer.cli.output import format_second, plural
+    from analyzer.answers.time_texts import format_second
+    from analyzer.cli.output import plural
     from analyzer.core.judging.earned_notices import sum_text
 
     for one in found.groupings:

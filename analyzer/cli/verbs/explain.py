@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.store.reports.explained.caller_standing import CallerStanding, PolicyUse
-    from analyzer.store.reports.explained.lock_outcomes import LockedName, LockOutcome
+    from analyzer.store.reports.explained.lock_outcomes import LockOutcome
     from gatekeeper.model import Lock
 
 HISTORY_MAX = 20  # locks that are shown; --json has all
-ROUTES_MAX = 5
-DAY_S = 86_400
 
 
 def explain(
@@ -61,20 +59,16 @@ def explain(
     """
     name, then, since_s = require_caller(caller), parse_stretch(at), parse_time(since or "40d") or 0
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.store.reports.explained.caller_standing import caller_standing
-        from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
+        from analyzer.answers.explained_caller import explained_caller
         from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
         name = counted_name(context, config, name)
-        standing = caller_standing(engine, name)
-        first_ms = min(since_s, since_s if then is None else then[0]) * 1000
-        history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
-        past = history if then is None else [one for one in history if _overlaps(one, *then, standing.now_ms)]
-        resources = _resources(engine, name, standing.now_ms // 1000)
+        found = explained_caller(engine, name, since_s, then)
+        standing, history, past, resources = found[1:]
         if json:
             from analyzer.cli.output import json_lines
 
-            json_lines([_fields(name, standing, past, resources)])
+            json_lines([found.as_object()])
             return
         if then is None:
             _show_present(name, standing, resources)
@@ -139,8 +133,8 @@ def _next_commands(name: str, locks: Sequence[Lock]) -> Iterator[str]:
 
 
 def _lock_text(lock: Lock) -> str:
+    from analyzer.answers.time_texts import format_second
     from analyzer.cli.nouns.locks import describe_action
-    from analyzer.cli.output import format_second
 
     on = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
     times = " to ".join(format_second(int(time.timestamp())) for time in (lock.began, lock.until))
@@ -154,7 +148,7 @@ def _mode(use: PolicyUse, standing: CallerStanding) -> str:
 
 
 def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
-    from analyzer.cli.output import format_second
+    from analyzer.answers.time_texts import format_second
     from analyzer.core.counting.meter_units import amount_text
 
     limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
@@ -183,15 +177,9 @@ def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
             say(f"the lock by {lock.policy}: {found}")
 
 
-def _overlaps(lock: LockOutcome, begin_s: int, end_s: int, now_ms: int) -> bool:
-    """Whether a lock was in force at any time of a stretch, as far as that is over."""
-    ended_ms = now_ms + 1 if lock.ended_ms is None else lock.ended_ms
-    return lock.began_ms < end_s * 1000 and ended_ms > begin_s * 1000
-
-
 def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
     """Says which locks came before and after a time without any; `history` has the latest first."""
-    from analyzer.cli.output import format_second
+    from analyzer.answers.time_texts import format_second
 
     before = [one for one in history if one.ended_ms is not None and one.ended_ms <= begin_s * 1000]
     after = [one for one in history if one.began_ms >= end_s * 1000]
@@ -203,7 +191,8 @@ def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> N
 
 def _show_past(past: Sequence[LockOutcome], then: str) -> None:
     """Prints locks; `then` says when there is none."""
-    from analyzer.cli.output import format_second, table
+    from analyzer.answers.time_texts import format_second
+    from analyzer.cli.output import table
 
     rows = (
         [
@@ -222,75 +211,3 @@ def _show_past(past: Sequence[LockOutcome], then: str) -> None:
     table(columns, rows, f"no lock {then}")
     if len(past) > HISTORY_MAX:
         say(f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all", err=True)
-
-
-def _begin(outcome: LockOutcome) -> tuple[int, LockedName]:
-    return outcome.began_ms, outcome.at[:2]
-
-
-def _resources(engine: sa.Engine, caller: str, now_s: int) -> list[tuple[str, int, int]]:
-    """Returns the resources with the most requests of the last day; none if they are not counted."""
-    from analyzer.store.reports.usage import UsageQuery, usage_rows
-
-    query = UsageQuery("caller+resource", DAY_S, now_s - DAY_S, now_s + 1, key=caller, top=2 * ROUTES_MAX)
-    found: dict[str, tuple[int, int]] = {}
-    for row in usage_rows(engine, query):
-        value, denied = found.get(row.resource, (0, 0))
-        found[row.resource] = value + row.value, denied + row.denied
-    largest = sorted(found.items(), key=lambda item: -sum(item[1]))[:ROUTES_MAX]
-    return [(resource or "(none)", *amounts) for resource, amounts in largest]
-
-
-def _fields(
-    name: str,
-    standing: CallerStanding,
-    past: Sequence[LockOutcome],
-    resources: Sequence[tuple[str, int, int]],
-) -> Mapping[str, object]:
-    from analyzer.cli.output import format_second
-    from analyzer.store.reports.explained.caller_standing import held_by_brakes
-    from gatekeeper.feed.feed_json import change_fields
-    from gatekeeper.model import Set
-
-    present = [change_fields(Set(lock)) for lock in standing.locks]
-    return {
-        "caller": name,
-        "plan": standing.plan,
-        "tenant": standing.tenant,
-        "locks": [{key: value for key, value in lock.items() if key != "op"} for lock in present],
-        "held_off": [
-            {"policy": one.at.policy, "until": format_second(one.until_ms // 1000), "who": one.who,
-             "reason": one.reason}
-            for one in standing.held_off
-        ],
-        "held_by_brakes": held_by_brakes(standing),
-        "policies": list(_policy_fields(standing)),
-        "resources": [dict(zip(("resource", "requests", "denied"), row, strict=True)) for row in resources],
-        "history": [
-            {
-                "scope": one.at.scope, "key": one.at.key, "resource": one.at.resource,
-                "policy": one.at.policy, "action": one.action, "began": format_second(one.began_ms // 1000),
-                "ended": None if one.ended_ms is None else format_second(one.ended_ms // 1000),
-                "plan": one.plan, "detail": one.detail, "used": one.used, "overshoot": one.overshoot,
-            }
-            for one in past
-        ],
-    }  # fmt: skip
-
-
-def _policy_fields(standing: CallerStanding) -> Iterator[dict[str, object]]:
-    from analyzer.cli.output import format_second
-
-    for use in standing.uses:
-        yield {
-            "policy": use.policy.name,
-            "mode": "shadow" if use.policy.is_shadow else "enforce",
-            "brake": standing.braked.get(use.policy.name),
-            "key": use.key,
-            "resource": use.resource,
-            "exempt": use.is_exempt,
-            "used": use.used,
-            "limit": use.limit,
-            "until": None if use.until_s is None else format_second(use.until_s),
-            "reached": None if use.reached_s is None else format_second(use.reached_s),
-        }

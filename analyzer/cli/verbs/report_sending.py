@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from analyzer.answers.time_texts import format_second
 from analyzer.cli.billing_options import (
     CORRECTIONS,
     Dates,
@@ -27,7 +28,7 @@ from analyzer.cli.billing_options import (
 )
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
-from analyzer.cli.output import format_second, json_lines, outcome, plural, say, table
+from analyzer.cli.output import json_lines, outcome, plural, say, table
 from analyzer.cli.report_output import progress_bar
 
 if TYPE_CHECKING:

@@ -210,7 +210,7 @@ def _report(
 
 def _say_why(engine: sa.Engine, query: UsageQuery, *, err: bool) -> None:
     """Says why there is no row. Exits with 1 for an unknown caller."""
-    from analyzer.cli.output import format_second
+    from analyzer.answers.time_texts import format_second
     from analyzer.config.values import closest
     from analyzer.store.reports.usage_windows import counted_range, recent_keys, was_counted
 

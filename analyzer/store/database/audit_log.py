@@ -10,7 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
+from analyzer.store.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
 from analyzer.store.database.schema import events
 
 RECORDS_RETRIED = "rejects counted"  # the act of an entry about a retry
@@ -25,6 +25,7 @@ class AuditEntry(NamedTuple):
     act: str
     about: str
     why: str
+    id: str
 
 
 def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
@@ -36,10 +37,15 @@ def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
     )
 
 
-def entries(engine: sa.Engine, since_ms: int = 0) -> Iterator[AuditEntry]:
-    """Yields the entries since then, the newest first, in constant memory. Raises StoreAway."""
-    columns = (events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why)
+def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -> Iterator[AuditEntry]:
+    """Yields the entries since then, the newest first, in constant memory. Raises StoreAway.
+
+    With `until_ms` those up to that millisecond, included.
+    """
+    columns = (events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why, events.c.id)
     statement = sa.select(*columns).where(events.c.at_ms >= since_ms)
+    if until_ms is not None:
+        statement = statement.where(events.c.at_ms <= until_ms)
     statement = statement.order_by(events.c.at_ms.desc(), events.c.id)
     with (
         slow_reading(engine) as db,
@@ -47,3 +53,10 @@ def entries(engine: sa.Engine, since_ms: int = 0) -> Iterator[AuditEntry]:
     ):
         for at_ms, *rest in rows:
             yield AuditEntry(instant(at_ms), *rest)
+
+
+def newest_entry(engine: sa.Engine) -> str | None:
+    """Returns the id of the newest entry; None without any. Raises StoreAway."""
+    newest = sa.select(events.c.id).order_by(events.c.at_ms.desc(), events.c.id).limit(1)
+    with reading(engine) as db:
+        return db.execute(newest).scalar()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ PRIVATE = 0o600
 DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}  # sqlite3 has no separate exception class for these
 ROWS_AT_ONCE = 1_000  # fetched at a time, so that a long list needs constant memory
 
+BOUND_MS = "gatelock_bound_ms"  # execution option: the time-out of `slow_reading`
+INSTRUCTIONS = 10_000  # of SQLite between two looks at the clock: a few milliseconds
 READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is one snapshot without writes
 
 
@@ -185,12 +188,41 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def slow_reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Opens a snapshot without time-outs, for a reader that pages through it. It blocks no flush."""
+    """Opens a snapshot without time-outs, for a reader that pages through it. It blocks no flush.
+
+    On an engine of `bounded_reads` its statements have a time-out.
+    """
     with reading(engine) as db:
+        bound_ms = db.get_execution_options().get(BOUND_MS, 0)
         if db.dialect.name == "postgresql":
             for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
-                db.exec_driver_sql(f"set local {timeout} = 0")
-        yield db
+                db.exec_driver_sql(f"set local {timeout} = {bound_ms}")
+            yield db
+        elif bound_ms:
+            with _interrupted_after(db, bound_ms):
+                yield db
+        else:
+            yield db
+
+
+def bounded_reads(engine: sa.Engine, timeout_ms: int) -> sa.Engine:
+    """Returns the engine, with its connections, for slow readers that other programs ask for.
+
+    A statement of `slow_reading` that takes longer raises StoreAway; on SQLite the whole transaction counts.
+    """
+    return engine.execution_options(**{BOUND_MS: timeout_ms})
+
+
+@contextmanager
+def _interrupted_after(db: sa.Connection, timeout_ms: int) -> Iterator[None]:
+    """Has SQLite interrupt statements of this transaction once the time is over."""
+    connection: Any = db.connection.driver_connection
+    end_s = time.monotonic() + timeout_ms / 1000
+    connection.set_progress_handler(lambda: time.monotonic() > end_s, INSTRUCTIONS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def without_scans(db: sa.Connection) -> None:

@@ -567,7 +567,7 @@ tokens = Table(
     metadata,
     key("name"),
     text("digest"),
-    text("scope"),  # "read", "callers", "operate" or "admin": each includes those before it
+    text("scope"),  # a `TokenScope`: each includes those before it
     Column("made_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger),  # expiry; null: until it is revoked
 )

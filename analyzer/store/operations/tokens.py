@@ -15,7 +15,7 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import events, tokens
 
-TokenScope = Literal["read", "callers", "operate", "admin"]
+TokenScope = Literal["read", "callers", "view", "operate", "admin"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)  # each includes those before it
 
 PREFIX = "gatelock_"  # lets secret scanners recognise a token

@@ -77,7 +77,7 @@ def add_callers_endpoint(
             detail = "The use of callers cannot be read at the moment."
             raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, RETRY_SOON) from error
         headers = ANSWER_HEADERS | {"etag": etag_of(document)}
-        if headers["etag"] in _etags(request):
+        if headers["etag"] in etags_of(request):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(json.dumps(document), headers=headers, media_type="application/json")
 
@@ -90,7 +90,8 @@ def etag_of(document: Mapping[str, Any]) -> str:
     return f'W/"{hashlib.sha256(content.encode()).hexdigest()[:16]}"'
 
 
-def _etags(request: Request) -> list[str]:
+def etags_of(request: Request) -> list[str]:
+    """Returns the entity tags of the answers that the client has."""
     return [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
 
 

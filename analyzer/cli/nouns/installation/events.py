@@ -35,7 +35,7 @@ def list_(
         from analyzer.store.database.audit_log import entries
         from gatekeeper.feed.feed_json import time_text
 
-        found = ((time_text(event.at), *event[1:]) for event in entries(engine, since_s * 1000))
+        found = ((time_text(event.at), *event[1:5]) for event in entries(engine, since_s * 1000))
         names = ["at", "who", "act", "about", "why"]
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in found)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,27 +19,9 @@ from analyzer.cli.options import (
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
-    from analyzer.store.operations.running_jobs.job_runs import StoredRun
+    pass
 
 app = typer.Typer(no_args_is_help=True)
-
-
-class ListedJob(NamedTuple):
-    """A job as `gatelock jobs list` shows it."""
-
-    job: str
-    schedule: str
-    last: dict[str, str | int | float | None] | None  # run; None: it never ran
-    next: str
-    holder: str  # the process that runs it at the moment; "": none
-
-    @property
-    def cells(self) -> list[object]:
-        last = self.last or dict.fromkeys(("began", "outcome", "rows", "error"), "")
-        return [
-            *(self.job, self.schedule, last["began"], last["outcome"], last["rows"]),
-            *(self.next, self.holder, last["error"]),
-        ]
 
 
 @app.callback()
@@ -58,23 +39,17 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     Example: gatelock jobs list --json
     """
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.job_answers import listed_jobs
         from analyzer.cli.output import json_lines, table
         from analyzer.jobs.upkeep_jobs import schedules
-        from analyzer.store.operations.running_jobs.job_runs import job_states
 
-        now_ms, states = job_states(engine)
-        found = []
-        for name, schedule in schedules(load_settings(context, config).retention.kept).items():
-            state = states.get(name)
-            last = None if state is None else _fields(state.last)
-            holder = "" if state is None else state.holder
-            found.append(ListedJob(name, str(schedule), last, _time(schedule.next_ms(now_ms)), holder))
+        found = listed_jobs(engine, schedules(load_settings(context, config).retention.kept))
         if json:
             json_lines(job._asdict() for job in found)
         else:
             columns = ["job", "schedule", "began", "outcome", "rows", "next", "holder", "error"]
             table(columns, [job.cells for job in found], "")
-        if any(state.last.outcome == "failed" for state in states.values()):
+        if any(job.last is not None and job.last["outcome"] == "failed" for job in found):
             raise typer.Exit(FOUND)
 
 
@@ -141,6 +116,7 @@ def history(
     """
     since_s = parse_time(since) or 0
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.job_answers import run_fields
         from analyzer.cli.output import json_lines, table
         from analyzer.jobs.upkeep_jobs import schedules
         from analyzer.store.operations.running_jobs.job_runs import job_history
@@ -148,7 +124,7 @@ def history(
         known = schedules(load_settings(context, config).retention.kept)
         if name is not None and name not in known:
             raise usage_error(_unknown(name, known))
-        found = (_fields(run) for run in job_history(engine, name, since_s * 1000))
+        found = (run_fields(run) for run in job_history(engine, name, since_s * 1000))
         if json:
             json_lines(found)
         else:
@@ -159,21 +135,3 @@ def history(
 
 def _unknown(name: str, known: Collection[str]) -> str:
     return f"{name} is not a job: use one of {', '.join(sorted(known))}"
-
-
-def _fields(run: StoredRun) -> dict[str, str | int | float | None]:
-    return {
-        "job": run.job,
-        "scheduled": _time(run.scheduled_ms),
-        "began": _time(run.began_ms),
-        "ended": None if run.ended_ms is None else _time(run.ended_ms),
-        "seconds": "" if run.ended_ms is None else round((run.ended_ms - run.began_ms) / 1000, 3),
-        "outcome": run.outcome,
-        "rows": run.rows,
-        "owner": run.owner,
-        "error": run.error,
-    }
-
-
-def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""Times on the command line: dates, moments with a zone, `today`, ages such as `2h`."""
+"""Times as operators write them: dates, moments with a zone, `today`, ages such as `2h`."""
 
 from __future__ import annotations
 

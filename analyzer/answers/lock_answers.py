@@ -1,0 +1,16 @@
+"""Locks, and what was done with them."""
+
+from __future__ import annotations
+
+from gatekeeper.feed.feed_json import change_fields
+from gatekeeper.model import Lock, Set
+
+
+def lock_fields(lock: Lock) -> dict[str, object]:
+    """Returns a lock as the feed has it."""
+    return {name: value for name, value in change_fields(Set(lock)).items() if name != "op"}
+
+
+def changed_fields(lock: Lock, done: str, *, is_changed: bool) -> dict[str, object]:
+    """Returns a lock, what an operator did with it, and whether it was done or only shown."""
+    return lock_fields(lock) | {"done": done, "changed": is_changed}
