@@ -23,7 +23,7 @@ Compared = LoadShare | CapacityShare | UsualShare
 
 
 class Marks(NamedTuple):
-    """What is compared, and with what: each between two bounds."""
+    """A load and the marks that it is compared with: each between two bounds."""
 
     least: float
     most: float
