@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -38,7 +38,6 @@ from analyzer.jobs.job_runner import JobRunner
 from analyzer.jobs.job_scheduler import JobScheduler
 from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
 from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
-from analyzer.log_replay.replay_run import LogReplay, ReplayPlan
 from analyzer.pipeline import FlushPace, Pipeline
 from analyzer.retry import RejectRetry, without_limits
 from analyzer.sources import CombinedSource, Source
@@ -68,6 +67,9 @@ from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.store.transaction.sql_store import SqlStore
 from gatekeeper.identity import NameDigest
+
+if TYPE_CHECKING:
+    from analyzer.log_replay.replay_run import LogReplay
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +209,9 @@ def build_replay(settings: Settings, engine: sa.Engine, source: str) -> LogRepla
 
     Raises ReplayRefused when the configuration reads the source in another way; StoreAway, SchemaBehind.
     """
+    # kafka-python takes a tenth of a second to import, which other commands need not wait for.
+    from analyzer.log_replay.replay_run import LogReplay, ReplayPlan
+
     in_force = ReplayPlan.read(engine)
     if source not in in_force.plan.sources or source in differing_sources(in_force.plan, settings.plan()):
         raise ReplayRefused(
