@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from analyzer.cli.exit_codes import usage_error
 from analyzer.cli.override_options import require_caller
 
 if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
     from analyzer.store.operations.locks_by_hand import Effect, LockTarget
 
 COLUMNS = ("scope", "key", "resource")
@@ -95,6 +96,13 @@ def series_of(
         "write one of --caller, --tenant, --address, --resource, --everyone and --file; --resource may stand "
         "beside another one, and narrows it"
     )
+
+
+def as_counted(series: Iterable[LockTarget], settings: Settings) -> list[LockTarget]:
+    """Returns the series, callers by the names that they are counted by."""
+    return [
+        one._replace(key=settings.counted_name(one.key)) if one.scope == "caller" else one for one in series
+    ]
 
 
 def network(text: str, where: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.config.settings import Settings
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.judging.caller_limits import Subject
     from analyzer.core.judging.policies import OverrideKind, Policy
@@ -64,6 +65,12 @@ def subject_of(caller: str | None, tenant: str | None, address: str | None = Non
         return Subject("address", str(ip_network(str(address))))
     except ValueError as error:
         raise usage_error(f"--address {address}: write 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32") from error
+
+
+def as_counted_by(settings: Settings, subject: Subject) -> Subject:
+    """Returns the subject, a caller by the name that it is counted by."""
+    is_caller = subject.kind == "caller"
+    return subject._replace(name=settings.counted_name(subject.name)) if is_caller else subject
 
 
 def require_caller(name: str) -> str:

@@ -66,6 +66,27 @@ def test_callers_are_counted_by_digests_and_explained_by_their_names(
     assert b"acme" not in database
 
 
+@pytest.mark.usefixtures("counted")
+def test_locks_and_limits_take_names_in_clear(gatelock: Gatelock, tmp_path: Path) -> None:
+    assert ACME in gatelock("locks", "list", "--caller", "api_key:acme").stdout
+    because = ("--reason", "INC-311")
+    for act in ("extend", "clear"):
+        of = ("--for", "2d") if act == "extend" else ()
+        result = gatelock("locks", act, "--caller", "api_key:acme", *of, *because)
+        assert result.exit_code == 0, result.output
+        assert ACME in result.output
+    (tmp_path / "several.csv").write_text("scope,key\ncaller,api_key:acme\n")
+    for act in (
+        ("locks", "set", "--file", "several.csv", "--for", "1h"),
+        ("overrides", "add", "--caller", "api_key:acme", "--limit", "7"),
+        ("exempt", "add", "--caller", "api_key:acme"),
+    ):
+        result = gatelock(*act, *because)
+        assert (result.exit_code, ACME in result.output) == (0, True), result.output
+    database = b"".join(path.read_bytes() for path in tmp_path.glob("gatelock.db*"))
+    assert b"acme" not in database
+
+
 def test_pseudonyms_need_a_secret(gatelock: Gatelock, tmp_path: Path) -> None:
     (tmp_path / "access.jsonl").touch()
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION)

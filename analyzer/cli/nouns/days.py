@@ -224,6 +224,7 @@ def correct(
         from analyzer.store.operations.day_closing.by_hand import correct as correct_day
 
         settings = load_settings(context, config)
+        name = settings.counted_name(name) if caller else name
         asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
         day = _find(engine, settings, date, zone).day
         made = correct_day(engine, day, asked, operator_name(), why)

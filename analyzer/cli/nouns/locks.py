@@ -20,6 +20,7 @@ from analyzer.cli.lock_options import (
     OfTenantOption,
     RateOption,
     StatusOption,
+    as_counted,
     effect_of,
     series_of,
 )
@@ -28,6 +29,7 @@ from analyzer.cli.options import (
     DryRunOption,
     JsonOption,
     ReasonOption,
+    counted_name,
     load_settings,
     open_database,
     parse_length_ms,
@@ -81,6 +83,7 @@ def list_(
         from analyzer.store.reports.status import locks_in_force, suspended_until
         from gatekeeper.feed.feed_json import time_text
 
+        key = key and counted_name(context, config, key)
         if (until := suspended_until(engine)) is not None:
             say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
         locks = locks_in_force(engine, key, policy, in_shadow=shadow)
@@ -215,8 +218,9 @@ def set_(
         from analyzer.store.operations.locks_by_hand import ByHand, set_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
+        named = as_counted(wanted, load_settings(context, config))
         act = ByHand(operator_name(), why, dry_run)
-        locks = set_locks(engine, wanted, length_ms, effect, act, new_mark)
+        locks = set_locks(engine, named, length_ms, effect, act, new_mark)
         _show_changed([(lock, "set") for lock in locks], is_shown_only=dry_run, as_json=json)
 
 
@@ -250,8 +254,9 @@ def extend(
         from analyzer.store.operations.locks_by_hand import ByHand, extend_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
+        named = as_counted(wanted, load_settings(context, config))
         act = ByHand(operator_name(), why, dry_run)
-        locks = extend_locks(engine, wanted, policy, length_ms, act, new_mark)
+        locks = extend_locks(engine, named, policy, length_ms, act, new_mark)
         if not locks:
             say("no lock ends before that", err=True)
             raise typer.Exit(FOUND)
@@ -300,8 +305,9 @@ def clear(
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.feed.feed_json import time_text
 
+        named = as_counted(wanted, load_settings(context, config))
         act = ByHand(operator_name(), why, dry_run)
-        cleared = clear_locks(engine, wanted, policy, held_ms, act, new_mark)
+        cleared = clear_locks(engine, named, policy, held_ms, act, new_mark)
         if not cleared:
             say("no such lock is in force", err=True)
             raise typer.Exit(FOUND)
