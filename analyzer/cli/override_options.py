@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, usage_error
-from analyzer.cli.options import parse_length_ms, parse_time, require_name
+from analyzer.cli.options import counted_name, parse_length_ms, parse_time, require_name
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from analyzer.config.settings import Settings
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.judging.caller_limits import Subject
     from analyzer.core.judging.policies import OverrideKind, Policy
@@ -67,10 +67,11 @@ def subject_of(caller: str | None, tenant: str | None, address: str | None = Non
         raise usage_error(f"--address {address}: write 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32") from error
 
 
-def as_counted_by(settings: Settings, subject: Subject) -> Subject:
-    """Returns the subject, a caller by the name that it is counted by."""
-    is_caller = subject.kind == "caller"
-    return subject._replace(name=settings.counted_name(subject.name)) if is_caller else subject
+def counted_subject(context: typer.Context, config: Path | None, subject: Subject) -> Subject:
+    """Returns the subject, a caller by the name that it is counted by. Raises as `load_settings`."""
+    if subject.kind != "caller":
+        return subject
+    return subject._replace(name=counted_name(context, config, subject.name))
 
 
 def require_caller(name: str) -> str:

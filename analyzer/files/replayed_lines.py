@@ -26,6 +26,8 @@ class CountedFile(NamedTuple):
 
 def counted_file(path: Path, source: str, host: str, positions: PositionStore) -> CountedFile:
     """Returns how a file was counted. Raises LogUnreadable if it was not; StoreAway."""
+    if not path.is_file():
+        raise LogUnreadable(f"{shown_path(str(path))}: there is no such file")
     with closing(_Lines(path, source, host)) as lines:
         found = lines.find(positions)
     if found is None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from analyzer.cli.verbs.explain import _next_commands
+from gatekeeper.model import Lock
+
 Gatelock = Callable[..., Any]
 
 CONFIGURATION = """
@@ -160,3 +163,18 @@ def test_a_name_without_its_kind_is_refused(gatelock: Gatelock) -> None:
     assert (refused.exit_code, refused.output) == (
         2, "acme: write the kind of name in front, as in api_key:acme\n"
     )  # fmt: skip
+
+
+def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:
+    now = datetime.now(UTC)
+
+    def clearing(scope: str, key: str, resource: str = "") -> str:
+        lock = Lock(scope, key, "daily", now, now, resource)
+        return next(iter(_next_commands("api_key:a b", [lock]))).partition("locks clear ")[2]
+
+    assert clearing("caller", "api_key:a b") == "--caller 'api_key:a b' --reason WHY"
+    assert clearing("caller", "api_key:a b", "/v1") == "--caller 'api_key:a b' --resource /v1 --reason WHY"
+    assert clearing("address", "192.0.2.7") == "--address 192.0.2.7 --reason WHY"
+    assert clearing("range", "192.0.2.0/24") == "--address 192.0.2.0/24 --reason WHY"
+    assert clearing("tenant", "acme") == "--tenant acme --reason WHY"
+    assert clearing("everyone", "") == "--everyone --reason WHY"

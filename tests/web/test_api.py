@@ -270,3 +270,13 @@ def test_events_say_what_changes_without_names(client: httpx2.Client) -> None:
     assert then[::3] == ["event: locks", "event: audit"]
     assert json.loads(then[1].removeprefix("data: "))["active"] == {"daily": 1, ":manual": 1}
     assert "ann" not in "".join(first + then)
+
+
+def test_reports_are_asked_for_by_each_day_of_a_month(client: httpx2.Client) -> None:
+    def asked(first: str, last: str) -> httpx2.Response:
+        return client.get("/v1/reports/list", params={"from": first, "to": last, "zone": "UTC"})
+
+    assert asked("2026-10-29", "2026-10-31").json() == {"items": [], "next": None}
+    refused = asked("2026-02-28", "2026-02-30")
+    assert refused.status_code == 422
+    assert "there is no day 2026-02-30" in refused.json()["detail"]

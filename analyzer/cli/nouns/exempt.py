@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors
-from analyzer.cli.options import (
-    ConfigOption,
-    JsonOption,
-    ReasonOption,
-    load_settings,
-    open_database,
-    require_reason,
-)
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
 from analyzer.cli.override_options import (
     AllOption,
     CallerOption,
@@ -23,7 +16,7 @@ from analyzer.cli.override_options import (
     FromOption,
     TenantOption,
     add_one,
-    as_counted_by,
+    counted_subject,
     end_one,
     period_ms,
     show_overrides,
@@ -68,7 +61,7 @@ def add(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 
-        subject = as_counted_by(load_settings(context, config), subject)
+        subject = counted_subject(context, config, subject)
         asked = OverrideRequest("exempt", subject, from_ms=begins, until_ms=ends)
         add_one(engine, asked, why, as_json=json)
 

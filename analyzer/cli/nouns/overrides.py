@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors
-from analyzer.cli.options import (
-    ConfigOption,
-    JsonOption,
-    ReasonOption,
-    load_settings,
-    open_database,
-    require_reason,
-)
+from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, require_reason
 from analyzer.cli.override_options import (
     AllOption,
     CallerOption,
@@ -25,7 +18,7 @@ from analyzer.cli.override_options import (
     TenantOption,
     add_one,
     amount_of,
-    as_counted_by,
+    counted_subject,
     end_one,
     period_ms,
     policy_of,
@@ -74,7 +67,7 @@ def add(
 
         judged = policy_of(engine, policy)
         amount = amount_of(judged, "--limit", limit)
-        subject = as_counted_by(load_settings(context, config), subject)
+        subject = counted_subject(context, config, subject)
         asked = OverrideRequest("limit", subject, judged.name, amount, begins, ends)
         add_one(engine, asked, why, as_json=json)
 

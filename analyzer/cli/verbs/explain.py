@@ -122,11 +122,12 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
 
 def _next_commands(name: str, locks: Sequence[Lock]) -> Iterator[str]:
     """Yields what an operator may do about locks that refuse the caller, with the command for each."""
-    options = {"range": "address", "tenant": "tenant", "resource": "resource", "caller": "caller"}
-    for scope, key in dict.fromkeys((lock.scope, lock.key) for lock in locks):
+    for scope, key, resource in dict.fromkeys((lock.scope, lock.key, lock.resource) for lock in locks):
+        option = "--address" if scope == "range" else f"--{scope}"
         named = name if scope == "caller" else key
-        of = f"--{options[scope]} {shlex.quote(named)}" if scope in options else "--everyone"
-        yield f"to admit it now: gatelock locks clear {of} --reason WHY"
+        of = [option, *([shlex.quote(named)] if named else [])]
+        of += ["--resource", shlex.quote(resource)] if resource else []
+        yield f"to admit it now: gatelock locks clear {' '.join(of)} --reason WHY"
     if locks:
         override = f"gatelock overrides add --caller {shlex.quote(name)} --limit AMOUNT --reason WHY"
         yield f"to allow it more: {override}"

@@ -28,7 +28,7 @@ OF_POLICY = Parameter("policy", OfText(), "Only locks of this policy.", "daily")
 
 def list_locks(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the locks in force, the latest end first."""
-    found = locks_in_force(at.engine, asked["caller"], asked["policy"], in_shadow=asked["shadow"])
+    found = locks_in_force(at.engine, _counted(at, asked), asked["policy"], in_shadow=asked["shadow"])
     for lock in found:
         yield (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource), lock_fields(lock)
 
@@ -81,11 +81,19 @@ def clear_by_hand(at: ApiContext, asked: Asked) -> Mapping[str, object]:
 
 
 def _series(at: ApiContext, asked: Asked) -> Any:
-    caller = asked["caller"]
-    name = None if caller is None else at.settings.counted_name(caller)
     return series_of(
-        name, asked["tenant"], asked["address"], asked["resource"], everyone=bool(asked["everyone"])
+        _counted(at, asked),
+        asked["tenant"],
+        asked["address"],
+        asked["resource"],
+        everyone=bool(asked["everyone"]),
     )
+
+
+def _counted(at: ApiContext, asked: Asked) -> str | None:
+    """Returns the name that the caller is counted by; None without one."""
+    caller: str | None = asked["caller"]
+    return None if caller is None else at.settings.counted_name(caller)
 
 
 def _act(asked: Asked) -> ByHand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -22,7 +23,7 @@ from analyzer.web.api.parameters import CALLER, OfText, OfTime, OfWhole, OneOf, 
 
 WIDTHS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
 RANGE_S = {"minute": 2 * 86_400, "hour": 62 * 86_400, "day": 800 * 86_400}  # the longest of a request
-DATE = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"
+DATE = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 DAYS_MAX = 62  # of a report
 
 BY = Parameter(
@@ -48,6 +49,8 @@ def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[Us
     known = counted_meters(at.engine)
     if meter is not None and meter not in known:
         raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
+    if caller is not None:
+        caller = at.settings.counted_name(caller)
     if asked.after is not None:
         from_s = max(from_s, int(asked.after[0]))
     query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)
@@ -90,6 +93,9 @@ def list_days(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
 def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the lines of a report of days, as `gatelock report write` has them."""
     first, last, zone = asked["from"], asked["to"], asked["zone"]
+    for name, day in (("from", first), ("to", last)):
+        if not _is_day(day):
+            raise NotPossible(f"`{name}`: there is no day {day}")
     if first > last or not is_zone(zone):
         raise NotPossible("`from` must not be behind `to`, and `zone` must be one of [billing] zones")
     if zone not in at.settings.billing.zones:
@@ -105,6 +111,14 @@ def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
     for number, line in enumerate(lines):
         yield (number,), dict(zip(columns, cells_of(line, columns), strict=True))
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 METER = Parameter("meter", OfText(), "Only this meter, such as requests.", "requests")

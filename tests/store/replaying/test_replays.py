@@ -314,8 +314,8 @@ def test_only_one_process_counts_a_replay(live: FileInstallation, log: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["other.log", "--source", "web"], "other.log"),
-        (["web.log"], "--source"),
+        (["other.log", "--source", "web"], "other.log: there is no such file"),
+        (["other.log"], "other.log: there is no such file"),
         (["web.log", "--source", "wbe"], "no such name"),
         (["web.log", "--source", "web", "--from", "1d"], "are for topics"),
     ],

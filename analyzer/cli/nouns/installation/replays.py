@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,9 +40,9 @@ JudgeOption = Annotated[
     bool, typer.Option("--judge", help="Also raise and clear locks by the changed totals.")
 ]
 RowsOption = Annotated[
-    int, typer.Option("--rows", metavar="NUMBER", min=1, help="How many rows of counts may change at once.")
+    int | None,
+    typer.Option("--rows", metavar="NUMBER", min=1, help="Rows of counts that may change; default: 50,000."),
 ]
-ROWS_MAX = 50_000
 
 
 @app.callback()
@@ -102,7 +101,7 @@ def start(
             job = build_replay(settings, engine, _source_of(settings, source))
             found = job.begin_files([Path(name) for name in logs], operator_name())
         say(f"replay {found.id} begins: {found.about}", err=True)
-        found = job.run(found, _progress())
+        found = job.run(found, _say_progress)
         _after(engine, found, why, is_compared=is_compared, is_judged=judge, as_json=json)
 
 
@@ -126,7 +125,7 @@ def resume(
         found = stored(engine, number)
         if found.state != "counting":
             raise usage_error(f"replay {number} is {found.state}: there is nothing to continue")
-        found = build_replay(load_settings(context, config), engine, found.source).run(found, _progress())
+        found = build_replay(load_settings(context, config), engine, found.source).run(found, _say_progress)
         _after(engine, found, "", is_compared=False, is_judged=False, as_json=json)
 
 
@@ -162,7 +161,7 @@ def swap(
     number: NumberArgument,
     reason: ReasonOption,
     judge: JudgeOption = False,
-    rows: RowsOption = ROWS_MAX,
+    rows: RowsOption = None,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -227,17 +226,16 @@ def _source_of(settings: Settings, source: str | None) -> str:
     from analyzer.cli.options import require_name
 
     names = [one.name for one in settings.sources]
+    if source is None and len(names) == 1:
+        return names[0]
     if source is None:
         raise usage_error("--source: name the entry of [[sources]] that the files were counted as")
     require_name("--source", source, names)
     return source
 
 
-def _progress() -> Callable[[Partition, int, int, int], None]:
-    def show(part: Partition, begin: int, at: int, end: int) -> None:
-        say(f"{part}: {(at - begin) / max(1, end - begin):.0%}, offset {at:,} of {end:,}", err=True)
-
-    return show
+def _say_progress(part: Partition, begin: int, at: int, end: int) -> None:
+    say(f"{part}: {(at - begin) / max(1, end - begin):.0%}, offset {at:,} of {end:,}", err=True)
 
 
 def _after(
@@ -249,7 +247,7 @@ def _after(
     if is_compared:
         _say_comparison(engine, found, "caller", SHOWN, as_json=as_json)
     if why:
-        done = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=False, rows_max=ROWS_MAX)
+        done = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=False, rows_max=None)
         _say_swapped(done, is_dry=False, as_json=as_json)
     elif not is_compared:
         sentence = f"replay {found.id} is counted: {found.ledger.seen:,} records; compare it, and swap it in"
@@ -257,13 +255,14 @@ def _after(
 
 
 def _swapped(
-    engine: sa.Engine, number: int, why: str, *, is_judged: bool, is_dry: bool, rows_max: int
+    engine: sa.Engine, number: int, why: str, *, is_judged: bool, is_dry: bool, rows_max: int | None
 ) -> SwapOutcome:
     from analyzer.cli.operator import operator_name
     from analyzer.store.operations.replaying import swap as swapping
 
+    most = swapping.ROWS_MAX if rows_max is None else rows_max
     return swapping.swap(
-        engine, number, operator_name(), why, is_judged=is_judged, is_dry=is_dry, rows_max=rows_max
+        engine, number, operator_name(), why, is_judged=is_judged, is_dry=is_dry, rows_max=most
     )
 
 
@@ -339,4 +338,6 @@ def _ms(at_s: int | None) -> int | None:
 
 
 def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    from analyzer.answers.time_texts import format_second
+
+    return None if at_ms is None else format_second(at_ms // 1000)
