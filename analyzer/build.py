@@ -80,7 +80,7 @@ UPKEEP_STATEMENT_MS = 60_000
 class Observer(LoopObserver, JobObserver, Protocol):
     """Receives the events of the loop and of the jobs."""
 
-    def judged(self, judged: Judged) -> None: ...
+    def judged(self, judged: Judged, cause: str) -> None: ...
 
 
 class MeasuringObserver(Observer, Protocol):

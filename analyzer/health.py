@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
 from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Lag, Partition
-from analyzer.metrics import Metrics, RememberedIds
+from analyzer.metrics import BY_RECORDS, Metrics, RememberedIds
 from analyzer.pipeline import FlushResult
 
 # One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
@@ -79,7 +79,7 @@ class Health:
         """Records a committed transaction and wakes the waiting gates if it changed a lock."""
         self.lags = result.lags
         self.flush_committed_s = self.uptime_s()
-        self.metrics.record_flush(result.counted, result.seconds, result.disbelieved)
+        self.metrics.record_flush(result)
         self._measure(result, self.flush_committed_s)
         new = {
             progress.part: RememberedIds(ids.held, ids.kept_ms)
@@ -89,7 +89,7 @@ class Health:
         }
         if new:
             self.remembered = {**self.remembered, **new}
-        self.judged(result.judged)
+        self.judged(result.judged, BY_RECORDS)
 
     def _measure(self, result: FlushResult, now_s: float) -> None:
         recent, lag_s = self.recent_delays, max((lag.seconds for lag in result.lags.values()), default=0.0)
@@ -121,9 +121,12 @@ class Health:
 
     # Events, reported by the threads of the jobs (`analyzer.jobs`)
 
-    def judged(self, judged: Judged) -> None:
-        """Records locks that were set and cleared, and notices; wakes the waiting gates if a lock changed."""
-        self.metrics.record_judged(judged)
+    def judged(self, judged: Judged, cause: str) -> None:
+        """Records locks that were set and cleared, and notices; wakes the waiting gates if a lock changed.
+
+        `cause` is `BY_RECORDS`, or the job that judged.
+        """
+        self.metrics.record_judged(judged, cause)
         if judged.changes:
             self.on_feed_change()
 

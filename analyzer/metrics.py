@@ -19,13 +19,15 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from analyzer.core.delays.measured_delays import MeasuredDelays
+from analyzer.core.fleet.fleet_summary import FleetSummary
 from analyzer.core.judging.judge import Judged
-from analyzer.core.model import DrainedCounts, Gap, Lag, Partition
+from analyzer.core.model import Gap, Lag, Partition
+from analyzer.pipeline import FlushResult
 from gatekeeper.model import Set
 
-NOTHING: Mapping[str, int] = {}
 PATH_LABELS = ("topic", "name")  # which may be those of followed files
 NOT_MEASURED = MeasuredDelays()
+BY_RECORDS = "records"  # the cause of a change of a lock that a flush has made
 FLUSH_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -92,8 +94,16 @@ NOTICES = Metric(
 LOCK_CHANGES = Metric(
     "gatelock_lock_changes_total",
     "counter",
-    "Locks that this analyzer set (or extended) and cleared, by policy.",
-    ("policy", "change"),
+    "Locks that this analyzer set (or extended) and cleared, by policy, mode (enforced, shadow) and cause: "
+    "records, or the job of upkeep that judged.",
+    ("policy", "change", "mode", "cause"),
+)
+DENIED = Metric(
+    "gatelock_denied_requests_total",
+    "counter",
+    "Requests that gates have denied, as the log has them, by the policy of the lock: empty where records "
+    "name none, `?` for names that no policy has.",
+    ("source", "policy"),
 )
 FAILURES = Metric(
     "gatelock_failures_total",
@@ -110,6 +120,13 @@ REFUSED = Metric(
 )
 FLUSH = Metric(
     "gatelock_flush_seconds", "histogram", "Duration of a flush, from draining the counter to the commit."
+)
+FLUSH_STEP = Metric(
+    "gatelock_flush_step_seconds_total",
+    "counter",
+    "Time in each step of flushes: offsets, plan, verdicts, totals, buckets, shared-totals, judge, publish, "
+    "commit.",
+    ("step",),
 )
 RELOADED = Metric(
     "gatelock_config_last_reload_successful",
@@ -209,6 +226,19 @@ UNMET_LOCKS = Metric(
     "Locks that no gate has met although requests of their callers still count, 100 at most; up to a minute "
     "old, and absent where gates do not report all that they meet. `gatelock gates locks` names them.",
 )
+GATES = Metric(
+    "gatelock_gates",
+    "gauge",
+    "Gates that report, by application and state: fine, shadow, fleet (all locks are suspended), or the "
+    "first of its problems; up to a quarter of a minute old.",
+    ("application", "state"),
+)
+GATE_VIEW_AGE = Metric(
+    "gatelock_gates_view_age_seconds",
+    "gauge",
+    "Age of the oldest view of a gate, by application and the last reports, which come every five seconds.",
+    ("application",),
+)
 SUSPENDED = Metric(
     "gatelock_suspended", "gauge", "1 while `gatelock locks suspend` keeps every gate open, otherwise 0."
 )
@@ -248,6 +278,7 @@ class Measurements(NamedTuple):
     waiting_judgements: int | None = None
     differing_days: int | None = None
     unmet_locks: int | None = None
+    fleet: FleetSummary | None = None
     braked: Collection[str] = ()  # policies
     alarms: Collection[str] = ()
     measured: MeasuredDelays = NOT_MEASURED
@@ -270,6 +301,7 @@ class Metrics:
         self._disbelieved = self._counter(DISBELIEVED)
         self._notices = self._counter(NOTICES)
         self._lock_changes = self._counter(LOCK_CHANGES)
+        self._denied = self._counter(DENIED)
         self._failures = self._counter(FAILURES)
         self._refused = self._counter(REFUSED)
         self._reloaded = self._gauge(RELOADED)
@@ -277,24 +309,22 @@ class Metrics:
         self._flush = prometheus.Histogram(
             FLUSH.name, FLUSH.help, buckets=FLUSH_BUCKETS_S, registry=self._registry
         )
+        self._flush_steps = self._counter(FLUSH_STEP)
         self.record_reload(is_successful=True)  # the process has started with one
 
-    def record_flush(
-        self,
-        counted: DrainedCounts,
-        seconds: float,
-        disbelieved: Mapping[str, int] = NOTHING,
-    ) -> None:
-        """Counts a committed transaction: its records, and how long it took.
-
-        `disbelieved` has the requests that count against their records' verdict, by source.
-        """
-        self._flush.observe(seconds)
-        for source, requests in disbelieved.items():
+    def record_flush(self, result: FlushResult) -> None:
+        """Counts a committed transaction: its records and verdicts, and how long it and its steps took."""
+        counted = result.counted
+        self._flush.observe(result.seconds)
+        for step, seconds in result.steps.seconds.items():
+            self._flush_steps.labels(step).inc(seconds)
+        for source, requests in result.disbelieved.items():
             self._disbelieved.labels(source).inc(requests)
+        for at, requests in result.denied.items():
+            self._denied.labels(*at).inc(requests)
         for progress in counted.parts:
-            for result in ("counted", "duplicate", "dead", "late"):
-                self._records.labels(progress.part.source, result).inc(getattr(progress, result))
+            for outcome in ("counted", "duplicate", "dead", "late"):
+                self._records.labels(progress.part.source, outcome).inc(getattr(progress, outcome))
             self._overflow.labels(progress.part.source).inc(progress.overflow)
             if progress.state is not None and progress.state.ids is not None:
                 self._without_id.labels(progress.part.source).inc(progress.without_id)
@@ -307,15 +337,17 @@ class Metrics:
         for labels, count in rejected.items():
             self._rejected.labels(*labels).inc(count)
 
-    def record_judged(self, judged: Judged) -> None:
-        """Counts locks that were set, extended or cleared, and notices that were raised."""
+    def record_judged(self, judged: Judged, cause: str) -> None:
+        """Counts locks that were set, extended or cleared, and notices that were raised.
+
+        To be called after the commit. `cause` is `BY_RECORDS`, or the job that judged.
+        """
         for notice in judged.notices:
             self._notices.labels(notice.at.policy).inc()
-        for change in judged.changes:
-            policy, kind = (
-                (change.lock.policy, "set") if isinstance(change, Set) else (change.at.policy, "clear")
-            )
-            self._lock_changes.labels(policy, kind).inc()
+        for mode, changes in (("enforced", judged.changes), ("shadow", judged.in_shadow)):
+            for change in changes:
+                kind = "set" if isinstance(change, Set) else "clear"
+                self._lock_changes.labels(change.at.policy, kind, mode, cause).inc()
 
     def record_failure(self, dependency: str) -> None:
         """Counts a failed attempt to use `dependency`."""
@@ -381,6 +413,9 @@ class _Collector(Collector):
         yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
         yield _gauge(POLICY_BRAKED, {(policy,): 1 for policy in now.braked})
         yield _gauge(UNMET_LOCKS, {(): now.unmet_locks})
+        if now.fleet is not None:
+            yield _gauge(GATES, {tuple(labels): number for labels, number in now.fleet.gates.items()})
+            yield _gauge(GATE_VIEW_AGE, {(name,): age_s for name, age_s in now.fleet.view_ages_s.items()})
         yield _gauge(SUSPENDED, {(): now.suspended})
         yield _gauge(WAITING, {(): now.waiting_judgements})
         yield _gauge(DIFFERING_DAYS, {(): now.differing_days})

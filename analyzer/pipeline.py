@@ -40,6 +40,7 @@ from analyzer.core.model import (
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.sources import Source
+from analyzer.tracing.flush_steps import NO_STEPS, StepTimes
 
 SHOWN_BYTES = 120  # of a record in a message
 # While a flush is in flight the loop waits for records no longer than this before it looks whether the
@@ -81,6 +82,14 @@ class FlushTransaction(Protocol):
         No lock supports their verdict.
         """
 
+    @property
+    def denied(self) -> Mapping[tuple[str, str], int]:
+        """Requests that are logged as denied and were counted so by `apply`, by source and policy."""
+
+    @property
+    def steps(self) -> StepTimes:
+        """The durations of the steps of the transaction, so far."""
+
 
 class Store(Protocol):
     """Keeps counts, offsets and locks together."""
@@ -112,6 +121,8 @@ class FlushResult(NamedTuple):
     in_force: Agreement | None = None  # the proposal that came in force with this transaction
     disbelieved: Mapping[str, int] = {}  # see `FlushTransaction`
     now: datetime | None = None  # the database's time in the transaction
+    denied: Mapping[tuple[str, str], int] = {}  # see `FlushTransaction`
+    steps: StepTimes = NO_STEPS
 
 
 class FlushExecutor(Protocol):
@@ -249,18 +260,22 @@ class Pipeline:
 
         def store() -> FlushResult:
             with self.store.transaction() as transaction:
+                steps = transaction.steps
                 transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
+                steps.ended("offsets")
                 if is_activated:
                     version, now = transaction.put_in_force(agreement)
                     in_force = Agreement.of(version, agreement.plan)
                 else:
                     version, in_force = agreement.version, None
                     now = transaction.check_plan(agreement.in_force, version)
+                steps.ended("plan")
                 plan = agreement.in_force if in_force is None else in_force.plan
                 judged = transaction.apply(plan, version, counted, now)
-                disbelieved = transaction.disbelieved
+                disbelieved, denied = transaction.disbelieved, transaction.denied
+            steps.ended("commit")
             seconds = self.uptime_s() - began_s
-            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved, now)
+            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved, now, denied, steps)
 
         self.in_flight = self.executor.submit(store)
 

@@ -72,13 +72,15 @@ class Upkeep(Protocol):
         """Compares a past day with what was counted; 0 when no day is left. Raises CountsDiffer."""
 
 
-def lock_jobs(upkeep: Upkeep, report: Callable[[Judged], None]) -> list[Job]:
-    """Returns the jobs whose delay is seen at gates; what they judge is logged, and passed to `report`."""
+def lock_jobs(upkeep: Upkeep, report: Callable[[Judged, str], object]) -> list[Job]:
+    """Returns the jobs whose delay is seen at gates; what they judge is logged, and passed to `report`
+    with the name of the job.
+    """
 
     def job(name: str, step: Callable[[], JudgedRows]) -> Job:
         def run() -> int:
             done = step()
-            report(done.judged)
+            report(done.judged, name)
             log_judged(done.judged, done.cause)
             return done.rows
 

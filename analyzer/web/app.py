@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from analyzer.config.secrets import masked
+from analyzer.core.fleet.fleet_summary import FleetSummary
 from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
@@ -20,6 +22,8 @@ from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
 
 UNMET_KEPT_S = 60.0  # counting them reads the requests of up to a hundred callers
+FLEET_KEPT_S = 15.0  # reads the reports of up to 2,000 gates
+T = TypeVar("T")
 HIDDEN = "details are in the log, and here for a request with a token"
 
 
@@ -31,6 +35,7 @@ class AppState:
     source_problems: Callable[[], Mapping[str, str]]  # may be called by any thread
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
     count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
+    read_fleet: Callable[[], FleetSummary]  # likewise
     required_revision: str  # of the tables, by this program
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
@@ -89,14 +94,16 @@ def create_app(state: AppState) -> FastAPI:
 
 def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[InstallationStatus]) -> None:
     unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
+    fleet_reader: SingleFlight[FleetSummary | None] = SingleFlight(state.read_fleet, FLEET_KEPT_S)
     health = state.health
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Returns all metrics; paths of files only for a request that may read the locks."""
-        (status, problems), unmet_locks, has_details = await asyncio.gather(
+        (status, problems), unmet_locks, fleet, has_details = await asyncio.gather(
             _status_and_problems(state, status_reader),
             _unless_away(unmet_counter),
+            _unless_away(fleet_reader),
             state.authenticator.allows("read", request),
         )
         measurements = Measurements(
@@ -111,6 +118,7 @@ def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[Inst
             problems=problems.keys(),
             active_locks=None if status is None else status.active_locks,
             unmet_locks=unmet_locks,
+            fleet=fleet,
             braked=() if status is None else status.braked.keys(),
             feed_version=None if status is None else status.feed_version,
             waiting_judgements=None if status is None else status.waiting_judgements,
@@ -136,10 +144,10 @@ def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) 
     return found
 
 
-async def _unless_away(counter: SingleFlight[int | None]) -> int | None:
-    """Returns the number; None while the database is away, which the status tells."""
+async def _unless_away(reader: SingleFlight[T]) -> T | None:
+    """Returns what is read; None while the database is away, which the status tells."""
     try:
-        return await counter.get()
+        return await reader.get()
     except (AnalyzerError, TimeoutError):
         return None
 

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from analyzer.config.settings import Settings
+from analyzer.core.fleet.fleet_summary import FleetSummary, fleet_summary
 from analyzer.health import Health
 from analyzer.store.database.engine import Engine, bounded_reads
 from analyzer.store.database.revisions import head
 from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.explained.caller_document import caller_document
 from analyzer.store.reports.explained.caller_standing import caller_standing
-from analyzer.store.reports.gate_reports import gate_owners, store_statuses
+from analyzer.store.reports.gate_reports import gate_owners, reporting_gates, store_statuses
 from analyzer.store.reports.refused_clients import store_refusals
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.unmet_locks import number_of_unmet_locks
@@ -79,6 +80,7 @@ def web_application(
                 source_problems,
                 read_status,
                 partial(number_of_unmet_locks, engine),
+                partial(_fleet, engine),
                 head(),
                 authenticator,
             )
@@ -101,6 +103,11 @@ def web_application(
 def _document_about(engine: Engine, caller: str) -> dict[str, object]:
     """Returns what a caller may know about itself. Raises StoreAway, SchemaBehind."""
     return caller_document(caller_standing(engine, caller))
+
+
+def _fleet(engine: Engine) -> FleetSummary:
+    """Returns the gates in numbers. Raises StoreAway."""
+    return fleet_summary(reporting_gates(engine))
 
 
 def _on_refused(engine: Engine, health: Health) -> Callable[[RequestRefused, Credentials], None]:

@@ -118,7 +118,9 @@ def test_every_source_in_deploy_is_offered() -> None:
     found = {
         str(path.relative_to(ROOT / "deploy")) for path in (ROOT / "deploy").rglob("*") if path.is_file()
     }
-    elsewhere = {name for name in found if name.startswith(("monitoring/", "container/", "postgresql/"))}
+    elsewhere = {
+        name for name in found if name.startswith(("grafana/", "prometheus/", "container/", "postgresql/"))
+    }
     assert found - others - elsewhere == offered
     assert all(shipped(name) for name in offered)
 

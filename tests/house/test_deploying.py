@@ -46,7 +46,8 @@ def test_the_port_and_the_probe_are_those_of_the_program() -> None:
 def routes() -> list[Any]:
     from types import SimpleNamespace
 
-    state: Any = SimpleNamespace(health=None, read_status=None, count_unmet_locks=None)  # no request reads it
+    # No request reads it.
+    state: Any = SimpleNamespace(health=None, read_status=None, count_unmet_locks=None, read_fleet=None)
     return list(create_app(state).routes)
 
 

@@ -15,8 +15,10 @@ from analyzer.metrics import Metric
 from tests.house.reading import ROOT
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
-MONITORING = ROOT / "deploy" / "monitoring"
-RULES = (MONITORING / "prometheus-rules.yaml").read_text()
+DEPLOY = ROOT / "deploy"
+BOARD = DEPLOY / "grafana" / "gatelock.json"
+RULES_FILE = DEPLOY / "prometheus" / "gatelock.rules.yml"
+RULES = RULES_FILE.read_text()
 METRICS = [value for value in vars(metrics).values() if isinstance(value, Metric)]
 LABELS_OF = {metric.name: set(metric.labels) for metric in METRICS}
 ROW = re.compile(r"^\| `(gatelock_\w+)` \| (\w+) \| (.+?) \| (.+) \|$", re.MULTILINE)
@@ -63,13 +65,13 @@ def test_the_page_lists_every_alert() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Prometheus")
 def test_promtool_accepts_the_rules() -> None:
-    command = ["promtool", "check", "rules", str(MONITORING / "prometheus-rules.yaml")]
+    command = ["promtool", "check", "rules", str(RULES_FILE)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def targets() -> list[dict[str, Any]]:
-    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    dashboard = json.loads(BOARD.read_text())
     return [target for panel in dashboard["panels"] for target in panel["targets"]]
 
 
@@ -84,6 +86,6 @@ def test_the_dashboard_uses_metrics_and_labels_that_exist() -> None:
 
 
 def test_the_dashboard_has_a_number_and_a_place_for_each_panel() -> None:
-    panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
+    panels = json.loads(BOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)

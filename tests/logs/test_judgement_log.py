@@ -52,7 +52,9 @@ def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.L
         setattr(upkeep, name, lambda: JudgedRows(7, JUDGED))
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            rows = [job.step() for job in lock_jobs(cast(Any, upkeep), reported.append)]
+            rows = [
+                job.step() for job in lock_jobs(cast(Any, upkeep), lambda judged, _: reported.append(judged))
+            ]
         assert (sum(rows), caplog.messages) == (7, LINES), name
     assert reported.count(JUDGED) == len(names)
 

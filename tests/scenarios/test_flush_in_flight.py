@@ -25,6 +25,7 @@ from analyzer.core.model import (
 from analyzer.errors import PartitionLost, StoreAway
 from analyzer.flush_executors import FlushThread, InlineFlushes
 from analyzer.pipeline import FLUSH_ALONE_S, FlushExecutor, Pipeline
+from analyzer.tracing.flush_steps import StepTimes
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, a_record, mapping_of, some_records
 from tests.support.flush_orders import LateFlushes
@@ -69,6 +70,14 @@ class MemoryStore:
     @property
     def disbelieved(self) -> Mapping[str, int]:
         return {}
+
+    @property
+    def denied(self) -> Mapping[tuple[str, str], int]:
+        return {}
+
+    @property
+    def steps(self) -> StepTimes:
+        return StepTimes()
 
     def check_plan(self, _plan: Plan, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)

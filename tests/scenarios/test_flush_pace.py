@@ -14,6 +14,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import CounterState, Lag, Partition, Records
 from analyzer.pipeline import FlushPace, Pipeline
+from analyzer.tracing.flush_steps import StepTimes
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, PLAIN, a_record, some_records
 
@@ -58,6 +59,14 @@ class NullStore:
     @property
     def disbelieved(self) -> Mapping[str, int]:
         return {}
+
+    @property
+    def denied(self) -> Mapping[tuple[str, str], int]:
+        return {}
+
+    @property
+    def steps(self) -> StepTimes:
+        return StepTimes()
 
     def check_plan(self, _plan: Any, _version: int) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)

@@ -207,7 +207,7 @@ class Fleet:
 
     def end_activation(self) -> None:
         upkeep = SqlUpkeep(self.engine, "warden", lambda: "mark")
-        jobs = {job.name: job for job in lock_jobs(upkeep, lambda _: None)}
+        jobs = {job.name: job for job in lock_jobs(upkeep, lambda *_: None)}
         while jobs["activation"].step():
             pass
 

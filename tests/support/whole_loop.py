@@ -160,7 +160,7 @@ class World:
             executor=self.flushes,
         )
         upkeep = SqlUpkeep(self.engine, "analyzer", lambda: "mark")
-        jobs = [*lock_jobs(upkeep, lambda _: None), *unscheduled(upkeep_jobs(upkeep, Retention()))]
+        jobs = [*lock_jobs(upkeep, lambda *_: None), *unscheduled(upkeep_jobs(upkeep, Retention()))]
         runner = runner_of(jobs, upkeep, self.engine, self.clock.uptime_s)
         gaps = SqlGaps(self.engine, "analyzer")
 

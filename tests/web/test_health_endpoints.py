@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from analyzer import metrics as metrics_module
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.core.delays.shipping_delays import delays_of
+from analyzer.core.fleet.fleet_summary import FleetSummary
 from analyzer.core.judging.earned_notices import Notice, NoticeKey
 from analyzer.core.judging.judge import NOTHING, Judged
 from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
@@ -34,6 +35,7 @@ from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import brakes, feed, locks
 from analyzer.store.operations.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.status import InstallationStatus, installation_status
+from analyzer.tracing.flush_steps import StepTimes
 from analyzer.web.app import HIDDEN, AppState, create_app
 from analyzer.web.authentication import Authenticator
 from analyzer.web.server import CannotListen, serving
@@ -46,6 +48,8 @@ PART = Partition("cluster", "topic-id", 0, "calls", "access-log")
 OTHER = PART._replace(number=1)
 BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
 A_LOCK = Lock("caller", "api_key:noisy", "daily", BEGAN, BEGAN + timedelta(days=1))
+
+FLEET = FleetSummary({("shop", "stale"): 2}, {"shop": 41.5})
 
 
 @dataclass
@@ -85,6 +89,7 @@ class World:
             lambda: self.source_problems,
             self.read_status,
             self.count_unmet_locks,
+            lambda: FLEET,
             "head",
             authenticator,
         )
@@ -92,6 +97,8 @@ class World:
     def flush(self, *, seconds: float = 0.004, lags: dict[Partition, Lag] | None = None) -> None:
         """Reports a loop with a flush that set a lock, after which the warden ended that lock."""
         self.health.loop_completed()
+        steps = StepTimes(iter([1.0, 1.25]).__next__)
+        steps.ended("judge")
         self.health.flush_committed(
             FlushResult(
                 counted=DrainedCounts(
@@ -103,9 +110,11 @@ class World:
                 judged=Judged([Set(A_LOCK)]),
                 seconds=seconds,
                 disbelieved={"calls": 3},
+                denied={("calls", "daily"): 5},
+                steps=steps,
             )
         )
-        self.health.judged(Judged([Clear(A_LOCK.at)]))
+        self.health.judged(Judged([], in_shadow=[Clear(A_LOCK.at)]), "end-locks")
 
 
 def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
@@ -272,6 +281,10 @@ def test_a_database_that_hangs_delays_an_answer_for_a_bounded_time_and_costs_one
 # Metrics
 
 
+def by_cause(change: str, mode: str, cause: str) -> tuple[tuple[str, str], ...]:
+    return ("cause", cause), ("change", change), ("mode", mode), ("policy", "daily")
+
+
 def test_metrics_have_counters_and_current_values(world: World, client: httpx2.Client) -> None:
     world.flush(seconds=0.004)
     world.flush(seconds=0.3)
@@ -287,8 +300,12 @@ def test_metrics_have_counters_and_current_values(world: World, client: httpx2.C
         ("gatelock_records_total", (("result", "late"), ("source", "calls")), 2),
         ("gatelock_rejected_records_total", (("reason", "bad-json"), ("source", "calls")), 4),
         ("gatelock_disbelieved_verdicts_total", (("source", "calls"),), 6),
-        ("gatelock_lock_changes_total", (("change", "set"), ("policy", "daily")), 2),
-        ("gatelock_lock_changes_total", (("change", "clear"), ("policy", "daily")), 2),
+        ("gatelock_denied_requests_total", (("policy", "daily"), ("source", "calls")), 10),
+        ("gatelock_flush_step_seconds_total", (("step", "judge"),), 0.5),
+        ("gatelock_lock_changes_total", by_cause("set", "enforced", "records"), 2),
+        ("gatelock_lock_changes_total", by_cause("clear", "shadow", "end-locks"), 2),
+        ("gatelock_gates", (("application", "shop"), ("state", "stale")), 2),
+        ("gatelock_gates_view_age_seconds", (("application", "shop"),), 41.5),
         ("gatelock_failures_total", (("what", "database"),), 1),
         ("gatelock_lag_records", part, 7),
         ("gatelock_lag_seconds", part, 1.5),
@@ -329,7 +346,7 @@ def test_the_list_of_metrics_is_complete_and_no_metric_has_a_label_for_the_calle
     world.health.job_failed("roll-up", "away")
     world.health.metrics.record_refusal("no-token")
     half = NoticeKey("daily", "caller requests day UTC", "user:ann", "", 0, 500)
-    world.health.metrics.record_judged(Judged((), [Notice(half, "caller", 50, 100, 86_400, "half of it")]))
+    world.health.metrics.record_judged(Judged((), [Notice(half, "caller", 50, 100, 86_400, "")]), "records")
     world.health.metrics._unusable_facts.labels("calls", "zone").inc()
     world.health.metrics._without_id.labels("calls").inc()
     world.health.remembered = {PART: RememberedIds(5, 3_600_000)}

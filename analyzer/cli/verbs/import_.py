@@ -81,7 +81,7 @@ class ImportProgress:
         """The share of the records that were rejected, from 0 to 1."""
         return self.rejected.total() / self.stored["seen"] if self.stored["seen"] else 0.0
 
-    def judged(self, _judged: Judged) -> None:
+    def judged(self, _judged: Judged, _cause: str = "") -> None:
         """Ignored: the log names what the warden judges."""
 
     def dependency_failed(self, _dependency: str, sentence: str) -> None:

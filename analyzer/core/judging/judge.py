@@ -18,7 +18,7 @@ from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import Policy
 from analyzer.core.judging.totals import Standing, TotalKey, is_judged
-from gatekeeper.model import Change, Clear, Lock, LockKey, Set
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set
 
 
 class Judgement(NamedTuple):
@@ -56,11 +56,14 @@ class Judged(NamedTuple):
     notices: Sequence[Notice] = ()
     evidence: Evidence = BY_HAND
     alarms: Sequence[str] = ()  # of brakes that have begun to act
+    in_shadow: Sequence[Change] = ()  # stored, and not in the feed: locks of policies in shadow
+    at: Cursor | None = None  # the version of the feed that has the changes; None: no version
 
     def joined(self, other: Judged) -> Judged:
         """Returns what two transactions have stored."""
         changes, notices = (*self.changes, *other.changes), (*self.notices, *other.notices)
-        return Judged(changes, notices, alarms=(*self.alarms, *other.alarms))
+        alarms, in_shadow = (*self.alarms, *other.alarms), (*self.in_shadow, *other.in_shadow)
+        return Judged(changes, notices, alarms=alarms, in_shadow=in_shadow)
 
 
 NOTHING = Judged()

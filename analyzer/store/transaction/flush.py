@@ -30,7 +30,7 @@ from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import NowMs, insert
 from analyzer.store.database.partition_keys import is_of, row_of
 from analyzer.store.database.schema import TOTAL_MAX, offsets, rejects
-from analyzer.store.transaction import analyzers, counter_state, plans, record_facts
+from analyzer.store.transaction import analyzers, counter_state, lock_feed, plans, record_facts
 from analyzer.store.transaction.buckets import add_counts
 from analyzer.store.transaction.catalog import Catalog, load
 from analyzer.store.transaction.cut_days.adjustments import add_adjustments
@@ -39,6 +39,7 @@ from analyzer.store.transaction.judgement.directory import DirectoryCache, Direc
 from analyzer.store.transaction.judgement.sql_judge import Judge
 from analyzer.store.transaction.stretches import KnownStretches
 from analyzer.store.transaction.verdicts import verdict_decisions
+from analyzer.tracing.flush_steps import StepTimes
 
 
 class CatalogCache:
@@ -80,6 +81,9 @@ class SqlFlush:
         self._behind_s = 0.0
         # Requests that a record calls denied, and that count, because no lock supports it; by source.
         self.disbelieved: Counter[str] = Counter()
+        # Requests that were denied, by source and policy; without those that are disbelieved.
+        self.denied: Counter[tuple[str, str]] = Counter()
+        self.steps = StepTimes()
 
     def move_offsets(self, parts: Sequence[PartitionProgress], lags: Mapping[Partition, Lag]) -> None:
         """Moves each stored offset from `start` to `next`, if it still is at `start`.
@@ -171,6 +175,7 @@ class SqlFlush:
         steps = steps_of(self._plan_row.pending)
         filling = filled_to(steps, catalog.sum_numbers(plan)) if steps else {}
         counted = self._decided(counted, plan)
+        self.steps.ended("verdicts")
         now_s, directory = int(now.timestamp()), self._plan_row.directory
         limits = self._limits(plan, directory, counted)
         growth: dict[Sum, Growth | SeenValues] = {
@@ -183,19 +188,25 @@ class SqlFlush:
         judged_by = directory.judged_by(version)
         due = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
         slots.add_slots(self._db, of_callers, counted.slots, catalog, now_s)
+        self.steps.ended("totals")
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
         add_adjustments(self._db, counted.tables, catalog, self._plan_row.cut_until_s)
         self._add_rejected(counted.rejected, now)
         remove_rejected()
+        self.steps.ended("buckets")
         if counted.facts and self._directories is not None:
             # The records of a retry are older than what their partition has stated since.
             record_facts.store(self._db, counted, self._directories, now)
         # All analyzers add to these few rows: they are locked from here to the commit only.
         due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
         slots.add_slots(self._db, [*shared, *plan.slot_sums], counted.slots, catalog, now_s)
+        self.steps.ended("shared-totals")
         judge = Judge(plan, version, catalog, now, self._behind_s, filling, directory, limits)
         judged = judge.of(self._db, due)
-        return judge.publish(self._db, judged, self._random_mark(), only_longer=True)
+        self.steps.ended("judge")
+        judged = judge.publish(self._db, judged, self._random_mark(), only_longer=True)
+        self.steps.ended("publish")
+        return judged
 
     def _limits(self, plan: Plan, directory: DirectoryVersion, counted: DrainedCounts) -> Limits:
         if self._directories is not None:
@@ -206,11 +217,19 @@ class SqlFlush:
 
     def _decided(self, counted: DrainedCounts, plan: Plan) -> DrainedCounts:
         """Returns the counts without the verdicts that are not believed, and stores which these are."""
-        refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
-        if not refuted:
+        if not counted.verdicts:
             return counted
+        refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
         requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
         policies = [policy.name for policy in plan.policies]
+        known = {"", lock_feed.MANUAL, *policies}
+        for index, verdict in enumerate(counted.verdicts):
+            if index not in refuted:
+                # The names stand in the log, which may have any number of them.
+                policy = verdict.policy if verdict.policy in known else verdict_decisions.UNKNOWN_POLICY
+                self.denied[verdict.part.source, policy] += verdict.values[requests_at]
+        if not refuted:
+            return counted
         verdict_decisions.store(self._db, counted.verdicts, refuted, counted.parts, policies, requests_at)
         for index in refuted:
             verdict = counted.verdicts[index]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ from analyzer.store.database.row_parameters import in_parts, insert_given, is_on
 from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
 from analyzer.store.transaction import notify
 from analyzer.store.transaction.verdicts import lock_history
-from gatekeeper.model import Change, Clear, Lock, LockKey, Rate, Set
+from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Rate, Set
 
 LAPSED_MAX = 10_000  # locks that end in one transaction
 MANUAL = ":manual"  # the policy of locks that are set by hand; configuration allows no such name
@@ -32,6 +32,14 @@ LOCK = tuple(locks.c)
 CHANGE = tuple(column for column in lock_changes.c if column.name != "version")
 # The columns of a change that clears a lock, beside the lock's key.
 CLEARED = {column.name: "" if isinstance(column.type, sa.Text) else 0 for column in LOCK} | {"op": "clear"}
+
+
+class Published(NamedTuple):
+    """The changes that the feed has, in which version, and those of locks in shadow, which it has not."""
+
+    changes: list[Change]
+    in_shadow: list[Change]
+    at: Cursor | None  # None: it has none
 
 
 def new_mark() -> str:
@@ -112,7 +120,7 @@ def publish(
 
     `evidence` goes into the history. Must be the last statement of its transaction.
     """
-    return _publish(db, _upsert(db.dialect.name), changes, mark, evidence)
+    return _publish(db, _upsert(db.dialect.name), changes, mark, evidence).changes
 
 
 def publish_longer(
@@ -124,7 +132,7 @@ def publish_longer(
     new window: they have different totals, so neither waits for the other before this. The lock of the new
     window stays. Must be the last statement of its transaction.
     """
-    return _publish(db, _upsert_longer(db.dialect.name), changes, mark, evidence)
+    return _publish(db, _upsert_longer(db.dialect.name), changes, mark, evidence).changes
 
 
 def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
@@ -135,13 +143,14 @@ def publish_judged(db: sa.Connection, judged: Judged, mark: str, *, only_longer:
     """
     if not judged.changes:
         return judged
-    write = publish_longer if only_longer else publish
-    return judged._replace(changes=write(db, judged.changes, mark, judged.evidence))
+    upsert = _upsert_longer if only_longer else _upsert
+    published = _publish(db, upsert(db.dialect.name), judged.changes, mark, judged.evidence)
+    return judged._replace(**published._asdict())
 
 
 def _publish(
     db: sa.Connection, upsert: Any, changes: Sequence[Change], mark: str, evidence: Evidence
-) -> list[Change]:
+) -> Published:
     set_ = [change.lock for change in changes if isinstance(change, Set)]
     cleared = sorted(change.at for change in changes if isinstance(change, Clear))
     # A policy whose locks are not enforced any more takes the place of its lock, which gates must drop.
@@ -149,20 +158,22 @@ def _publish(
     given = _in_order(LOCK, map(_lock_columns, set_))
     written = {LockKey(*row) for row in _execute(db, upsert, LOCK, given)}
     deleted = _execute(db, _delete(db.dialect.name), KEY, cleared)
-    unknown = {LockKey(*at) for *at, action in deleted if action in NOT_ENFORCED}
+    unknown = {LockKey(*at): action for *at, action in deleted if action in NOT_ENFORCED}
     published: list[Change] = []
+    in_shadow: list[Change] = []
     stored = [change for change in changes if isinstance(change, Clear) or change.at in written]
     lock_history.note(db, stored, evidence)
     for change in stored:
         if isinstance(change, Clear):
             published += [change] if change.at not in unknown else []
+            in_shadow += [change] if unknown.get(change.at) == SHADOW else []
         elif is_enforced(change.lock):
             published.append(change)
-        elif change.at in ended:
-            published.append(Clear(change.at))
-    if published:
-        _add_version(db, published, mark)
-    return published
+        else:
+            in_shadow += [change] if change.lock.action == SHADOW else []
+            published += [Clear(change.at)] if change.at in ended else []
+    at = Cursor(_add_version(db, published, mark), mark) if published else None
+    return Published(published, in_shadow, at)
 
 
 def _enforced(db: sa.Connection, keys: Collection[LockKey]) -> set[LockKey]:
@@ -170,7 +181,7 @@ def _enforced(db: sa.Connection, keys: Collection[LockKey]) -> set[LockKey]:
     return {at for at, lock in locked(db, keys).items() if is_enforced(lock)} if keys else set()
 
 
-def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> None:
+def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
     # The row stays locked until commit, so versions become visible in the order of their numbers. From a
     # sequence, 8 could commit before 7: a gate that has seen 8 asks for `version > 8` and would never see 7.
     # Last, because other writers wait for it, and with the rows at hand for the same reason.
@@ -184,6 +195,7 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> Non
     for given in parts:
         db.execute(_insert_changes(dialect), given | {"given_version": version})
     notify.feed_changed(db)
+    return int(version)
 
 
 def _execute(

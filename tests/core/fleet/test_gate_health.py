@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from analyzer.core.fleet.fleet_summary import fleet_summary
 from analyzer.core.fleet.gate_health import (
     BEHIND_S,
     SILENT_S,
@@ -149,3 +150,18 @@ class TestCauses:
         for caller in ("", ":", "a:", "\ud800", "address:", "address:[", "user:%", "x" * 300):
             assert all(other.name != caller for other in spellings(caller))
             assert cause([caller], LogKnowledge(set(), ("user",))).why
+
+
+class TestSummary:
+    def test_gates_are_counted_by_application_and_first_problem(self) -> None:
+        gates = [
+            a_gate("a:1", callers=(ANN,)),
+            a_gate("a:2", mode="shadow"),
+            a_gate("a:3", age=40.0, is_foreign=True),
+            a_gate("a:4", report_age_s=SILENT_S + 1),  # its application reports: it was replaced
+            a_gate("b:1", application="till", mode="fleet", age=None),
+        ]
+        summary = fleet_summary(gates)
+        shop = {("shop", "fine"): 1, ("shop", "shadow"): 1, ("shop", "stale"): 1}
+        assert summary.gates == shop | {("till", "stale"): 1}
+        assert summary.view_ages_s == {"shop": 41.0}, "the other never had an answer"

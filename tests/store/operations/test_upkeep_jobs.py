@@ -39,7 +39,7 @@ def wardens(
 ) -> tuple[JobRunner, JobRunner]:
     first, second = (
         runner_of(
-            lock_jobs(upkeep, lambda judged: ended.extend(judged.changes)),
+            lock_jobs(upkeep, lambda judged, _: ended.extend(judged.changes)),
             upkeep,
             engine,
             lambda: clock[0],

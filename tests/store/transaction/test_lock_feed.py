@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from analyzer.core.judging.judge import Judged
 from analyzer.core.judging.plan import Plan
 from analyzer.errors import PlanChanged
 from analyzer.store.database.engine import reading, writing
@@ -19,7 +20,7 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.lock_feed import publish as publish_last
 from analyzer.store.transaction.sql_store import SqlStore
-from gatekeeper.model import Lock, Set
+from gatekeeper.model import Clear, Cursor, Lock, Set
 from tests.store.flushing import (
     a_row,
     flush,
@@ -186,3 +187,21 @@ def test_a_lock_is_extended_and_never_shortened(engine: sa.Engine) -> None:
         stored = db.execute(sa.select(locks.c.key, locks.c.until_ms)).all()
     days = {key: round((time_ms / 1000 - BEGAN.timestamp()) / 86_400) for key, time_ms in stored}
     assert days == {"user:ann": 2, "user:bob": 2, "user:eve": 1}
+
+
+def test_published_changes_have_their_version_and_locks_in_shadow_are_apart(store: SqlStore) -> None:
+    ann, bob = a_lock("user:ann"), a_lock("user:bob")
+    shadow = replace(bob, action="shadow")
+    silent = replace(a_lock("user:cid"), action="notify")
+    with writing(store._engine) as db:
+        judged = lock_feed.publish_judged(db, Judged([Set(ann), Set(shadow), Set(silent)]), "m1")
+        assert judged.at == lock_feed_at(db)
+    assert (judged.changes, judged.in_shadow) == ([Set(ann)], [Set(shadow)])
+    with writing(store._engine) as db:
+        judged = lock_feed.publish_judged(db, Judged([Clear(shadow.at), Clear(silent.at)]), "m2")
+        assert lock_feed_at(db).mark == "m1"
+    assert (judged.at, judged.changes, judged.in_shadow) == (None, [], [Clear(shadow.at)])
+
+
+def lock_feed_at(db: sa.Connection) -> Cursor:
+    return Cursor(*db.execute(sa.select(feed.c.version, feed.c.mark)).one())

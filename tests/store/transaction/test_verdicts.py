@@ -25,6 +25,7 @@ from analyzer.store.transaction import lock_feed
 from analyzer.store.transaction.flush import SqlFlush
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
+from analyzer.tracing.flush_steps import STEPS
 from gatekeeper.model import Lock, LockKey, Set
 from tests.store.flushing import PART, locked, now_s
 from tests.support.stored_counts import stored_counts
@@ -126,6 +127,17 @@ def test_a_lock_in_force_excuses_the_requests_that_it_denied(log: Log) -> None:
     assert log.counts() == (1, 2)
     assert log.decisions() == []
     assert not flush.disbelieved
+    assert flush.denied == {("log", "daily"): 2}
+    assert tuple(flush.steps.seconds) == STEPS[2:-1], "the pipeline ends the others"
+
+
+def test_denied_requests_are_counted_by_policies_that_exist(log: Log) -> None:
+    """The names stand in the log: a counter by them would have any number of series."""
+    for policy in ("daily", "dropped"):
+        log.lock(policy)
+    flush = log.count(denied("daily"), denied("dropped"), denied(""), denied("invented"))
+    assert flush.denied == {("log", "daily"): 1, ("log", "?"): 1, ("log", ""): 1}
+    assert flush.disbelieved == {"log": 1}
 
 
 def test_a_request_without_a_lock_counts_although_its_record_calls_it_denied(log: Log) -> None:
