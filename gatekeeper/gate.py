@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.caller_view import CallerView
     from gatekeeper.startup import StartupWait
+    from gatekeeper.telemetry.gate_counts import GateMeasurements
 
 __all__ = ["Gate"]
 
@@ -235,19 +236,18 @@ class Gate:
         now_s, now_ns = options.clock.uptime_s(), options.clock.wall_ns()
         if runtime.is_off or known.view.is_suspended(now_ns):
             return ALLOWED
-        is_stale = now_s - known.confirmed_s > options.stale_after_s
-        locks = [
-            lock
-            for lock in known.view.matching(scopes)
-            if now_ns < lock[END]
-            and lock[ACTION] != "suspend"
-            and not (is_stale and lock[ON_STALE] == "allow")
+        applying = [
+            lock for lock in known.view.matching(scopes) if now_ns < lock[END] and lock[ACTION] != "suspend"
         ]
+        is_stale = now_s - known.confirmed_s > options.stale_after_s
+        locks = [lock for lock in applying if lock[ON_STALE] != "allow"] if is_stale else applying
         decision = self._decide_by(locks, scopes, now_s, now_ns)
         if status is not None:
             status.count_hits(locks, decision)
         if options.shadow and not decision.allowed:
-            return decision._replace(allowed=True, shadow=True, retry_after=0.0)
+            decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
+        if runtime.counts is not None:
+            runtime.counts.add_check(decision, applying if is_stale else ())
         return decision
 
     def _decide_by(
@@ -271,6 +271,8 @@ class Gate:
             if not self._limiter_failed:  # logged once, not for each request
                 log.exception("the limiter for a stale view failed; callers without a lock pass")
             self._limiter_failed = True
+            if self._runtime.counts is not None:
+                self._runtime.counts.add_failing_open("limiter")
             return ALLOWED
 
     # -- health --------------------------------------------------------------------------------
@@ -313,6 +315,30 @@ class Gate:
         """Words of the feed that this version does not know and does not enforce, such as "action warn", with
         the number of times each was seen."""
         return self._runtime.knowledge.view.ignored
+
+    def measure(self) -> GateMeasurements:
+        """Returns numbers about this gate in this process, for metrics.
+
+        The first call begins to count; call it once at the start. `gatekeeper.telemetry.prometheus` exports
+        them to Prometheus.
+        """
+        from gatekeeper.telemetry.gate_counts import GateMeasurements
+
+        counts = self._runtime.counting()
+        return GateMeasurements(
+            name=self._options.name,
+            checks=counts.checks(),
+            failed_open=counts.failed_open(),
+            polls=counts.polls,
+            poll_failures=counts.poll_failures,
+            poll_seconds=counts.poll_s,
+            age=self.age,
+            version=self.version,
+            locks=len(self._runtime.knowledge.view),
+            healthy=self.healthy,
+            off=self.off,
+            behind=self.behind,
+        )
 
     # -- lifecycle -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gatekeeper.callbacks import ChangeCallbacks
     from gatekeeper.gate_options import GateOptions
     from gatekeeper.model import StatusSink
+    from gatekeeper.telemetry.gate_counts import GateCounts
     from gatekeeper.telemetry.gate_status import StatusRecorder
     from gatekeeper.view.precedence import SlowLimit
 
@@ -56,6 +57,7 @@ class GateRuntime:
         slow_locks: The token buckets of locks that slow; None before the first such lock.
         startup: The wait of guards for the first answer.
         status: What is recorded for reports; None before the first one in this process.
+        counts: What is counted for metrics; None before they are asked for.
         task: The poller's thread.
     """
 
@@ -66,6 +68,7 @@ class GateRuntime:
         callbacks: ChangeCallbacks[Any],
     ) -> None:
         self.knowledge = GateKnowledge()
+        self.counts: GateCounts | None = None
         self.slow_locks: SlowLimit | None = None
         self._options = options
         self._callbacks = callbacks
@@ -78,6 +81,8 @@ class GateRuntime:
     def _reset_threads(self) -> None:
         self.is_off = is_switched_off()
         self.status: StatusRecorder | None = None  # of this process alone
+        if self.counts is not None:
+            self.counts = type(self.counts)()  # the parent's counts are the parent's
         self.task = NOT_RUNNING
         self._poller: Poller | None = None
         self._has_answered = threading.Event()
@@ -134,6 +139,14 @@ class GateRuntime:
         if self.is_off:
             return "process"
         return "fleet" if self.knowledge.view.is_suspended(self._options.clock.wall_ns()) else ""
+
+    def counting(self) -> GateCounts:
+        """Returns what is counted for metrics; the first call begins to count."""
+        if self.counts is None:
+            from gatekeeper.telemetry.gate_counts import GateCounts  # not needed by most processes
+
+            self.counts = GateCounts()
+        return self.counts
 
     @property
     def is_started(self) -> bool:
@@ -200,6 +213,8 @@ class GateRuntime:
                 if poller is self._poller:
                     self._publish(poller.known, wait_s)
             self._release(replaced)
+            if self.counts is not None and poller.poll is not None:
+                self.counts.add_poll(poller.poll.seconds, has_failed=poller.poll.update is None)
             stale_in_s = self.trusted_until_s(poller.known) - self._options.clock.uptime_s()
             return min(wait_s, self._callbacks.notify(poller.known.view.at, stale_in_s))
         except BaseException:

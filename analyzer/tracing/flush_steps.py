@@ -1,4 +1,4 @@
-"""How long each step of a flush took: measured in its thread, for metrics and traces after the commit."""
+"""The durations of the steps of a flush, measured in its thread for metrics and traces after the commit."""
 
 from __future__ import annotations
 

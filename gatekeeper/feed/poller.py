@@ -41,6 +41,18 @@ class GateKnowledge(NamedTuple):
     clock_skew: float = 0.0
 
 
+class Poll(NamedTuple):
+    """One poll that has ended.
+
+    Attributes:
+        seconds: How long it took, without the server's wait for news.
+        update: The answer, which the view has; None: it failed.
+    """
+
+    seconds: float
+    update: Update | None
+
+
 def next_delay(pace_s: float, failures: int, jitter: float) -> float:
     """Seconds until the next poll, after `failures` in a row; `jitter` is random, in [0, 1).
 
@@ -76,6 +88,7 @@ class Poller:
     ) -> None:
         self.known = known
         self.failures = 0  # in a row
+        self.poll: Poll | None = None  # of the last step, if it has polled
         self._source = source
         self._clock = clock
         self._pace_max_s = pace_max_s
@@ -89,6 +102,7 @@ class Poller:
 
     def step(self) -> float:
         """Does what is due; returns seconds until something will be due again."""
+        self.poll = None
         if self._loads_view:
             self._load_view()
             return 0.0  # publish the saved view before the first fetch, which may take long
@@ -106,6 +120,7 @@ class Poller:
     def _fetch(self) -> None:
         began_s, began_ns = self._clock.uptime_s(), self._clock.wall_ns()
         self._retry_after_s = 0.0
+        confirmed: Update | None = None
         # The wall clock went back: locks that were removed as ended may be in force again.
         if began_ns < self._pruned_ns:
             self._since, self._pruned_ns = None, 0
@@ -113,6 +128,7 @@ class Poller:
             update = self._source.fetch(self._since)
             self._confirm(apply(self.known.view, update), update, began_s, began_ns)
             self._since = update.at
+            confirmed = update
         except ViewOutOfStep as error:
             self._since = None
             self._fail(error)
@@ -120,6 +136,8 @@ class Poller:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a bug in a source must not end the polling
             self._fail(error, with_trace=True)
+        waited_s = 0.0 if confirmed is None else max(0.0, confirmed.waited)
+        self.poll = Poll(max(0.0, self._clock.uptime_s() - began_s - waited_s), confirmed)
         jitter = self._clock.random()
         pause_s = next_delay(self._pace_s, self.failures, jitter)
         # Never before the time that the source asked for, and not together with all the others.

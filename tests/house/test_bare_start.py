@@ -77,7 +77,7 @@ def test_nothing_is_required_and_these_are_the_extras() -> None:
     assert project["dependencies"] == []
     assert set(project["optional-dependencies"]) == {
         *("sql", "postgres", "redis", "kafka", "analyzer", "demo", "parquet", "all"),
-        *("django", "fastapi", "flask"),
+        *("django", "fastapi", "flask", "prometheus"),
     }
 
 

@@ -171,7 +171,7 @@ GUESTS = {
     "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.core.kafka_format",),
     "msgspec": ("analyzer.core", "analyzer.cli.output"),  # rows as JSON, in millions
-    "prometheus_client": ("analyzer.metrics",),
+    "prometheus_client": ("analyzer.metrics", "gatekeeper.telemetry.prometheus"),
     "pyarrow": ("analyzer.report_files.parquet_rows",),
     "pydantic": ("analyzer.config",),
     "pydantic_core": ("analyzer.config",),

@@ -39,6 +39,8 @@ PUBLIC = (
     "gatekeeper.sources.http",
     "gatekeeper.sources.shared_poller",
     "gatekeeper.sources.sql",
+    "gatekeeper.telemetry.gate_counts",
+    "gatekeeper.telemetry.prometheus",
     "gatekeeper.testing",
 )
 
