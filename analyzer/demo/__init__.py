@@ -15,11 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 
-def main(*, kafka: str | None = None, database: str | None = None, as_json: bool = False) -> int:
+def main(
+    *, kafka: str | None = None, database: str | None = None, as_json: bool = False, stays: bool = False
+) -> int:
     """Runs the demo, prints what it showed and returns the exit code.
 
     0 if every promise held, 1 if not, 3 if something could not be reached or started. With `as_json` the
-    steps go to stderr, and the last line of stdout is one JSON object.
+    steps go to stderr, and the last line of stdout is one JSON object. With `stays` the pages remain until
+    an interrupt, and the result is printed then.
     """
     from analyzer.demo.live_view import view_on
     from analyzer.demo.processes import ProcessNotStarted
@@ -29,7 +32,7 @@ def main(*, kafka: str | None = None, database: str | None = None, as_json: bool
     console = Console(stderr=as_json)
     try:
         with view_on(console) as view:
-            results = asyncio.run(run_demo(view, kafka, database))
+            results = asyncio.run(run_demo(view, kafka, database, stays=stays))
     except ProcessNotStarted as error:
         # As text: Rich takes the extra in gatelock[demo] for markup.
         Console(stderr=True).print(Text(str(error)), style="red", highlight=False, soft_wrap=True)

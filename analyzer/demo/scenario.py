@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import tempfile
 import time
 import uuid
@@ -32,6 +34,7 @@ CLOSED_WITHIN_S = 25.0
 CLOSED_FOR_S = 8.0
 COUNTED_WITHIN_S = 10.0
 RECENT_RESPONSES = 500
+KEPT_S = 5.0  # responses, while the pages stay open
 
 # The longest that each step from a request to a closed gate takes here; their sum is the delay of a lock.
 DELAY = LockDelay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
@@ -68,10 +71,13 @@ class DatabaseFigures:
             return list(db.execute(sa.select(locks.c.key)).scalars())
 
 
-async def run_demo(view: LiveView, kafka: str | None, database: str | None) -> DemoResults:
+async def run_demo(
+    view: LiveView, kafka: str | None, database: str | None, *, stays: bool = False
+) -> DemoResults:
     """Runs the demo on `kafka` (HOST:PORT) and `database` (a URL), by default on its mock broker and SQLite.
 
-    Usually takes less than a minute. Raises ProcessNotStarted.
+    Usually takes less than a minute. With `stays` the pages and the callers remain afterwards, until an
+    interrupt. Raises ProcessNotStarted.
     """
     with tempfile.TemporaryDirectory(prefix="gatelock-demo-") as folder:
         topic = TOPIC if kafka is None else f"gatelock-demo-{uuid.uuid4().hex[:8]}"
@@ -85,7 +91,10 @@ async def run_demo(view: LiveView, kafka: str | None, database: str | None) -> D
             await asyncio.to_thread(processes.start)
             figures = DatabaseFigures(open_engine(processes.database_url))
             try:
-                return await _play(view, processes, figures)
+                results = await _play(view, processes, figures)
+                if stays:
+                    await _stay(view, processes)
+                return results
             finally:
                 figures.engine.dispose()
         finally:
@@ -124,6 +133,23 @@ async def _play(view: LiveView, processes: DemoProcesses, figures: DatabaseFigur
     return results_of(
         load.responses, counted, locked, flood_began_s=flood_began_s, limit=LIMIT, bound=BOUND, gap_s=gap_s
     )
+
+
+async def _stay(view: LiveView, processes: DemoProcesses) -> None:
+    """Continues with all callers until SIGINT or SIGTERM."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    load = LoadGenerator(processes.ports, Random(8))  # noqa: S311 - the times of requests
+    load.is_flooding = True
+    generating = asyncio.create_task(load.run())
+    view.step(f"the pages are open until you press Ctrl-C: http://127.0.0.1:{processes.analyzer_port}/")
+    while not ended.is_set():
+        load.responses.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), KEPT_S)
+    load.is_stopped = True
+    await generating
 
 
 def _was_refused_by_lock(load: LoadGenerator) -> bool:

@@ -41,10 +41,10 @@ from analyzer.jobs.upkeep_jobs import schedules
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
 from analyzer.store.database.revisions import head
+from analyzer.store.operations.access.tokens import stored_tokens
 from analyzer.store.operations.applied_facts import waiting_since
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.store.operations.running_jobs.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
-from analyzer.store.operations.tokens import stored_tokens
 from analyzer.store.reports.connections import gate_connections
 from analyzer.store.reports.gate_reports import known_among, reporting_gates
 from analyzer.store.reports.refused_clients import refused_clients

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, NoReturn
 from fastapi import Request
 
 from analyzer.errors import AnalyzerError
-from analyzer.store.operations.tokens import TokenList, TokenScope
+from analyzer.store.operations.access.tokens import TokenList, TokenScope
 from analyzer.store.reports.refused_clients import RefusalCount
 from analyzer.web.connection_limits import Client, network_of
 from analyzer.web.problems import HttpProblem
@@ -214,7 +214,7 @@ class Authenticator:
     async def allows(self, scope: TokenScope, request: Request) -> bool:
         """Whether `request` may do what `scope` allows, by the last known tokens if they cannot be read."""
         try:
-            known = await self._tokens()
+            known = await self.known_tokens()
         except HttpProblem:
             if self._loaded_s == -inf:
                 return False
@@ -228,7 +228,7 @@ class Authenticator:
     async def check(self, scope: TokenScope, credentials: Credentials) -> str:
         """Returns the name of the token, "" without one. Raises HttpProblem unless a request with these
         credentials may do what `scope` allows."""
-        name = self._check(await self._tokens(), scope, credentials)
+        name = self._check(await self.known_tokens(), scope, credentials)
         self._on_admitted(credentials.client)
         return name
 
@@ -258,7 +258,8 @@ class Authenticator:
             )
         return token.name
 
-    async def _tokens(self) -> TokenList:
+    async def known_tokens(self) -> TokenList:
+        """Returns the tokens, at most `TOKENS_CACHED_S` old. Raises HttpProblem if they cannot be read."""
         if self._uptime_s() - self._loaded_s > TOKENS_CACHED_S:
             try:
                 self._loaded_s, self._cached = await self._loading.get()

@@ -14,7 +14,7 @@ from analyzer.core.fleet.fleet_summary import FleetSummary, fleet_summary
 from analyzer.health import Health
 from analyzer.store.database.engine import Engine, bounded_reads
 from analyzer.store.database.revisions import head
-from analyzer.store.operations.tokens import stored_tokens
+from analyzer.store.operations.access.tokens import stored_tokens
 from analyzer.store.reports.explained.caller_document import caller_document
 from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.gate_reports import gate_owners, reporting_gates, store_statuses
@@ -37,6 +37,8 @@ from analyzer.web.authentication import (
     is_loopback,
 )
 from analyzer.web.connection_limits import OpenConnections, connections_max
+from analyzer.web.dashboard.serving_pages import EVENTS_PATH, add_pages
+from analyzer.web.dashboard.visitors import Visitors
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
 from analyzer.web.locks_endpoint import add_locks_endpoint
@@ -87,7 +89,11 @@ def web_application(
         )
         add_locks_endpoint(app, feed, authenticator)
         add_endpoints(app, ENDPOINTS, ApiContext(bounded_reads(engine, READ_MS), settings), authenticator)
-        add_event_stream(app, partial(installation_state, engine), authenticator)
+        read_state = partial(installation_state, engine)
+        add_event_stream(app, read_state, authenticator)
+        visitors = Visitors(engine, authenticator)
+        add_event_stream(app, read_state, visitors, EVENTS_PATH)
+        add_pages(app, ApiContext(bounded_reads(engine, READ_MS), settings), visitors)
         add_callers_endpoint(app, partial(_document_about, engine), authenticator)
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)

@@ -58,8 +58,8 @@ REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM gatelock_analyzer;
 REVOKE UPDATE ON corrections FROM gatelock_analyzer;
 GRANT UPDATE (id) ON corrections TO gatelock_analyzer;
 
--- Secrets and the hashes of tokens are of no use to readers.
-REVOKE SELECT ON secrets, tokens FROM gatelock_reader;
+-- Secrets and the hashes of tokens and sessions are of no use to readers.
+REVOKE SELECT ON secrets, sessions, tokens FROM gatelock_reader;
 
 GRANT SELECT ON feed, feed_versions, lock_changes, locks, offsets TO gatelock_gate;
 GRANT INSERT, UPDATE, SELECT (instance, number) ON gates TO gatelock_gate;

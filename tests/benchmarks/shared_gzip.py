@@ -155,7 +155,7 @@ def _serve(variant: str) -> None:
     from fastapi import FastAPI
     from starlette.middleware.gzip import GZipMiddleware
 
-    from analyzer.store.operations.tokens import TokenList
+    from analyzer.store.operations.access.tokens import TokenList
     from analyzer.web import locks_endpoint
     from analyzer.web.authentication import Authenticator
     from analyzer.web.feed_cache import FeedCache

@@ -40,8 +40,8 @@ from analyzer.store.database.schema import (
     rejects,
     waiting_facts,
 )
+from analyzer.store.operations.access.tokens import create
 from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
-from analyzer.store.operations.tokens import create
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.tokens import stored_tokens
+from analyzer.store.operations.access.tokens import stored_tokens
 from tests.support.gate_reports import gate_status, report
 from tests.support.waiting import PATIENCE_S
 

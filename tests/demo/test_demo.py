@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -51,9 +54,19 @@ def test_the_demo_succeeds_on_the_servers_that_it_starts() -> None:
 
 @pytest.mark.slow
 def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postgres: object) -> None:
-    ran = demo("--kafka", real_kafka.bootstrap, "--database", postgres.new_database())
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    *_, counted, killed, refused, others = ran.stdout.splitlines()
+    arguments = ("--kafka", real_kafka.bootstrap, "--database", postgres.new_database(), "--stay")
+    with subprocess.Popen(
+        [sys.executable, "-m", "analyzer.cli", "demo", *arguments], stdout=subprocess.PIPE, text=True
+    ) as ran:
+        address = next(found[0] for line in ran.stdout if (found := re.search(r"http://\S+", line)))
+        with urllib.request.urlopen(f"{address}callers?table=callers&as=json", timeout=20) as answer:  # noqa: S310
+            callers = json.load(answer)["items"]
+        ran.send_signal(signal.SIGINT)
+        printed = ran.communicate(timeout=60)[0]
+    assert ran.returncode == 0, printed
+    assert callers[0]["caller"] == NOISY
+    assert callers[0]["state"] == f"locked by {POLICY}"
+    *_, counted, killed, refused, others = printed.splitlines()
     assert "as many as it sent" in counted
     assert "counted again" in killed
     assert "beyond it, of at most" in refused

@@ -16,7 +16,7 @@ import http_sf
 import pytest
 
 from analyzer.errors import StoreAway
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate, SourceError
 from gatekeeper.adapters.caller_view_response import caller_view_response, caller_view_response_async
 from gatekeeper.caller_view import parse_view

@@ -191,6 +191,7 @@ GUESTS = {
         "analyzer.report_files",
         "gatekeeper.sources.sql",
     ),
+    "jinja2": ("analyzer.web.dashboard",),
     "starlette": ("analyzer.web",),
     "typer": ("analyzer.cli",),
     "uvicorn": ("analyzer.web", "analyzer.demo"),

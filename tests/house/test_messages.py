@@ -48,7 +48,7 @@ def test_the_demo_shows_the_name_of_its_extra(
 ) -> None:
     """Rich takes brackets for markup."""
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **_options: object) -> None:
         raise ProcessNotStarted("needs confluent-kafka: pip install 'gatelock[demo]'")
 
     monkeypatch.setattr("analyzer.demo.scenario.run_demo", fail)

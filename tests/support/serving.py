@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
-from analyzer.store.operations.tokens import TokenList
+from analyzer.store.operations.access.tokens import TokenList
 from analyzer.web.api.callers_endpoint import add_callers_endpoint
 from analyzer.web.authentication import Authenticator
 from analyzer.web.connection_limits import OpenConnections, connections_max

@@ -16,7 +16,7 @@ from analyzer.core.judging.windows import Calendar
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.store.database.audit_log import entries
-from analyzer.store.operations.tokens import SCOPES, create
+from analyzer.store.operations.access.tokens import SCOPES, create
 from analyzer.store.reports.status import locks_in_force
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.web.api.endpoint_table import ENDPOINTS

@@ -25,9 +25,9 @@ from analyzer.errors import StoreAway
 from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.store.database.clock import instant
+from analyzer.store.operations.access.tokens import create
 from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, set_locks
-from analyzer.store.operations.tokens import create
 from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.transaction.sql_store import SqlStore
 from analyzer.web.api import callers_endpoint

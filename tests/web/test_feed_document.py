@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from analyzer.store.transaction import notify
 from analyzer.web import connection_limits, feed_cache, locks_endpoint, long_polls
 from gatekeeper import Gate

@@ -14,7 +14,7 @@ import pytest
 
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
 from analyzer.web import gates_endpoint as module
 from analyzer.web.api import request_bodies as bodies

@@ -33,7 +33,7 @@ from analyzer.pipeline import FlushResult
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import brakes, feed, locks
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from analyzer.store.reports.status import InstallationStatus, installation_status
 from analyzer.tracing.flush_steps import StepTimes
 from analyzer.web.app import HIDDEN, AppState, create_app

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.store.database.engine import open_engine
-from analyzer.store.operations import tokens
+from analyzer.store.operations.access import tokens
 from gatekeeper import Gate
 from gatekeeper.sources.http import HttpSource
 from tests.support.running import Analyzer

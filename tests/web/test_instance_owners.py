@@ -14,7 +14,7 @@ from analyzer.health import Health
 from analyzer.metrics import Metrics
 from analyzer.store.database.engine import NowMs, open_engine, writing
 from analyzer.store.database.schema import gates
-from analyzer.store.operations.tokens import create, revoke
+from analyzer.store.operations.access.tokens import create, revoke
 from analyzer.store.reports import gate_reports
 from analyzer.store.reports.gate_reports import OWNED_S, reporting_gates, store_statuses
 from analyzer.store.reports.refused_clients import refused_clients

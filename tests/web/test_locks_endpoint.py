@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from analyzer.errors import StoreAway
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from analyzer.web import authentication, feed_cache
 from analyzer.web.authentication import LOG_EVERY_S, RefusalLog, RequestRefused, is_loopback
 from gatekeeper.feed import feed_json

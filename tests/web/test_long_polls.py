@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.store.operations.tokens import Token, TokenList, digest_of
+from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from analyzer.web.feed_cache import FeedCache
 from analyzer.web.long_polls import FIELDS_BYTES_MAX, LongPolls
 from gatekeeper.feed import feed_json

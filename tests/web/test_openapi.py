@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import ignored_auth
 from analyzer.config.settings import Settings
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.store.operations.tokens import create
+from analyzer.store.operations.access.tokens import create
 from analyzer.web.api.endpoint_table import ENDPOINTS
 from analyzer.web.api.openapi import openapi_document
 from analyzer.web.wiring import web_application

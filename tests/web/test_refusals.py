@@ -17,7 +17,7 @@ from analyzer.core.fleet.refused_requests import REASONS
 from analyzer.errors import StoreAway
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.store.operations.tokens import create, revoke
+from analyzer.store.operations.access.tokens import create, revoke
 from analyzer.store.reports.gate_reports import reporting_gates
 from analyzer.store.reports.refused_clients import RefusalCount, refused_clients
 from analyzer.web import authentication as module

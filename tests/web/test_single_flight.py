@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from analyzer.errors import StoreAway
-from analyzer.store.operations.tokens import TokenList
+from analyzer.store.operations.access.tokens import TokenList
 from analyzer.web import single_flight
 from analyzer.web.authentication import Authenticator
 from analyzer.web.problems import HttpProblem

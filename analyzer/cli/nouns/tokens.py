@@ -56,8 +56,8 @@ def create(
     Example: gatelock tokens create shop --scope read --expires 90d
     """
     from analyzer.config.values import NAME
-    from analyzer.store.operations.tokens import SCOPES
-    from analyzer.store.operations.tokens import create as create_token
+    from analyzer.store.operations.access.tokens import SCOPES
+    from analyzer.store.operations.access.tokens import create as create_token
 
     if not NAME.fullmatch(name):
         raise usage_error(
@@ -76,7 +76,7 @@ def create(
 
 def _require_consent(engine: Engine) -> None:
     """Asks before the first token if gates report, which have none. Exits with 2 unless confirmed."""
-    from analyzer.store.operations.tokens import stored_tokens
+    from analyzer.store.operations.access.tokens import stored_tokens
     from analyzer.store.reports.gate_reports import reporting_gates
 
     if not stored_tokens(engine).is_open:
@@ -108,7 +108,7 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.clock import instant
-        from analyzer.store.operations.tokens import stored_tokens
+        from analyzer.store.operations.access.tokens import stored_tokens
         from gatekeeper.feed.feed_json import time_text
 
         found = stored_tokens(engine)
@@ -143,7 +143,7 @@ def revoke(
 
     Example: gatelock tokens revoke shop --reason "it leaked"
     """
-    from analyzer.store.operations.tokens import revoke as revoke_token
+    from analyzer.store.operations.access.tokens import revoke as revoke_token
 
     with reporting_errors(), open_database(context, config) as engine:
         if not revoke_token(engine, name, operator_name(), reason):

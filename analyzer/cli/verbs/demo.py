@@ -27,6 +27,9 @@ def demo(
             "Default: a temporary SQLite file.",
         ),
     ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Keep the pages and the callers afterwards, until Ctrl-C.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Show a gate close, within a minute.
@@ -41,4 +44,4 @@ def demo(
         raise usage_error("--database: write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
     from analyzer.demo import main
 
-    raise typer.Exit(main(kafka=kafka, database=database, as_json=json))
+    raise typer.Exit(main(kafka=kafka, database=database, as_json=json, stays=stay))

@@ -39,6 +39,7 @@ from analyzer.store.database.table_groups.replay_tables import (
     replayed_rejects,
     replays,
 )
+from analyzer.store.database.table_groups.session_tables import sessions
 
 UNKNOWN = -1  # an amount that is not known
 TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rather than overflow
@@ -47,6 +48,7 @@ metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
 OF_JOBS = (leases, jobs, job_runs)
+OF_BROWSERS = (sessions,)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
     days, day_positions, frozen_counts, adjustments, corrections, deleted_days, referenced_names, day_audits,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from analyzer.config.settings import Settings
 from analyzer.store.database.engine import Engine
-from analyzer.store.operations.tokens import TokenScope
+from analyzer.store.operations.access.tokens import TokenScope
 from analyzer.web.api.pages import ROWS, ROWS_MAX, PagePlace, PlacedRow
 from analyzer.web.api.parameters import OfText, OfWhole, Parameter
 

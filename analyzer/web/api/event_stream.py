@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
@@ -18,9 +18,9 @@ from analyzer.errors import AnalyzerError
 from analyzer.store.database.audit_log import newest_entry
 from analyzer.store.database.engine import Engine
 from analyzer.store.database.revisions import head
-from analyzer.store.operations.tokens import TokenScope
+from analyzer.store.operations.access.tokens import TokenScope
 from analyzer.store.reports.status import installation_status
-from analyzer.web.authentication import RETRY_SOON, Authenticator
+from analyzer.web.authentication import RETRY_SOON
 from analyzer.web.problems import HttpProblem, add_problem_handlers
 from analyzer.web.single_flight import SingleFlight
 from gatekeeper.feed.feed_json import time_text
@@ -50,7 +50,19 @@ def installation_state(engine: Engine) -> EventData:
     }
 
 
-def add_event_stream(app: FastAPI, read: Callable[[], EventData], authenticator: Authenticator) -> None:
+class Permissions(Protocol):
+    """Permission to follow the events: by a token, or by the session of a browser."""
+
+    async def require(self, scope: TokenScope, request: Request) -> str:
+        """Returns the name of the token. Raises HttpProblem unless it may do what `scope` permits."""
+
+    async def allows(self, scope: TokenScope, request: Request) -> bool:
+        """Whether the request still may do what `scope` permits."""
+
+
+def add_event_stream(
+    app: FastAPI, read: Callable[[], EventData], authenticator: Permissions, path: str = PATH
+) -> None:
     """Adds the stream to `app`. `read` runs in a thread; it may block and raise AnalyzerError."""
     add_problem_handlers(app)
     reader = SingleFlight(read, EVERY_S)
@@ -73,11 +85,11 @@ def add_event_stream(app: FastAPI, read: Callable[[], EventData], authenticator:
         finally:
             clients -= 1
 
-    app.add_route(PATH, events, methods=["GET"])
+    app.add_route(path, events, methods=["GET"])
 
 
 async def _events(
-    reader: SingleFlight[EventData], request: Request, authenticator: Authenticator
+    reader: SingleFlight[EventData], request: Request, authenticator: Permissions
 ) -> AsyncIterator[bytes]:
     """Yields what changes, until the token is not valid any more."""
     sent: EventData = {}

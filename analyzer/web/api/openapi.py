@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from analyzer.store.operations.tokens import SCOPES
+from analyzer.store.operations.access.tokens import SCOPES
 from analyzer.web.api.endpoints import Endpoint
 
 VERSION = "1"  # of the API, as in its paths

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from analyzer.store.database.audit_log import entries
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import tokens as table
-from analyzer.store.operations import tokens
+from analyzer.store.operations.access import tokens
 
 HOUR_MS = 3_600_000
 

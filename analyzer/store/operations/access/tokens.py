@@ -64,6 +64,11 @@ class TokenList(NamedTuple):
         found = [token for token in self.tokens if hmac.compare_digest(token.digest, digest)]
         return next(filter(self.is_valid, found), None)
 
+    def by_digest(self, digest: str) -> Token | None:
+        """Returns the token with this digest; None if it was revoked or has expired."""
+        found = [token for token in self.tokens if token.digest == digest]
+        return next(filter(self.is_valid, found), None)
+
     def is_valid(self, token: Token) -> bool:
         return token.until_ms is None or self.now_ms < token.until_ms
 

@@ -1,0 +1,1 @@
+"""The callers that send the most, over time."""

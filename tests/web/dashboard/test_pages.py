@@ -1,0 +1,261 @@
+"""Pages over a real database and a real server: what they show, who may see them, what their forms do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import httpx2
+import pytest
+import sqlalchemy as sa
+
+from analyzer.store.database.audit_log import entries
+from analyzer.store.database.engine import writing
+from analyzer.store.database.table_groups.session_tables import sessions
+from analyzer.store.operations.access.sessions import IDLE_MS, LASTS_MS
+from analyzer.store.operations.access.tokens import SCOPES, TokenScope, create, revoke
+from analyzer.store.reports.status import locks_in_force
+from analyzer.web.dashboard.page_list import PAGES
+from analyzer.web.dashboard.visitors import COOKIE
+from tests.support.waiting import wait_until
+from tests.web.dashboard.conftest import HOSTILE
+
+ADDRESSES = {
+    "/": "view",
+    "/callers": "view",
+    "/caller?caller=api_key:acme": "view",
+    "/policies": "view",
+    "/policy?policy=daily": "view",
+    "/gates": "view",
+    "/attack": "view",
+    "/days": "view",
+    "/health": "operate",
+    "/trail": "operate",
+}
+FORM_KEY = re.compile(r'name="form_key" value="([0-9a-f]{64})"')
+
+
+def token_of(engine: sa.Engine, scope: TokenScope) -> str:
+    return create(engine, f"of-{scope}", scope, None, "test", "for a test")
+
+
+def sign_in(client: httpx2.Client, token: str, wanted: str = "/") -> httpx2.Response:
+    return client.post("/sign-in", data={"token": token, "next": wanted})
+
+
+def form_key(client: httpx2.Client, page: str = "/caller?caller=api_key:acme") -> str:
+    found = FORM_KEY.search(client.get(page).text)
+    assert found is not None
+    return found[1]
+
+
+def lock_bob(client: httpx2.Client, **changed: str) -> httpx2.Response:
+    fields = {
+        "form_key": form_key(client),
+        "caller": "api_key:bob",
+        "for": "1h",
+        "reason": "INC-1",
+        "back": "/",
+    }
+    return client.post("/acts/locks/set", data=fields | changed)
+
+
+def locked(engine: sa.Engine) -> set[str]:
+    return {lock.key for lock in locks_in_force(engine)}
+
+
+def test_every_page_is_in_the_table_of_this_test() -> None:
+    assert {page.path: page.scope for page in PAGES} == {
+        path.partition("?")[0]: scope for path, scope in ADDRESSES.items()
+    }
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_a_page_is_shown_on_this_machine_while_no_token_exists(client: httpx2.Client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"x-forwarded-for": "203.0.113.9"}, {"host": "evil.example"}, {"sec-fetch-site": "cross-site"}],
+)
+def test_a_page_is_not_shown_through_a_proxy_or_under_another_name(
+    client: httpx2.Client, headers: dict[str, str]
+) -> None:
+    assert client.get("/", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_page_is_shown_to_those_with_its_scope(
+    client: httpx2.Client, engine: sa.Engine, path: str, scope: TokenScope
+) -> None:
+    signed_in = sign_in(client, token_of(engine, scope))
+    if SCOPES.index(scope) < SCOPES.index("view"):
+        assert signed_in.status_code == 403
+        assert client.get(path).headers["location"].startswith("/sign-in")
+        return
+    assert signed_in.status_code == 303
+    may = SCOPES.index(scope) >= SCOPES.index(ADDRESSES[path])
+    assert client.get(path).status_code == (200 if may else 403)
+
+
+def test_a_visitor_without_a_session_is_sent_to_sign_in_and_back(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    token = token_of(engine, "view")
+    answer = client.get("/callers?span=24h")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2Fcallers%3Fspan%3D24h")
+    assert sign_in(client, "gatelock_wrong").status_code == 401
+    answer = sign_in(client, token, "/callers?span=24h")
+    assert answer.headers["location"] == "/callers?span=24h"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert client.get("/callers?span=24h").status_code == 200
+
+
+@pytest.mark.parametrize("wanted", ["//evil.example", "https://evil.example", "/\\evil.example", "evil"])
+def test_sign_in_leads_to_no_other_site(client: httpx2.Client, engine: sa.Engine, wanted: str) -> None:
+    assert sign_in(client, token_of(engine, "view"), wanted).headers["location"] == "/"
+
+
+def test_sign_out_ends_the_session_on_the_server_too(client: httpx2.Client, engine: sa.Engine) -> None:
+    sign_in(client, token_of(engine, "operate"))
+    cookie = client.cookies[COOKIE]
+    answer = client.post("/sign-out", data={"form_key": form_key(client)})
+    assert answer.headers["location"] == "/sign-in"
+    client.cookies.set(COOKIE, cookie)
+    assert client.get("/").status_code == 303
+
+
+@pytest.mark.parametrize(("column", "age_ms"), [("seen_ms", IDLE_MS), ("begun_ms", LASTS_MS)])
+def test_a_session_ends_when_it_is_idle_or_old(
+    client: httpx2.Client, engine: sa.Engine, column: str, age_ms: int
+) -> None:
+    sign_in(client, token_of(engine, "view"))
+    for part, status in ((0.9, 200), (0.2, 303)):
+        with writing(engine) as db:
+            db.execute(sa.update(sessions).values({column: sessions.c[column] - int(age_ms * part)}))
+        # As a page that refreshes asks: that keeps no session alive.
+        assert client.get("/", headers={"hx-request": "true"}).status_code == status
+
+
+def test_an_act_of_an_operator_keeps_a_session_alive(client: httpx2.Client, engine: sa.Engine) -> None:
+    sign_in(client, token_of(engine, "view"))
+    for _ in range(3):
+        with writing(engine) as db:
+            db.execute(sa.update(sessions).values(seen_ms=sessions.c.seen_ms - int(IDLE_MS * 0.9)))
+        assert client.get("/").status_code == 200
+
+
+def test_a_session_ends_with_its_token(client: httpx2.Client, engine: sa.Engine) -> None:
+    sign_in(client, token_of(engine, "view"))
+    assert client.get("/").status_code == 200
+    revoke(engine, "of-view", "test", "for a test")
+    wait_until(lambda: client.get("/").status_code == 303, 30, lambda: "the session lasts")
+
+
+def test_a_form_locks_and_unlocks_and_says_who_and_why(client: httpx2.Client, engine: sa.Engine) -> None:
+    sign_in(client, token_of(engine, "operate"))
+    answer = lock_bob(client)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?done=locks+set")
+    assert locked(engine) == {"api_key:acme", "api_key:bob"}
+    newest = next(iter(entries(engine)))
+    assert (newest.who, newest.why) == ("token of-operate", "INC-1")
+    fields = {"form_key": form_key(client), "caller": "api_key:bob", "reason": "sorry", "hold_off": ""}
+    assert client.post("/acts/locks/clear", data=fields).status_code == 303
+    assert locked(engine) == {"api_key:acme"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"form_key": "0" * 64}, {"form_key": ""}, {"reason": ""}, {"for": "eternity"}, {"colour": "red"}],
+)
+def test_a_form_that_is_wrong_changes_nothing(
+    client: httpx2.Client, engine: sa.Engine, changed: dict[str, str]
+) -> None:
+    answer = lock_bob(client, **changed)
+    assert answer.status_code in (400, 403)
+    assert 'role="alert"' in answer.text
+    assert locked(engine) == {"api_key:acme"}
+
+
+@pytest.mark.parametrize("headers", [{"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}])
+def test_a_form_of_another_origin_changes_nothing(
+    client: httpx2.Client, engine: sa.Engine, headers: dict[str, str]
+) -> None:
+    sign_in(client, token_of(engine, "operate"))
+    fields = {"form_key": form_key(client), "caller": "api_key:bob", "for": "1h", "reason": "INC-1"}
+    assert client.post("/acts/locks/set", data=fields, headers=headers).status_code == 403
+    assert locked(engine) == {"api_key:acme"}
+
+
+def test_a_form_needs_the_scope_of_its_endpoint(client: httpx2.Client, engine: sa.Engine) -> None:
+    sign_in(client, token_of(engine, "view"))
+    page = client.get("/caller?caller=api_key:acme").text
+    assert "/acts/" not in page
+    answer = client.post("/acts/locks/set", data={"form_key": form_key(client, "/"), "reason": "x"})
+    assert answer.status_code == 403
+    assert locked(engine) == {"api_key:acme"}
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_each_cell_of_a_table_is_one_value(client: httpx2.Client, path: str) -> None:
+    names = re.findall(r'id="table-([a-z0-9-]+)"', client.get(path).text)
+    mark = "&" if "?" in path else "?"
+    for name in names:
+        answer = client.get(f"{path}{mark}table={name}&as=json")
+        for row in answer.json()["items"]:
+            assert not [cell for cell in row.values() if isinstance(cell, dict | list)], (name, row)
+
+
+@pytest.mark.parametrize("path", ["/", "/callers", f"/caller?caller={HOSTILE}", "/trail"])
+def test_a_hostile_name_stays_a_text_on_every_page(client: httpx2.Client, path: str) -> None:
+    page = client.get(path, params=None).text
+    assert "<script>alert" not in page
+
+
+def test_a_table_is_there_as_csv_and_as_json(client: httpx2.Client) -> None:
+    rows = list(csv.DictReader(io.StringIO(client.get("/callers?table=callers&as=csv").text)))
+    assert [(row["caller"], row["value"]) for row in rows[:2]] == [
+        ("api_key:acme", "60"),
+        ("api_key:bob", "25"),
+    ]
+    found = json.loads(client.get("/callers?table=callers&as=json").text)["items"]
+    assert [row["caller"] for row in found] == [row["caller"] for row in rows]
+
+
+def test_times_are_shown_in_the_zone_of_the_viewer(client: httpx2.Client) -> None:
+    client.cookies.set("gatelock-zone", "Asia%2FKolkata")
+    page = client.get("/").text
+    assert "Asia/Kolkata" in page
+    client.cookies.set("gatelock-zone", "Nowhere%2FTown")
+    assert client.get("/").status_code == 200
+
+
+def test_an_unknown_thing_is_refused_with_a_page(client: httpx2.Client) -> None:
+    assert client.get("/policy?policy=none").status_code == 404
+    assert client.get("/caller").status_code == 404
+    assert client.get("/download/report?day=2026-01-01&zone=UTC").status_code == 422
+    assert client.get("/download/report?day=today&zone=UTC").status_code == 404
+
+
+def test_the_events_are_for_those_who_signed_in(client: httpx2.Client, engine: sa.Engine) -> None:
+    token = token_of(engine, "view")
+    assert client.get("/events").status_code == 401
+    sign_in(client, token)
+    with client.stream("GET", "/events") as answer:
+        assert answer.status_code == 200
+        assert next(answer.iter_lines()) == "event: locks"
+
+
+@pytest.mark.parametrize("name", ["gatelock.css", "gatelock.js", "htmx-2.0.11.min.js", "gatelock.svg"])
+def test_files_of_pages_are_served(client: httpx2.Client, name: str) -> None:
+    assert client.get(f"/static/{name}").status_code == 200
+    assert client.get("/static/..%2fserving_pages.py").status_code == 404
