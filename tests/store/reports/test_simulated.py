@@ -113,6 +113,8 @@ def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(policy_simulation, "STRETCH_S", stretch_days * DAY_S)
             simulation = simulate(live.engine, [policy], BEGIN_S - DAY_S)
+            # As `gatelock simulate` asks where nothing was changed: the new policy is the present one.
+            assert simulate(live.engine, [policy, policy], BEGIN_S - DAY_S) == simulation
         _, known = locks_in_force(live.engine, policy, BEGIN_S - DAY_S)
     found = simulation.of[policy]
     event(f"{policy.kind} with {min(found.locks, 4)} locks")

@@ -103,7 +103,8 @@ def simulate(
         first = _first_pass(db, reading, sum_, bound, step_done)
         names = {series for found in first.reached for series in found}
         directory = directory_of(db, {key for key, _ in names})
-        alone = [Plan(policies=(policy,)) for policy in policies]
+        # Equal policies are one: a bucket must be counted once for each.
+        alone = [Plan(policies=(policy,)) for policy in dict.fromkeys(policies)]
         simulated = [SimulatedPolicy(plan, Limits(plan, directory)) for plan in alone]
         hot = _hot(simulated, sum_, reading, first.reached)
         players = _second_pass(db, reading, simulated, hot, first.rows, step_done)
