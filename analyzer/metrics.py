@@ -209,7 +209,7 @@ FAILING_JOBS = Metric(
     "gatelock_failing_job",
     "gauge",
     "1 for each job of upkeep that fails at present, by its name; `gatelock doctor` has the error.",
-    ("job",),
+    ("name",),  # not `job`: Prometheus gives this label to every target
 )
 ACTIVE_LOCKS = Metric(
     "gatelock_active_locks", "gauge", "Locks in force in the database, by policy.", ("policy",)

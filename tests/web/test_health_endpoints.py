@@ -226,7 +226,7 @@ def test_a_job_that_fails_is_shown_and_is_not_a_problem(world: World, client: ht
     assert answer.status_code == 200
     assert answer.json()["failing_jobs"] == {"roll-up": "cannot reach postgresql://ada:***@db"}
     text = client.get("/metrics").text
-    assert 'gatelock_failing_job{job="roll-up"} 1' in text
+    assert 'gatelock_failing_job{name="roll-up"} 1' in text
     assert 'gatelock_failures_total{what="roll-up"} 1' in text
     world.health.job_recovered("roll-up")
     assert "failing_jobs" not in client.get("/readyz").json()

@@ -10,6 +10,7 @@ PACKAGES = {
     "kafka": "default-jre-headless maven",
     "nginx": "nginx-light",
     "postgresql": "postgresql",
+    "prometheus": "prometheus",
     "redis": "redis-server",
     "tlc": "default-jre-headless maven",
 }
