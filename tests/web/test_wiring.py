@@ -57,7 +57,7 @@ def test_a_commit_of_the_analyzer_in_this_process_is_notified_by_its_loop(
 ) -> None:
     monkeypatch.setattr(feed_cache, "REFRESH_EVERY_S", 2 * SOON_S)
     health = Health(Metrics("1"), time.monotonic)
-    threading.Timer(2 * COMMIT_AFTER_S, lambda: health.judged(Judged([Set(LOCK)]))).start()
+    threading.Timer(2 * COMMIT_AFTER_S, lambda: health.judged(Judged([Set(LOCK)]), "records")).start()
     assert delay_of_a_change_s(settings, engine, health) < SOON_S
 
 
