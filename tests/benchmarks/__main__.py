@@ -10,6 +10,7 @@ from tests.benchmarks import (
     codecs,
     flush,
     gates,
+    headline,
     imports,
     latency,
     many_locks,
@@ -28,6 +29,7 @@ from tests.benchmarks.servers import servers
 
 ALONE = {"allow": allow.run, "requestlog": requestlog.run, "gzip": shared_gzip.run, "import": imports.run}
 WITH_SERVERS = {
+    "headline": headline.run,
     "throughput": throughput.run,
     "shapes": shapes.run,
     "codecs": codecs.run,

@@ -46,12 +46,12 @@ POLICIES = {
 }
 
 
-def run(servers: Servers, names: Sequence[str] = tuple(POLICIES)) -> None:
+def run(servers: Servers, names: Sequence[str] = tuple(POLICIES), locks: int = 200) -> None:
     for name in names:
-        _run(servers, name)
+        _run(servers, name, locks)
 
 
-def _run(servers: Servers, policy: str, locks: int = 200, every_s: float = 0.137) -> None:
+def _run(servers: Servers, policy: str, locks: int, every_s: float = 0.137) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=4)
     config = servers.folder / "refusal.toml"
     config.write_text(
