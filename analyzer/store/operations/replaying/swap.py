@@ -162,10 +162,10 @@ def _swap(
     of_callers = {sum_: of for sum_, of in growth.items() if sum_ not in shared}
     change_totals(db, plan, limits, of_callers, known, now_s)
     rows = add_differences(db, tables, known)
-    adjusted = add_adjustments(db, tables, known, locked.cut_until_s)
     for table in tables:
         if table.grouping == AUDITED and (by_day := _changed_days(table)):
             add_days(db, by_day, key_of(replay.positions[0].range.part))
+    adjusted = add_adjustments(db, tables, known, locked.cut_until_s)
     for position in replay.positions:
         _change_rejected(db, replay.id, position, locked.now_ms)
     change_totals(db, plan, limits, shared, known, now_s)
