@@ -75,6 +75,7 @@ log = logging.getLogger(__name__)
 
 # A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
 UPKEEP_STATEMENT_MS = 60_000
+UPKEEP_BUSY_MS = 10_000  # of SQLite: a job can wait for a flush, or for a command
 
 
 class Observer(LoopObserver, JobObserver, Protocol):
@@ -98,11 +99,13 @@ class MeasuringObserver(Observer, Protocol):
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[sa.Engine]:
+def opened(
+    settings: Settings, open_database: Callable[[str], sa.Engine] = open_engine
+) -> Iterator[sa.Engine]:
     """Opens the database; creates the tables in an empty one. Raises StoreAway, SchemaBehind."""
     if created := require_head(settings.database.address):
         log.info("empty database %s: created %s", settings.database.shown, ", ".join(created))
-    engine = open_engine(settings.database.address)
+    engine = open_database(settings.database.address)
     try:
         yield engine
     finally:
@@ -418,7 +421,7 @@ def _warden(settings: Settings, health: Observer) -> JobRunner:
 
 def job_scheduler(settings: Settings, health: MeasuringObserver) -> JobScheduler:
     """Returns the scheduled jobs with separate connections, which it closes."""
-    engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS)
+    engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS, busy_ms=UPKEEP_BUSY_MS)
     failing = FailingJobs(health, Random())  # noqa: S311 - jitter
     runs = ScheduledRuns(SqlJobRuns(engine, owner_of(settings)), failing, time.monotonic)
     return JobScheduler(_scheduled_jobs(settings, engine, health), runs, engine.dispose)

@@ -193,13 +193,16 @@ class Daemon:
         return result is not None or not self.pipeline.has_unstored
 
     def send_heartbeat(self) -> None:
-        """Stores every few seconds that this analyzer lives. Raises StoreAway.
+        """Stores every few seconds that this analyzer lives, and after a failure at once. Raises StoreAway.
+
+        A database that was away may be reached again and take no write, as a standby does.
 
         A flush in flight stores it for its partitions, and may hold the file of a SQLite database for longer
         than another writer waits.
         """
         now_s = self.pipeline.uptime_s()
-        if self.pipeline.in_flight is None and now_s - self.beaten_s >= BEAT_EVERY_S:
+        is_due = self.retries > 0 or now_s - self.beaten_s >= BEAT_EVERY_S
+        if self.pipeline.in_flight is None and is_due:
             self.beat()
             self.beaten_s = now_s
             if self.pipeline.agreement.is_waiting:

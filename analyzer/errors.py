@@ -43,6 +43,10 @@ class StoreAway(AnalyzerError):
     """The database cannot be reached, or the outcome of a commit is unknown."""
 
 
+class StoreRefused(StoreAway):
+    """The database was reached, and has refused or ended the transaction; the message says what to do."""
+
+
 class DatabaseReplaced(StoreAway):
     """The SQLite file is another one than when it was opened; nothing more may be written. Start again."""
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from tests.support.servers.report import ServersUsed, in_ci
 
 if TYPE_CHECKING:  # a test that asks for no server does not wait for the clients' imports
     from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
+    from tests.support.servers.pgbouncer import PgBouncer, PoolMode
     from tests.support.servers.postgres import NativePostgres, Postgres
     from tests.support.servers.redis import NativeRedis, Redis
 
@@ -163,6 +165,27 @@ def own_postgres(servers: ServersUsed) -> Iterator[NativePostgres]:
         servers.found("postgresql", server.kind)
         yield server
         server.close()
+
+
+@pytest.fixture
+def new_pooler(servers: ServersUsed, postgres: Postgres) -> Iterator[Callable[[PoolMode], PgBouncer]]:
+    """Starts a PgBouncer in a pool mode, in front of `postgres`."""
+    from tests.support.servers.pgbouncer import PgBouncer
+
+    with ExitStack() as stack:
+
+        def start(pool_mode: PoolMode) -> PgBouncer:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gatelock-pgbouncer-"))
+            try:
+                pooler = PgBouncer(Path(folder), postgres.url, pool_mode)
+            except Missing as missing:
+                servers.lacks("pgbouncer", missing)
+            pooler.start()
+            stack.callback(pooler.close)
+            servers.found("pgbouncer", pooler.kind)
+            return pooler
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,10 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 def reporting_errors() -> Iterator[None]:
     """Prints errors that an operator can act on, and exits with a code.
 
-    0 if the reader closed the pipe, 3 if the database cannot be reached or the output not written, else 2.
+    0 if the reader closed the pipe, 3 if the database cannot be reached or refuses, or the output cannot be
+    written, else 2.
     """
-    from analyzer.errors import AnalyzerError, StoreAway
+    from analyzer.errors import AnalyzerError, StoreAway, StoreRefused
 
     try:
         yield
@@ -31,7 +32,8 @@ def reporting_errors() -> Iterator[None]:
         from analyzer.config.tables.database import CHECK_URL
 
         is_away = isinstance(error, StoreAway)
-        sentence = f"cannot reach the database: {error}; {CHECK_URL}" if is_away else str(error)
+        is_reached = not is_away or isinstance(error, StoreRefused)
+        sentence = str(error) if is_reached else f"cannot reach the database: {error}; {CHECK_URL}"
         say(masked(sentence), err=True)
         raise typer.Exit(UNREACHABLE if is_away else USAGE) from error
     except BrokenPipeError:

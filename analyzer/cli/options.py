@@ -81,13 +81,13 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
     Raises ConfigMissing, ConfigInvalid, StoreAway, SchemaBehind.
     """
     from analyzer.errors import SchemaBehind
-    from analyzer.store.database.engine import open_engine, require_file
+    from analyzer.store.database.engine import open_batch_engine, require_file
     from analyzer.store.database.revisions import head
     from analyzer.store.reports.status import installation_status
 
     settings = load_settings(context, config)
     require_file(settings.database.address)
-    engine = open_engine(settings.database.address)
+    engine = open_batch_engine(settings.database.address)
     try:
         revision = installation_status(engine, head()).revision
         if revision != head():

@@ -36,7 +36,7 @@ from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
 from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
-from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway
+from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
 from analyzer.jobs.upkeep_jobs import schedules
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
@@ -81,6 +81,9 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         partitions = _followed(engine)
     except DatabaseUnusable as unusable:
         sentence, _, cure = str(unusable).partition("; ")
+        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
+    except StoreRefused as refused:
+        sentence, _, cure = str(refused).partition("; ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
     except StoreAway as away:
         what = f"{settings.database.shown} cannot be reached: {away}"

@@ -23,6 +23,8 @@ try:
 except ImportError as missing:
     raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: pip install 'gatelock[sql]'") from missing
 
+from gatekeeper.sources.postgres_sessions import set_up_sessions
+
 __all__ = ["SqlSource"]
 
 # With a flush every 0.1 s a lock mostly reaches the last of many gates within half a second.
@@ -264,12 +266,6 @@ def _open_sqlite(url: sa.URL, *, writes: bool = False) -> sa.Engine:
 
 
 def _open_postgresql(url: sa.URL) -> sa.Engine:
-    options = {
-        "statement_timeout": STATEMENT_MS,
-        "synchronous_commit": "off",  # the gate writes nothing but its status, which it reports again
-        "idle_in_transaction_session_timeout": IDLE_MS,
-        "timezone": "UTC",
-    }
     arguments = {
         "application_name": "gatelock gate",
         "connect_timeout": CONNECT_S,
@@ -278,19 +274,27 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
     }
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
     try:
-        return sa.create_engine(
+        engine = sa.create_engine(
             url,
             isolation_level="REPEATABLE READ",
             pool_size=1,
             max_overflow=0,
             pool_timeout=CONNECT_S,
             use_native_hstore=False,  # saves a query when connecting
-            connect_args=arguments | {"options": " ".join(f"-c {name}={to}" for name, to in options.items())},
+            connect_args=arguments,
         )
     except ImportError as missing:
         raise ImportError(
             "a gate on PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'"
         ) from missing
+    settings: dict[str, str | int] = {
+        "statement_timeout": STATEMENT_MS,
+        "synchronous_commit": "off",  # the gate writes nothing but its status, which it reports again
+        "idle_in_transaction_session_timeout": IDLE_MS,
+        "timezone": "UTC",
+    }
+    set_up_sessions(engine, settings)
+    return engine
 
 
 SqlRow = tuple[Any, ...]  # op, then LOCK_COLUMNS

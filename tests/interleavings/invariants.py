@@ -23,7 +23,19 @@ from analyzer.jobs.scheduled_jobs import RunEnd
 from analyzer.store.operations.forgetting.forget_caller import ForgottenCaller
 from analyzer.store.transaction.lock_feed import MANUAL, NOT_ENFORCED
 from gatekeeper.model import SUSPENSION, Set, Update
-from tests.interleavings.worlds import BOB, JOB, JOB_ROWS, NOW_S, RARE, Counted, Row, State, World, of_callers
+from tests.interleavings.worlds import (
+    BOB,
+    JOB,
+    JOB_ROWS,
+    NOW_S,
+    RARE,
+    RUN_OWNER,
+    Counted,
+    Row,
+    State,
+    World,
+    of_callers,
+)
 from tests.oracle.slow_judging import Flush, crossings
 
 LOCK = ("scope", "key", "resource", "policy")
@@ -160,6 +172,11 @@ def check_days(state: State) -> None:
 
 def check_jobs(state: State, outcomes: Mapping[str, object]) -> None:
     """Checks that a job is done once, and that a run whose process was killed or too slow is lost."""
+    if "end-run" in outcomes:
+        assert outcomes["end-run"] is True
+        ended = [(row["outcome"], row["rows"]) for row in state["job_runs"] if row["owner"] == RUN_OWNER]
+        assert ended == [("done", JOB_ROWS)]
+        assert not [row for row in state["leases"] if row["holder"] == RUN_OWNER], "the lease is released"
     if not any(isinstance(outcome, RunEnd) for outcome in outcomes.values()):
         return
     runs = sorted((row["outcome"], row["rows"], row["owner"]) for row in state["job_runs"])

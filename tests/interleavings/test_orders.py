@@ -83,6 +83,14 @@ FURTHER = {
         "job prune",
     ),
     "half_done": ("job job",),
+    "running": (
+        "keep-run end-run",
+        "keep-run fail-run",
+        "keep-run keep-run",
+        "keep-run begin-run",
+        "end-run begin-run",
+        "keep-run end-run hours",
+    ),
     "judging": (
         "activation-step activation-step",
         "activation-step flush-new",

@@ -7,6 +7,7 @@ from contextlib import suppress
 from random import Random
 
 from analyzer.core.counting.meters import DAY_S
+from analyzer.core.job_schedules import RunOutcome
 from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan
 from analyzer.core.kept_ages import Retention
@@ -67,6 +68,8 @@ from tests.interleavings.worlds import (
     PLAN,
     QUARTERS_KEPT_S,
     RARE,
+    RUN,
+    RUN_OWNER,
     SHARED_PLAN,
     START,
     STATED_PLAN,
@@ -192,6 +195,16 @@ def run_job(actor: Actor) -> object:
     failing = FailingJobs(SeenJobs(), Random(7))
     runs = ScheduledRuns(SqlJobRuns(actor.engine, actor.name), failing, lambda: 0.0)
     return runs.run(ScheduledJob(JOB, step, JOB_SCHEDULE), lambda _: False)
+
+
+def keep_run(actor: Actor) -> bool:
+    """The keeper of a process extends the lease of a run, whose step is long."""
+    return SqlJobRuns(actor.engine, RUN_OWNER).keep(RUN, JOB_ROWS)
+
+
+def ending_run(outcome: RunOutcome) -> TransactionFunction:
+    """Returns the end of the run of the same process, in the thread of the job."""
+    return lambda actor: SqlJobRuns(actor.engine, RUN_OWNER).end(RUN, outcome, JOB_ROWS, "an error")
 
 
 def upkeep_of(actor: Actor) -> SqlUpkeep:
@@ -354,6 +367,10 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "end-locks": lambda actor: upkeep_of(actor).end_locks(),
     "judge-waiting": lambda actor: upkeep_of(actor).judge_waiting(),
     "job": run_job,
+    "begin-run": lambda actor: SqlJobRuns(actor.engine, actor.name).begin(JOB, JOB_SCHEDULE),
+    "keep-run": keep_run,
+    "end-run": ending_run("done"),
+    "fail-run": ending_run("failed"),
     "empty-slots": lambda actor: upkeep_of(actor).empty_slots(),
     "exempt": exempting(YVE),
     "retry": retry,

@@ -74,6 +74,7 @@ DAILY, MONTHLY = quota(100, "day"), quota(1_000, "month", "monthly")
 FIRST_PLAN = plan(DAILY, MONTHLY, quota(9_000, "week", "weekly"))
 PLAN = plan(DAILY, MONTHLY)
 JOB, JOB_SCHEDULE, JOB_ROWS = "prune-feed", Schedule(3_600), 7
+RUN_OWNER, RUN = "a process", BegunRun(JOB, 1, JOB_SCHEDULE.latest_ms(NOW_S * 1000))
 GAP = Gap("retention", 0, 10, "gone")  # in the third partition
 START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
@@ -420,6 +421,11 @@ def half_done(history: History) -> None:
     history.at(NOW_S)
 
 
+def running(history: History) -> None:
+    """Has a process in the middle of a run of a job."""
+    assert SqlJobRuns(history.engine, RUN_OWNER).begin(JOB, JOB_SCHEDULE) == RUN
+
+
 def far_ms() -> int:
     """Returns the time of a machine that leaves each decision to the database's clock."""
     return 2 * NOW_S * 1000
@@ -460,6 +466,7 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "closed": closed,
     "abandoned": abandoned,
     "half_done": half_done,
+    "running": running,
 }
 
 

@@ -15,9 +15,27 @@ from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.transaction.sql_store import SqlStore
 from tests.store.simulated_analyzers import empty_tables
 from tests.support.fresh_databases import copy_sqlite
+from tests.support.lock_order import LockRecorder
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def lock_recorder() -> Iterator[LockRecorder]:
+    recorder = LockRecorder()
+    with recorder.recording():
+        yield recorder
+
+
+@pytest.fixture(autouse=True)
+def _rows_are_locked_in_one_order(
+    lock_recorder: LockRecorder, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Fails a test in which a transaction has locked rows against the order of all transactions."""
+    yield
+    wrong, lock_recorder.wrong = lock_recorder.wrong, {}
+    assert not wrong or "mutated" in request.keywords, f"see tests/support/lock_order.py: {wrong}"
 
 
 @pytest.fixture(scope="session")

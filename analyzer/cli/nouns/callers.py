@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,8 @@ from analyzer.cli.override_options import (
 if TYPE_CHECKING:
     from analyzer.core.judging.caller_limits import Profile
     from analyzer.store.operations.applied_facts import FactOrigin
+
+PAUSE_MAX_S = 1.0  # between two transactions of an import, on SQLite
 
 app = typer.Typer(help="Callers: plan, tenant, zone, anchor, grants.", no_args_is_help=True)
 
@@ -161,6 +164,7 @@ def import_(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
         from analyzer.cli.output import outcome
+        from analyzer.errors import StoreAway
         from analyzer.store.operations.caller_changes import set_callers
         from analyzer.store.operations.changed_limits import CALLERS_MAX
         from analyzer.store.transaction.lock_feed import new_mark
@@ -168,8 +172,16 @@ def import_(
         fields, found = read_file(file)
         names, done = sorted(found), JudgedChanges()
         for first in range(0, len(names), CALLERS_MAX):
+            began_s = time.monotonic()
             chunk = {name: found[name] for name in names[first : first + CALLERS_MAX]}
-            done.add(set_callers(engine, chunk, operator_name(), reason, new_mark, fields))
+            try:
+                done.add(set_callers(engine, chunk, operator_name(), reason, new_mark, fields))
+            except StoreAway:
+                say(f"{first:,} of {len(names):,} callers are set; import again to set the rest", err=True)
+                raise
+            if engine.dialect.name == "sqlite" and names[first + CALLERS_MAX :]:
+                # Flushes wait for the file as well, and SQLite has no queue.
+                time.sleep(min(PAUSE_MAX_S, time.monotonic() - began_s))
         outcome(
             f"{len(names)} callers set; {done.sentence}", {"callers": len(names), **done.fields}, as_json=json
         )

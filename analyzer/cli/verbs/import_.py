@@ -143,9 +143,10 @@ def import_(
         _require_source(settings, source, file)
         from analyzer.build import build_import, opened
         from analyzer.logs import set_up
+        from analyzer.store.database.engine import open_batch_engine
 
         set_up(settings.analyzer.log or "console")  # lines for people, among the sentences of this command
-        with _silent("analyzer.files"), opened(settings) as engine:
+        with _silent("analyzer.files"), opened(settings, open_batch_engine) as engine:
             progress = ImportProgress(mapping=settings.mappings()[source])
             try:
                 daemon, imported = build_import(settings, engine, progress, source, files, host)
@@ -199,7 +200,7 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
             pause.wait(daemon.run_once())
             if progress.failures >= ATTEMPTS_MAX:
                 say(
-                    f"cannot reach the database: {progress.sentence}; import again to continue from there",
+                    f"stopped by the database: {progress.sentence}; import again to continue from there",
                     err=True,
                 )
                 raise typer.Exit(UNREACHABLE)

@@ -16,13 +16,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import ColumnElement
 
-from analyzer.errors import DatabaseReplaced, DatabaseUnusable, NotInstalled, StoreAway
+from analyzer.errors import DatabaseReplaced, DatabaseUnusable, NotInstalled, StoreAway, StoreRefused
+from analyzer.store.database import refused_transactions
+from gatekeeper.sources.postgres_sessions import set_up_sessions
 
 Engine = sa.Engine  # for packages that only pass it on and must not import SQLAlchemy
 
 # An analyzer that was stopped in mid-flush must not block the others for longer than this.
 IDLE_IN_TRANSACTION_MS = 5_000
 STATEMENT_MS = 2_000
+# Of commands and other batches, which compute for long between two statements, on a machine that may have
+# little time for them.
+BATCH_MS = 60_000
+BATCH_BUSY_MS = 30_000
 CONNECT_S = 5
 REFUSED = {"25006", "42501"}  # read-only (the server has become a standby); insufficient privilege
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)  # no descriptor is left to connect with
@@ -35,32 +41,34 @@ INSTRUCTIONS = 10_000  # of SQLite between two looks at the clock: a few millise
 READ_ONLY = {"gatelock_reads": True}  # execution option: this transaction is one snapshot without writes
 
 
-def open_engine(url: str | sa.URL, *, statement_ms: int = STATEMENT_MS) -> sa.Engine:
+def open_engine(
+    url: str | sa.URL,
+    *,
+    statement_ms: int = STATEMENT_MS,
+    idle_ms: int = IDLE_IN_TRANSACTION_MS,
+    busy_ms: int = STATEMENT_MS,
+) -> sa.Engine:
     """Returns an engine for writers: READ COMMITTED on PostgreSQL, BEGIN IMMEDIATE on SQLite, fully durable.
 
-    The server's defaults are overridden. `statement_ms` is PostgreSQL's statement time-out, 0 for none.
-    SQLite ignores it, and waits `STATEMENT_MS` for a lock. Raises NotInstalled. The connections raise
-    DatabaseUnusable in a database that is not UTF-8, DatabaseReplaced when their SQLite file was replaced.
+    The server's defaults are overridden. Raises NotInstalled. The connections raise DatabaseUnusable in a
+    database that is not UTF-8, DatabaseReplaced when their SQLite file was replaced.
+
+    Args:
+        url: In the form of SQLAlchemy.
+        statement_ms: Time-out of a statement on PostgreSQL; 0 for none.
+        idle_ms: Longest time between two statements of a transaction on PostgreSQL.
+        busy_ms: How long SQLite waits for a file that another process writes to.
     """
     url = sa.make_url(url)
     if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url)
+        return _open_sqlite(url, busy_ms)
     try:
-        return _open_postgresql(url, statement_ms)
+        return _open_postgresql(url, statement_ms, idle_ms)
     except ImportError as missing:
         raise NotInstalled("PostgreSQL needs psycopg 3: pip install 'gatelock[postgres]'") from missing
 
 
-def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
-    options = {
-        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
-        # Compiling a statement takes 0.1 s. `without_scans` makes short ones look expensive enough for that.
-        "jit": "off",
-        "lock_timeout": STATEMENT_MS,
-        "statement_timeout": statement_ms,
-        "synchronous_commit": "on",
-        "timezone": "UTC",
-    }
+def _open_postgresql(url: sa.URL, statement_ms: int, idle_ms: int) -> sa.Engine:
     engine = sa.create_engine(
         url,
         isolation_level="READ COMMITTED",
@@ -76,9 +84,18 @@ def _open_postgresql(url: sa.URL, statement_ms: int) -> sa.Engine:
             "keepalives_idle": 2,
             "keepalives_interval": 1,
             "keepalives_count": 3,
-            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )
+    settings: dict[str, str | int] = {
+        "idle_in_transaction_session_timeout": idle_ms,
+        # Compiling a statement takes 0.1 s. `without_scans` makes short ones look expensive enough for that.
+        "jit": "off",
+        "lock_timeout": STATEMENT_MS,
+        "statement_timeout": statement_ms,
+        "synchronous_commit": "on",
+        "timezone": "UTC",
+    }
+    set_up_sessions(engine, settings)
     sa.event.listen(engine, "connect", _require_utf8)
     return engine
 
@@ -95,8 +112,13 @@ def _require_utf8(connection: Any, _record: object) -> None:
         )
 
 
-def _open_sqlite(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": STATEMENT_MS / 1000})
+def open_batch_engine(url: str | sa.URL) -> sa.Engine:
+    """Returns an engine for commands and other batches, which wait longer than a flush may."""
+    return open_engine(url, idle_ms=BATCH_MS, busy_ms=BATCH_BUSY_MS)
+
+
+def _open_sqlite(url: sa.URL, busy_ms: int) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": busy_ms / 1000})
 
     @sa.event.listens_for(engine, "do_connect")
     def create(*_arguments: object) -> None:
@@ -187,6 +209,18 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 @contextmanager
+def slow_writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Opens a transaction of a batch, which commits at the end: its statements, and what is computed between
+    two of them, may take `BATCH_MS`. Raises StoreAway; the outcome is then unknown.
+    """
+    with writing(engine) as db:
+        if db.dialect.name == "postgresql":
+            for timeout in ("idle_in_transaction_session_timeout", "statement_timeout"):
+                db.exec_driver_sql(f"set local {timeout} = {BATCH_MS}")
+        yield db
+
+
+@contextmanager
 def slow_reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Opens a snapshot without time-outs, for a reader that pages through it. It blocks no flush.
 
@@ -237,7 +271,7 @@ def without_scans(db: sa.Connection) -> None:
 @contextmanager
 def database_errors() -> Iterator[None]:
     """Raises StoreAway for driver errors of a database that is away, busy, full, damaged or read-only, and
-    when this process has no descriptor left to connect to it.
+    when this process has no descriptor left to connect to it; StoreRefused if the cure is known.
 
     An error in a statement is a bug and passes unchanged.
     """
@@ -245,12 +279,19 @@ def database_errors() -> Iterator[None]:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
         if _is_away(error):
-            raise StoreAway(message_of(error)) from error
+            raise _outage_of(error) from error
         raise
     except OSError as error:
         if error.errno in OUT_OF_FILES:
             raise StoreAway(f"cannot be connected to: {error.strerror}; see `ulimit -n`") from error
         raise
+
+
+def _outage_of(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> StoreAway:
+    cause, message = getattr(error, "orig", None), message_of(error)
+    codes = getattr(cause, "sqlstate", None), getattr(cause, "sqlite_errorcode", None)
+    explained = refused_transactions.explain(message, *codes)
+    return StoreAway(message) if explained is None else StoreRefused(explained)
 
 
 def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:

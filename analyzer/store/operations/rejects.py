@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -165,19 +165,21 @@ class SqlRetry:
             self._version,
             counted,
             flush.check_plan(self._plan, self._version),
-            remove_rejected=lambda: self._remove([reject.offset for reject in records]),
+            remove_rejected=lambda: self._remove(records, counted),
         )
+        record(self._db, who, RECORDS_RETRIED, _range(records), why)
+        return judged
+
+    def _remove(self, records: Sequence[RejectedRecord], counted: DrainedCounts) -> None:
+        """Deletes the records, and stores the ids of those that are counted."""
+        numbers = [reject.offset for reject in records]
+        here = sa.and_(is_of(rejects, self._part), rejects.c.offset.in_(numbers))
+        self._db.execute(sa.delete(rejects).where(here))
         for progress in counted.parts:
             ids = None if progress.state is None else progress.state.ids
             if ids is not None and ids.blobs:
                 hashes = b"".join(blob.hashes for blob in ids.blobs)
                 counter_state.add_ids_of_retry(self._db, self._part, hashes)
-        record(self._db, who, RECORDS_RETRIED, _range(records), why)
-        return judged
-
-    def _remove(self, numbers: Collection[int]) -> None:
-        here = sa.and_(is_of(rejects, self._part), rejects.c.offset.in_(numbers))
-        self._db.execute(sa.delete(rejects).where(here))
 
 
 def _range(records: Sequence[RejectedRecord]) -> str:

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from analyzer.errors import StoreAway
 from analyzer.store.database.engine import database_errors, message_of
+from gatekeeper.sources.postgres_sessions import is_pooled
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,8 @@ def listening(engine: sa.Engine, on_change: OnChange, wanted: threading.Event) -
     """Calls `on_change` from a background thread whenever the feed may have changed: with True if the next
     change will be noticed as well, with False if not, or not for sure.
 
-    Spurious calls are possible. Behind a connection pooler that passes no notifications there is no call with
-    True: poll until there is one. SQLite is only looked at while `wanted` is set.
+    Spurious calls are possible. Behind a connection pooler, which passes no notifications, there is no call
+    with True: poll until there is one. SQLite is only looked at while `wanted` is set.
     """
     listen = _listen if engine.dialect.name == "postgresql" else _look
     stopping, stopped = socket.socketpair()  # to be waited for together with a connection
@@ -116,9 +117,10 @@ def _receive(engine: sa.Engine, watch: ChangeWatch) -> None:
         db.detach()  # it keeps listening and must not return to the pool
         notifications: list[Any] = []
         driver.add_notify_handler(notifications.append)  # is called while a statement is executed
-        db.exec_driver_sql(f"listen {CHANNEL}")
-        with engine.begin() as other:  # shows whether notifications arrive from other connections
-            feed_changed(other)
+        if not is_pooled(db):  # otherwise the session that listens would go to another program
+            db.exec_driver_sql(f"listen {CHANNEL}")
+            with engine.begin() as other:  # shows whether notifications arrive from other connections
+                feed_changed(other)
         is_reliable = is_notified = False
         try:
             while True:

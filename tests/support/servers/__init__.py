@@ -9,6 +9,7 @@ from pathlib import Path
 PACKAGES = {
     "kafka": "default-jre-headless maven",
     "nginx": "nginx-light",
+    "pgbouncer": "pgbouncer",
     "postgresql": "postgresql",
     "prometheus": "prometheus",
     "redis": "redis-server",

@@ -15,6 +15,7 @@ from tests.support.servers import PACKAGES, Missing
 # The fixtures by which a test asks for a server.
 FIXTURES = {
     "kafka": {"kafka", "real_kafka", "own_kafka"},
+    "pgbouncer": {"new_pooler"},
     "postgresql": {"postgres", "own_postgres"},
     "redis": {"redis_server", "own_redis"},
     "tlc": {"tlc"},

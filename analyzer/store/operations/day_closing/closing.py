@@ -132,12 +132,13 @@ class DayClosing:
         holder = self._random_mark()
         with ExitStack() as stack:
             with writing(self._engine) as db:
+                take(db, lease_of(day), holder)
                 if not plans.try_block_flushes(db, self._blocked_ms):
+                    db.rollback()  # with the lease
                     return False
                 # The buckets are complete, and stay so until this transaction ends: the snapshot begins here.
                 snapshot = stack.enter_context(slow_reading(self._snapshots))
                 known = catalog.load(snapshot)
-                take(db, lease_of(day), holder)
                 day = _cut(db, snapshot, known, day, self._billing.groupings)
             try:
                 remembered = remembered_by(snapshot)
@@ -158,10 +159,9 @@ class DayClosing:
                     break
         for part in frozen_rows.parts_of(snapshot, known, day):
             with writing(self._engine) as db:
-                # The snapshot has the names of callers that are forgotten meanwhile. Before the lease, which
-                # a process takes that blocks flushes.
-                forgotten = plans.hold_forgotten(db)
                 keep(db, lease_of(day), holder)
+                # The snapshot has the names of callers that are forgotten meanwhile.
+                forgotten = plans.hold_forgotten(db)
                 frozen_rows.write(db, day, part, forgotten)
 
     def _finish(self, known: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:

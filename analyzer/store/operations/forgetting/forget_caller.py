@@ -58,9 +58,9 @@ def forget_caller(
     generations.drop_open(engine, who, "a caller was forgotten")
     rows = renamed_rows.rename(engine, caller) + replaced_texts.replace(engine, caller)
     with writing(engine) as db:
-        lock_feed.forget_changes(db)
         of_name = sa.delete(referenced_names).where(referenced_names.c.reference == caller.reference)
         rows += db.execute(of_name).rowcount
+        lock_feed.forget_changes(db)
     return ForgottenCaller(caller.pseudonym, rows, is_new)
 
 

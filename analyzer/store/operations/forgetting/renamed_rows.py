@@ -56,10 +56,10 @@ def rename(engine: sa.Engine, caller: Renaming) -> int:
     for column in DECIDING:
         rows += _delete(engine, column, caller.name)
     with writing(engine) as db:
-        of_caller = sa.and_(lock_history.c.scope == "caller", lock_history.c.key == caller.name)
-        rows += db.execute(sa.update(lock_history).where(of_caller).values(key=caller.pseudonym)).rowcount
         of_caller = sa.and_(overrides.c.subject_kind == "caller", overrides.c.subject == caller.name)
         rows += db.execute(sa.update(overrides).where(of_caller).values(subject=caller.pseudonym)).rowcount
+        of_caller = sa.and_(lock_history.c.scope == "caller", lock_history.c.key == caller.name)
+        rows += db.execute(sa.update(lock_history).where(of_caller).values(key=caller.pseudonym)).rowcount
     for keys in _parts(_keys_of(engine, disbelieved.c.caller, caller.name)):
         with writing(engine) as db:
             rename_caller(db, keys, caller.name, caller.pseudonym)
@@ -87,7 +87,8 @@ def _rename_totals(engine: sa.Engine, caller: Renaming) -> int:
     with reading(engine) as db:
         known = catalog.load(db)
     names = {number: name for name, number in ({**known.sums, **known.dropped_sums}).items()}
-    found = _keys_of(engine, totals.c.key, caller.name)
+    # In the order in which flushes lock them, by which the catalog's names of sums sort as well.
+    found = sorted(_keys_of(engine, totals.c.key, caller.name), key=lambda key: (names.get(key[0], ""), key))
     for part in _parts(found):
         with writing(engine) as db:
             plans.lock_active(db)

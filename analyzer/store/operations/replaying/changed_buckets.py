@@ -27,7 +27,6 @@ def add_differences(db: sa.Connection, tables: Sequence[CountTable], catalog: Ca
     Rows without any amount left are deleted, as if they had never been counted. Raises ReplayRefused if less
     than nothing would be left of a row, or its day was deleted.
     """
-    _require_days(db, tables)
     changed = 0
     for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
         for rows, joins in pages_of(table, catalog):
@@ -36,11 +35,12 @@ def add_differences(db: sa.Connection, tables: Sequence[CountTable], catalog: Ca
                     add_rows(db, placed, joins)
                     _settle(db, placed, width)
                     changed += len(placed.keys)
+    _void_proofs(db, tables)
     return changed
 
 
-def _require_days(db: sa.Connection, tables: Sequence[CountTable]) -> None:
-    """Voids the proofs of the days, whose buckets change. Raises ReplayRefused for a day that is deleted."""
+def _void_proofs(db: sa.Connection, tables: Sequence[CountTable]) -> None:
+    """Voids the proofs of days whose buckets have changed. Raises ReplayRefused for a day that is deleted."""
     days = {bucket_start_s(bucket_s, DAY_S) for table in tables for bucket_s in set(table.buckets_s)}
     of_days = proofs.c.day_s.in_(sorted(days))
     if db.execute(sa.select(proofs.c.day_s).where(of_days, proofs.c.deleted == 1).limit(1)).first():

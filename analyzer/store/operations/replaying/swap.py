@@ -23,7 +23,7 @@ from analyzer.core.twin_counting.replayed_plan import counting_digest
 from analyzer.errors import ReplayLost, ReplayRefused
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import NowMs, slow_reading, writing
+from analyzer.store.database.engine import NowMs, slow_reading, slow_writing
 from analyzer.store.database.partition_keys import is_of, key_of, row_of
 from analyzer.store.database.schema import offsets, rejects
 from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
@@ -126,7 +126,7 @@ def swap(
             f"{rows:,} rows would change, and at most {rows_max:,} do at once, because the partitions wait: "
             "replay shorter times one after the other, or permit more by --rows"
         )
-    with writing(engine) as db:
+    with slow_writing(engine) as db:
         trial = db.begin_nested()
         adjusted = _swap(db, replay, tables, who, why, is_judged=is_judged)
         if is_dry:
@@ -162,10 +162,10 @@ def _swap(
     of_callers = {sum_: of for sum_, of in growth.items() if sum_ not in shared}
     change_totals(db, plan, limits, of_callers, known, now_s)
     rows = add_differences(db, tables, known)
-    adjusted = add_adjustments(db, tables, known, locked.cut_until_s)
     for table in tables:
         if table.grouping == AUDITED and (by_day := _changed_days(table)):
             add_days(db, by_day, key_of(replay.positions[0].range.part))
+    adjusted = add_adjustments(db, tables, known, locked.cut_until_s)
     for position in replay.positions:
         _change_rejected(db, replay.id, position, locked.now_ms)
     change_totals(db, plan, limits, shared, known, now_s)

@@ -76,9 +76,11 @@ class SqlJobRuns:
         """
         ended = {"ended_ms": NowMs(), "outcome": outcome, "rows": rows, "error": error[:ERROR_CHARS_MAX]}
         with writing(self._engine) as db:
-            if db.execute(sa.update(job_runs).where(_is_run(run)).values(ended)).rowcount != 1:
-                return False
+            # In the order of `keep`, which the keeper of this run may call meanwhile.
             RUNNING.release(db, lease_of(run.job), self._owner)
+            if db.execute(sa.update(job_runs).where(_is_run(run)).values(ended)).rowcount != 1:
+                db.rollback()  # the lease may be of a later run of this process
+                return False
             if outcome == "failed":
                 store_failure(db, self._owner, run.job, error)
             elif outcome == "done":
