@@ -33,7 +33,7 @@ lint: $(READY)  ## ruff, and mypy strict on both packages
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
 
-faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records, and then every count is checked
+faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records; ARGS="--core 0.05": a backlog with that share of a core
 	@$(PY) -m tests.faults $(ARGS)
 
 cuts: $(READY) $(SERVERS)  ## a gate cut off from its source at random, in simulated and in real time

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from analyzer.thread_clocks import WorkClock, own_cpu_clock
+
 T = TypeVar("T")
 
 
@@ -22,6 +24,10 @@ class InlineFlushes:
             future.set_exception(error)
         return future
 
+    def cpu_s(self) -> float:
+        """Returns 0: there is no thread besides the loop's."""
+        return 0.0
+
     def close(self) -> None:
         """Does nothing."""
 
@@ -30,11 +36,16 @@ class FlushThread:
     """Runs one flush after the other in a thread, which starts with the first one.
 
     `wait` is for those who must not act between a flush and its commit, such as a source that gives up a
-    partition or reads a position.
+    partition or reads a position. `cpu_s` is the CPU time of the thread, in seconds.
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+        self.cpu_s = WorkClock()
+        self._executor = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="flush",
+            initializer=lambda: self.cpu_s.add(own_cpu_clock()),
+        )
         self._is_idle = threading.Event()
         self._is_idle.set()
 

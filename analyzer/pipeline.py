@@ -13,6 +13,7 @@ the loop thread, in `run_once`, `collect` or `flush`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -41,6 +42,7 @@ from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.sources import Source
 from analyzer.tracing.flush_steps import NO_STEPS, StepTimes
+from analyzer.turn_budget import BUDGET_S_MAX, BUDGET_S_MIN, TURN_S, TurnCost, next_budget_s
 
 SHOWN_BYTES = 120  # of a record in a message
 # While a flush is in flight the loop waits for records no longer than this before it looks whether the
@@ -55,6 +57,7 @@ PROPOSAL_IDLE_S = 10.0
 # A flush is due after this share of its interval. Kafka answers at the same pace, and an answer that comes
 # just before the interval is over would otherwise wait for the next one.
 DUE_SHARE = 0.8
+NO_COST = TurnCost(0.0, 0.0, 0.0)
 
 
 class FlushTransaction(Protocol):
@@ -123,6 +126,7 @@ class FlushResult(NamedTuple):
     now: datetime | None = None  # the database's time in the transaction
     denied: Mapping[tuple[str, str], int] = {}  # see `FlushTransaction`
     steps: StepTimes = NO_STEPS
+    cpu_s: float = 0.0  # CPU time of the thread that stored it
 
 
 class FlushExecutor(Protocol):
@@ -130,6 +134,9 @@ class FlushExecutor(Protocol):
 
     def submit(self, flush: Callable[[], FlushResult], /) -> Future[FlushResult]:
         """Runs `flush`, now or later, in this thread or another one; the future has its result or error."""
+
+    def cpu_s(self) -> float:
+        """Returns the CPU time of the thread, in seconds; 0 without one. Any thread."""
 
     def close(self) -> None:
         """Ends the thread, if there is one. Nothing may be submitted afterwards."""
@@ -157,6 +164,10 @@ class Pipeline:
     # The first of the records that stopped a partition; a message shows what the mapping misses in it.
     unreadable: dict[Partition, Rejected] = field(default_factory=dict)
     undrained: set[Partition] = field(default_factory=set)  # counted since the last flush was drained
+    budget_s: float = BUDGET_S_MAX  # how long the loop may count towards one flush
+    # Seconds, and CPU seconds, of counting since the last flush was drained, and of the flush in flight.
+    counting: TurnCost = NO_COST
+    flushing: TurnCost = NO_COST
     agreed_s: float = field(init=False)  # uptime of the agreement
 
     def __post_init__(self) -> None:
@@ -174,11 +185,14 @@ class Pipeline:
         PlanChanged, StoreAway, and the errors of the source. Nothing is stored then, or the outcome is
         unknown.
         """
+        began_s = self.uptime_s()
         for taken in self.source.take(self.wait_s()):
             if isinstance(taken, PartitionRevoked):
                 self.forget(taken.part)
-            else:
-                self.count(taken)
+                continue
+            self.count(taken)
+            if self.is_full or self.uptime_s() - began_s > TURN_S:
+                break  # the source keeps what is left
         lags = self.source.lags()
         result = self.collect(self.patience_s(lags))
         if self.in_flight is None and self.is_due(lags):
@@ -191,6 +205,11 @@ class Pipeline:
         """Whether something was counted of which it is not known that it is stored."""
         return self.in_flight is not None or bool(self.undrained)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next flush holds as much as it may: nothing is taken before it is drained."""
+        return self.counter.full() or self.counting.loop_s >= self.budget_s
+
     def wait_s(self) -> float:
         """Returns how long to wait for records: until the next flush, so that it is not late for others."""
         if self.in_flight is not None:
@@ -201,10 +220,10 @@ class Pipeline:
     def patience_s(self, lags: Mapping[Partition, Lag]) -> float | None:
         """Returns how long to wait for the flush in flight; None: until it ends.
 
-        While there are records to take the loop does not wait, unless the counter is full or the flush takes
-        too long.
+        While there are records to take the loop does not wait, unless the next flush is full or this one
+        takes too long.
         """
-        if self.counter.full() or self.uptime_s() - self.flushed_s > FLUSH_ALONE_S:
+        if self.is_full or self.uptime_s() - self.flushed_s > FLUSH_ALONE_S:
             return None
         return 0.0 if any(lag.records for lag in lags.values()) else self.pace.flush_every_s
 
@@ -214,11 +233,20 @@ class Pipeline:
             self.counter.resume(taken.part, self.store.counter_state(taken.part))
             self.resumed.add(taken.part)
         self.undrained.add(taken.part)
+        began_s, began_cpu_s = self.uptime_s(), time.thread_time()
         result = self.counter.feed(taken)
+        self.note_cost(began_s, began_cpu_s)
         if result.status != "ok":
             if result.first is not None:
                 self.unreadable[taken.part] = result.first
             self.source.stop(taken.part, gap_of(taken.part, result))
+
+    def note_cost(self, began_s: float, began_cpu_s: float) -> None:
+        """Adds what the loop has computed since `began_s` to the cost of the next flush."""
+        loop_s, loop_cpu_s, _ = self.counting
+        self.counting = TurnCost(
+            loop_s + self.uptime_s() - began_s, loop_cpu_s + time.thread_time() - began_cpu_s, 0.0
+        )
 
     def forget(self, part: Partition) -> None:
         self.counter.forget(part)
@@ -229,7 +257,7 @@ class Pipeline:
     def is_due(self, lags: Mapping[Partition, Lag]) -> bool:
         behind = max((lag.seconds for lag in lags.values()), default=0.0) > self.pace.behind_after_s
         every_s = self.pace.flush_behind_s if behind else self.pace.flush_every_s
-        return self.counter.full() or self.uptime_s() - self.flushed_s >= DUE_SHARE * every_s
+        return self.is_full or self.uptime_s() - self.flushed_s >= DUE_SHARE * every_s
 
     def flush(self, lags: Mapping[Partition, Lag]) -> FlushResult | None:
         """Stores what was counted, and heartbeats of idle partitions; None when there is neither.
@@ -244,9 +272,11 @@ class Pipeline:
         """Begins to store what was counted, and heartbeats of idle partitions, if there is either."""
         if self.in_flight is not None:
             raise RuntimeError("a flush is in flight: collect its outcome first")
-        began_s = self.uptime_s()
+        began_s, began_cpu_s = self.uptime_s(), time.thread_time()
         counted = self.counter.drain()
         self.undrained.clear()
+        self.note_cost(began_s, began_cpu_s)
+        self.flushing, self.counting = self.counting, NO_COST
         parts = [*counted.parts, *self.idle(counted.parts, began_s)]
         if not parts:
             return  # without moving `flushed_s`: the next records need not wait
@@ -259,6 +289,7 @@ class Pipeline:
         )
 
         def store() -> FlushResult:
+            flush_cpu_s = time.thread_time()
             with self.store.transaction() as transaction:
                 steps = transaction.steps
                 transaction.move_offsets(parts, lags)  # first: after PartitionLost nothing has been touched
@@ -275,7 +306,10 @@ class Pipeline:
                 disbelieved, denied = transaction.disbelieved, transaction.denied
             steps.ended("commit")
             seconds = self.uptime_s() - began_s
-            return FlushResult(counted, lags, judged, seconds, in_force, disbelieved, now, denied, steps)
+            cpu_s = time.thread_time() - flush_cpu_s
+            return FlushResult(
+                counted, lags, judged, seconds, in_force, disbelieved, now, denied, steps, cpu_s
+            )
 
         self.in_flight = self.executor.submit(store)
 
@@ -293,9 +327,14 @@ class Pipeline:
             if flush.done():
                 raise
             return None
+        except AnalyzerError:
+            if self.flushing.is_starved:  # perhaps it computed for longer than the database waits
+                self.budget_s = max(BUDGET_S_MIN, min(self.budget_s, self.flushing.loop_s) / 2)
+            raise
         finally:
             if flush.done():
                 self.in_flight = None
+        self.budget_s = next_budget_s(self.budget_s, self.flushing._replace(flush_cpu_s=result.cpu_s))
         if result.in_force is not None:
             self.agreement = result.in_force
         self.source.acknowledge({progress.part: progress.next for progress in result.counted.parts})
@@ -337,6 +376,7 @@ class Pipeline:
             result = None  # the positions show what is stored
         for part in list(self.resumed):
             self.forget(part)
+        self.counting = NO_COST
         self.heartbeats_s.clear()
         self.source.rewind()
         return result

@@ -92,10 +92,14 @@ class CombinedSource:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
+        self._first = 0  # index of the source that is polled first
 
     def take(self, timeout_s: float) -> Iterator[SourceItem]:
         share_s = timeout_s / max(1, len(self._sources))
-        for source in self._sources:
+        in_turn = self._sources[self._first :] + self._sources[: self._first]
+        for source in in_turn:
+            # If the iterator is dropped here, the others come first the next time.
+            self._first = (self._first + 1) % len(self._sources)
             yield from source.take(share_s)
 
     def lags(self) -> dict[Partition, Lag]:

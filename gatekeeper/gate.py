@@ -118,7 +118,9 @@ class Gate:
     def _set_runtime(self, runtime: GateRuntime) -> None:
         """Uses `runtime` from now on: tests of applications replace it."""
         self._runtime = runtime
-        self.startup: StartupWait = runtime.startup  # for guards, which read it for each request
+        # For guards, which read the first and call the second for each request.
+        self.startup: StartupWait = runtime.startup
+        self.look_at_poller: Callable[[], None] = runtime.look_at_poller
 
     def _set_fast_path(self, path: FastPath) -> None:
         """Has requests look names up in `path` from now on. Called by FastPathSwitch and nothing else."""
@@ -227,6 +229,7 @@ class Gate:
     def _decide(self, scopes: RequestScopes) -> Decision:
         """The slow path: for a request that has a lock, or in a mode in which a look-up is not enough."""
         runtime, options = self._runtime, self._options
+        runtime.look_at_poller()
         if not runtime.task.alive:
             runtime.restart()
         status = runtime.status
@@ -290,8 +293,14 @@ class Gate:
 
     @property
     def healthy(self) -> bool:
-        """Whether the poller runs and the view is not stale."""
-        return self._runtime.task.alive and self.age <= self._options.stale_after_s
+        """Whether the poller runs and the view is not stale.
+
+        False, too, in a process whose server gives the poller no time: see docs/gatekeeper.md, "Servers".
+        """
+        runtime = self._runtime
+        runtime.look_at_poller()
+        is_polled = runtime.task.alive and not runtime.watch.is_stalled
+        return is_polled and self.age <= self._options.stale_after_s
 
     @property
     def off(self) -> Literal["", "process", "fleet"]:
@@ -345,6 +354,8 @@ class Gate:
     def start(self) -> Self:
         """Starts polling now rather than at the first check. Calling it again changes nothing.
 
+        Before uWSGI forks its workers it does nothing: the first request of each worker starts it.
+
         Raises:
             RuntimeError: No thread could be started.
         """
@@ -352,7 +363,10 @@ class Gate:
         return self
 
     def ready(self, timeout: float) -> bool:
-        """Starts polling and returns whether the source has answered, now or within `timeout` seconds."""
+        """Starts polling and returns whether the source has answered, now or within `timeout` seconds.
+
+        False, without a wait, before uWSGI forks its workers.
+        """
         self.start()
         return self._runtime.wait_for_answer(timeout)
 

@@ -15,6 +15,7 @@ from gatekeeper import lifecycle
 from gatekeeper.clock import PeriodicTask
 from gatekeeper.feed.poller import GateKnowledge, Poller, longest_fetch
 from gatekeeper.gate_options import is_switched_off, make_slow_locks
+from gatekeeper.poller_watch import PollerWatch, is_before_workers
 from gatekeeper.startup import StartupWait
 from gatekeeper.view.cooperative import with_pauses
 from gatekeeper.view.fast_path import FastPath, FastPathSwitch, Mode, fast_path_of
@@ -59,6 +60,7 @@ class GateRuntime:
         status: What is recorded for reports; None before the first one in this process.
         counts: What is counted for metrics; None before they are asked for.
         task: The poller's thread.
+        watch: Whether that thread runs.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class GateRuntime:
         self._callbacks = callbacks
         self._switch = FastPathSwitch(set_fast_path)
         self._started_s: float | None = None  # uptime at the first start
+        self.watch = PollerWatch(options.clock)
         self.startup = StartupWait(options.startup_wait_s, options.clock, self._start_for_request)
         self._reset_threads()
         lifecycle.register(self, after_fork=GateRuntime._after_fork, at_exit=GateRuntime.close)
@@ -90,6 +93,7 @@ class GateRuntime:
         self._restart_s = -inf  # the earliest uptime of the next start
 
     def _after_fork(self) -> None:
+        self.watch.reset()
         self._reset_threads()
         self._switch.reset_after_fork()
         self._callbacks.reset_threads()
@@ -117,6 +121,23 @@ class GateRuntime:
         if not self.task.alive:
             self.restart()
         return not self.is_off and self._switch.mode is not Mode.CLOSED
+
+    def look_at_poller(self) -> None:
+        """Notices a poller that does not run although requests are served. Reads the clock."""
+        watch = self.watch
+        if not watch.is_overdue:
+            return
+        if watch.is_forked:  # by a server that does not call Python's hooks
+            lifecycle.after_fork()
+            return
+        watch.note_overdue()
+        options, switch = self._options, self._switch
+        is_stale = options.clock.uptime_s() >= self.trusted_until_s(self.knowledge)
+        if is_stale and options.on_stale != "allow" and switch.mutex.acquire(blocking=False):
+            try:
+                switch.expire()
+            finally:
+                switch.mutex.release()
 
     def finish_sampling(self) -> None:
         """Returns requests to the fast path after the last caller of a sample."""
@@ -161,7 +182,7 @@ class GateRuntime:
 
     def wait_for_answer(self, timeout: float) -> bool:
         """Whether the source has answered, now or within `timeout` seconds."""
-        return self._options.clock.wait(self._has_answered, timeout)
+        return self._options.clock.wait(self._has_answered, timeout if self.is_started else 0.0)
 
     def close(self) -> None:
         """Stops polling, saves the view, and releases what the source and the callbacks hold."""
@@ -169,6 +190,7 @@ class GateRuntime:
             self._switch.close()
             task, poller = self.task, self._poller
             self.task, self._poller = NOT_RUNNING, None
+            self.watch.reset()
         if poller is not None:
             task.stop(0.0)
             self._options.source.close()  # ends a long poll
@@ -180,6 +202,9 @@ class GateRuntime:
     def _start_poller(self) -> None:
         if self.task.alive:
             return
+        self.watch.started()
+        if is_before_workers():
+            return  # the first request of each worker starts it
         options, now_s = self._options, self._options.clock.uptime_s()
         self._restart_s = now_s + RESTART_EVERY_S
         if self._started_s is None:
@@ -198,6 +223,7 @@ class GateRuntime:
 
     def _step(self, poller: Poller) -> float:
         """Polls once; returns seconds until the next poll."""
+        self.watch.began(longest_fetch(self._options.source))
         try:
             self.is_off = is_switched_off()
             if self._options.status_sink is not None and not poller.failures:
@@ -216,7 +242,9 @@ class GateRuntime:
             if self.counts is not None and poller.poll is not None:
                 self.counts.add_poll(poller.poll.seconds, has_failed=poller.poll.update is None)
             stale_in_s = self.trusted_until_s(poller.known) - self._options.clock.uptime_s()
-            return min(wait_s, self._callbacks.notify(poller.known.view.at, stale_in_s))
+            wait_s = min(wait_s, self._callbacks.notify(poller.known.view.at, stale_in_s))
+            self.watch.ended(wait_s)
+            return wait_s
         except BaseException:
             with self._switch.mutex:
                 if poller is self._poller:
@@ -240,7 +268,10 @@ class GateRuntime:
         until_s = self._options.clock.uptime_s() + wait_s
         if self.is_off:
             self._switch.settle(Mode.OFF, is_sampling=self._is_sampling)
-        elif self._options.on_stale != "allow" and until_s >= self.trusted_until_s(known):
+        elif self._options.on_stale != "allow" and (
+            self.watch.is_stalled or until_s >= self.trusted_until_s(known)
+        ):
+            # Where the poller does not run, each request compares the age of the view itself.
             self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
         else:
             self._switch.settle(Mode.READY, fast_path_of(known.view), is_sampling=self._is_sampling)

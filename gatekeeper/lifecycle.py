@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,8 @@ class LifecycleHooks(NamedTuple):
     at_exit: Callable[[Any], object] | None
 
 
+_called_in = [os.getpid()]  # the process in which the hooks were called last
+_resets: list[Callable[[], object]] = []
 _hooks: weakref.WeakKeyDictionary[Any, LifecycleHooks] = weakref.WeakKeyDictionary()
 
 
@@ -33,7 +36,21 @@ def register(
     _hooks[owner] = LifecycleHooks(after_fork, at_exit)
 
 
-def _after_fork() -> None:
+def on_fork(reset: Callable[[], object]) -> None:
+    """Has `reset()` called in each forked child, for as long as the process lives."""
+    _resets.append(reset)
+
+
+def after_fork() -> None:
+    """Calls the hooks in a forked child, once.
+
+    Python does so by itself, unless the process was forked by a server that does not tell it.
+    """
+    if os.getpid() == _called_in[0]:
+        return
+    _called_in[0] = os.getpid()
+    for reset in _resets:
+        reset()
     # A child has only the thread that forked; a mutex that another thread held stays locked forever.
     for owner, hooks in list(_hooks.items()):
         hooks.after_fork(owner)
@@ -45,6 +62,23 @@ def _at_exit() -> None:
             hooks.at_exit(owner)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _hook_into_uwsgi() -> None:
+    """Has uWSGI call the hooks in each worker: without `py-call-osafterfork` it does not call Python's."""
+    uwsgi = sys.modules.get("uwsgi")  # exists inside uWSGI alone
+    if uwsgi is None:
+        return
+    before = getattr(uwsgi, "post_fork_hook", None)
+
+    def after_fork_of_uwsgi() -> None:
+        after_fork()
+        if before is not None:
+            before()
+
+    uwsgi.post_fork_hook = after_fork_of_uwsgi  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=after_fork)
+_hook_into_uwsgi()
 # A daemon thread that is stopped inside a database driver at interpreter exit may crash the process.
 atexit.register(_at_exit)

@@ -153,7 +153,7 @@ class AssignedPartitions:
             self.rewind([state.part])
             return
         state.fetched = found.next
-        self._fetched.append((state, found))
+        self._fetched.extend((state, piece) for piece in found.pieces())
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> dict[TopicPartition, int]:
         """Notes the stored offsets; returns those of our partitions."""

@@ -182,6 +182,7 @@ class AdmissionController:
 
     def check(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining."""
+        self.gate.look_at_poller()
         if self.gate.startup.is_due:
             self.gate.startup.wait()
         decision = self._check_gate(identity)
@@ -203,6 +204,7 @@ class AdmissionController:
 
     async def check_async(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining; awaits limiters that may suspend."""
+        self.gate.look_at_poller()
         if self.gate.startup.is_due:
             await self.gate.startup.wait_async()
         decision = self._check_gate(identity)
@@ -225,6 +227,7 @@ class AdmissionController:
 
     async def check_gate_async(self, identity: RequestIdentity) -> CheckResult:
         """Returns the gate's decision alone, which takes nothing from limiters."""
+        self.gate.look_at_poller()
         if self.gate.startup.is_due:
             await self.gate.startup.wait_async()
         return self.gate_result(self._check_gate(identity), identity)

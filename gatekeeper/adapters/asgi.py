@@ -286,6 +286,7 @@ class Guard:
             if self._has_limiters:
                 result: CheckResult | None = await self._check_all(scope)
             else:
+                self._gate.look_at_poller()
                 if self._gate.startup.is_due:  # the server has no lifespan
                     await self._gate.startup.wait_async()
                 result = self._check_gate(scope)

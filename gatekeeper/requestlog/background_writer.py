@@ -18,6 +18,7 @@ from itertools import count
 from math import inf
 from typing import NamedTuple, Protocol
 
+from gatekeeper import lifecycle
 from gatekeeper.clock import Clock, PeriodicTask
 from gatekeeper.requestlog.log_record import LogEntry, LogLine, line_of
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
@@ -264,5 +265,5 @@ def run_first_at_exit() -> None:
     atexit.register(_at_exit)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+lifecycle.on_fork(_after_fork)
 run_first_at_exit()

@@ -149,7 +149,8 @@ _STOPPED = frozenset({Mode.COLD, Mode.CLOSED})
 
 MODES = {
     Mode.COLD: ModeRule(TO_SLOW_PATH, poller=_POLLED, application=_STOPPED),
-    Mode.READY: ModeRule(None, poller=_POLLED, application=_STOPPED),
+    # A request that finds the poller overdue and the view stale does what the poller would have done.
+    Mode.READY: ModeRule(None, poller=_POLLED, request=frozenset({Mode.STALE}), application=_STOPPED),
     Mode.OFF: ModeRule(ALLOW_ALL, poller=_POLLED, application=_STOPPED),
     Mode.STALE: ModeRule(TO_SLOW_PATH, poller=_POLLED, application=_STOPPED),
     # The request that completes the sample moves the gate to where the last poll would have left it.
@@ -188,6 +189,11 @@ class FastPathSwitch:
     def finish_sampling(self) -> None:
         """Moves from SAMPLING to the settled mode; from another mode nowhere."""
         self.move("request", self._settled[0])
+
+    def expire(self) -> None:
+        """Moves from READY to STALE, for a request; from another mode nowhere."""
+        if self.mode is Mode.READY:
+            self.move("request", Mode.STALE)
 
     def crash(self) -> None:
         self.move("poller", Mode.CRASHED)

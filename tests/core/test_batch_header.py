@@ -14,6 +14,7 @@ from analyzer.core.kafka_format.batch_header import (
     MAGIC,
     BatchHeader,
     header_at,
+    pieces_of,
     read_header,
     span_of,
 )
@@ -98,3 +99,17 @@ class TestSpanOf:
     def test_an_offset_inside_a_batch_never_leads_backwards(self) -> None:
         assert span_of(batch(100, 5), 103)[:2] == (len(batch(100, 5)), 105)
         assert span_of(batch(90, 5), 103)[1] == 103
+
+
+@pytest.mark.parametrize("tail", [b"", b"short", b"\xff" * HEADER_BYTES, batch(90, 3)[:-1]])
+def test_pieces_are_whole_batches_of_a_bounded_number_of_records(tail: bytes) -> None:
+    batches = [batch(0, 3), batch(3, 4), batch(7, 1), batch(8, 30), batch(38, 2)]
+    raw = b"".join(batches) + tail
+    pieces = list(pieces_of(raw, 8))
+    assert pieces == [b"".join(batches[:3]), batches[3], batches[4] + tail]
+    start = 0
+    for piece in pieces:
+        span = span_of(piece, start)
+        start = span.next
+    assert start == span_of(raw, 0).next == 40, "the pieces follow each other"
+    assert list(pieces_of(b"", 8)) == [b""]

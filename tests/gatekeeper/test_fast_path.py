@@ -91,7 +91,8 @@ def test_a_closed_gate_is_opened_only_by_the_application() -> None:
 
 
 def test_a_request_ends_the_sampling_and_nothing_else() -> None:
-    assert {mode for mode, rule in MODES.items() if rule.request} == {Mode.SAMPLING}
+    assert {mode for mode, rule in MODES.items() if rule.request} == {Mode.SAMPLING, Mode.READY}
+    assert MODES[Mode.READY].request == {Mode.STALE}, "never to a faster one"
 
 
 # -- the switch -----------------------------------------------------------------------------------

@@ -15,16 +15,20 @@ from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import (
     CounterState,
     DrainedCounts,
+    FeedResult,
     Gap,
     Lag,
     Partition,
     PartitionProgress,
     PartitionRevoked,
+    Records,
+    RecordSet,
     SourceItem,
 )
 from analyzer.errors import PartitionLost, StoreAway
 from analyzer.flush_executors import FlushThread, InlineFlushes
 from analyzer.pipeline import FLUSH_ALONE_S, FlushExecutor, Pipeline
+from analyzer.sources import CombinedSource
 from analyzer.tracing.flush_steps import StepTimes
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, a_record, mapping_of, some_records
@@ -212,6 +216,45 @@ def test_a_flush_that_takes_long_is_awaited(run: Run) -> None:
     assert run.step() is None
     assert run.step(FLUSH_ALONE_S - 0.1) is None
     assert run.step(0.2) is not None
+
+
+def test_a_turn_ends_by_time_and_goes_on_with_what_the_source_has_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine the records that are there may take minutes; a stop waits for a turn only."""
+
+    feed = run.pipeline.counter.feed
+
+    def feed_slowly(taken: RecordSet | Records) -> FeedResult:
+        run.uptime_s += 0.9
+        return feed(taken)
+
+    class ManyAtOnce(ScriptedSource):
+        def take(self, _timeout_s: float) -> Iterator[SourceItem]:
+            while self.items:
+                yield self.items.pop(0)
+
+    run.pipeline.source = run.source = ManyAtOnce(run.store, PART, OTHER)
+    monkeypatch.setattr(run.pipeline.counter, "feed", feed_slowly)
+    for _ in range(10):
+        run.source.give(a_record())
+    left = []
+    while run.source.items:
+        run.step()
+        left.append(len(run.source.items))
+    assert left[0] == 7, "three records of 0.9 s each are more than 2 s"
+    assert left == sorted(left, reverse=True)
+    run.finish()
+    assert run.store.counted == 10
+
+
+def test_sources_take_turns_when_a_turn_ends_before_all_of_them(run: Run) -> None:
+    sources = [ScriptedSource(run.store, part) for part in (PART, OTHER)]
+    combined = CombinedSource(sources)
+    for source, part in zip(sources, (PART, OTHER), strict=True):
+        for _ in range(2):
+            source.give(a_record(), part=part)
+    assert [next(iter(combined.take(0.0))).part for _ in range(4)] == [PART, OTHER, PART, OTHER]
 
 
 def test_of_a_partition_that_is_revoked_what_is_in_flight_is_stored_and_the_rest_dropped(run: Run) -> None:

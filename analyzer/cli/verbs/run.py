@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_S = 8.0  # shorter than the usual 10 s until SIGKILL, also if the database hangs
+# For a process that still computes: shorter than the 30 s of Kubernetes. An earlier SIGKILL costs no more
+# than ending here.
+STOP_SLOW_S = 25.0
 
 
 def run(
@@ -78,10 +81,13 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
     from analyzer.core.delays.measured_delays import RecentDelays
     from analyzer.health import Health
     from analyzer.metrics import Metrics
+    from analyzer.thread_clocks import WorkClock, own_cpu_clock
     from analyzer.watchdog import Watchdog
     from analyzer.web.wiring import web_application
 
-    stop = stop_event()
+    work = WorkClock()
+    work.add(own_cpu_clock())
+    stop = stop_event(work)
     with opened(settings) as engine:
         health = Health(Metrics(version("gatelock")), time.monotonic)
         health.delay_limits = settings.delays.limits
@@ -90,12 +96,13 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
             health.assignment_grace_s = 0.0
         reader = ConfigurationReader(watch, settings, partial(load_to_run, watch.file), health)
         daemon = build(settings, engine, health, is_applied=is_applied, reader=reader)
+        work.add(daemon.pipeline.executor.cpu_s)
 
         def problems() -> Mapping[str, str]:
             return daemon.pipeline.source.problems()
 
         with web_application(settings, engine, health, problems), reading_again(reader, requests):
-            Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems).start()
+            Watchdog(lambda: health.loop_completed_s, stop.wait, _end_process, problems, work).start()
             return daemon.run(stop)
 
 
@@ -106,27 +113,36 @@ def reload_requests() -> SimpleQueue[bool]:
     return requests
 
 
-def stop_event() -> threading.Event:
-    """An event that SIGTERM or SIGINT sets; the same signal once more ends the process at once."""
+def stop_event(cpu_s: Callable[[], float] = lambda: 0.0) -> threading.Event:
+    """An event that SIGTERM or SIGINT sets; the same signal once more ends the process at once.
+
+    `cpu_s` is the CPU time of what has to stop: while it computes it has longer, see `_stop`.
+    """
     event = threading.Event()
 
     def handle(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         log.info("stopping: storing what is counted", extra={"signal": signal.Signals(number).name})
         # In a thread: the handler may interrupt the thread that holds this event's mutex.
-        threading.Thread(target=_stop, args=(event,), daemon=True).start()
+        threading.Thread(target=_stop, args=(event, cpu_s), daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
     return event
 
 
-def _stop(event: threading.Event) -> None:
+def _stop(event: threading.Event, cpu_s: Callable[[], float]) -> None:
     """Stops the loop, and ends the process if it does not stop. Offsets and counts are stored together, so
     the next analyzer only has to read some records again."""
+    from analyzer.watchdog import TICK_S, WAITING_CPU_S
+
     event.set()
-    time.sleep(STOP_S)
-    log.warning("not stopped within %.0f s: the next analyzer reads again what was not stored", STOP_S)
+    waited_s, used_s = 0.0, 0.0
+    while waited_s < (STOP_S if used_s < WAITING_CPU_S else STOP_SLOW_S):
+        before_s = cpu_s()
+        time.sleep(TICK_S)
+        waited_s, used_s = waited_s + TICK_S, cpu_s() - before_s
+    log.warning("not stopped within %.0f s: the next analyzer reads again what was not stored", waited_s)
     _end_process()
 
 

@@ -22,6 +22,7 @@ the checksum does not cover them. All older formats have their magic at byte 16,
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 HEADER = struct.Struct(">qiibIhiqqqhiI")
@@ -116,3 +117,21 @@ def span_of(raw: bytes, start: int) -> BatchSpan:
         next_offset = max(next_offset, base + last + 1)
         leader_epoch, last_ms = epoch, max_ms
     return BatchSpan(at, next_offset, leader_epoch, last_ms if last_ms >= 0 else None)
+
+
+def pieces_of(raw: bytes, records_max: int) -> Iterator[bytes]:
+    """Yields the batches of `raw` in pieces of at most `records_max` records, a single larger batch alone.
+
+    The pieces joined are `raw`. Everything after an implausible header stays in one piece, as in `span_of`.
+    """
+    begin = at = records = 0
+    while len(raw) - at >= HEADER_BYTES:
+        _, length, _, magic, _, _, last, _, _, _, _, _, count = HEADER.unpack_from(raw, at)
+        end = at + LENGTH_END + length
+        if magic != MAGIC or end - at < HEADER_BYTES or last < 0 or end > len(raw):
+            break
+        if records and records + count > records_max:
+            yield raw[begin:at]
+            begin, records = at, 0
+        at, records = end, records + count
+    yield raw[begin:]

@@ -11,7 +11,6 @@ has no write after its end. The one exception, the quick path of `GcraLimiter.al
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from gatekeeper import lifecycle
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Overflow, S
 from gatekeeper.limits.engine.units import require_callable, require_key, whole_number
 from gatekeeper.limits.engine.wait_queue import WaitQueues
@@ -250,5 +250,4 @@ def _after_fork() -> None:
         holder.init_process_state()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_after_fork)
+lifecycle.on_fork(_after_fork)

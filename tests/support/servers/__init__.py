@@ -14,6 +14,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "redis": "redis-server",
     "tlc": "default-jre-headless maven",
+    "uwsgi": "uwsgi-core uwsgi-plugin-python3",
 }
 
 
