@@ -106,6 +106,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.rolling_amounts,
         quota.describe,
         quota.rolling_needs,
+        growth=quota.growth_to_extend,
         widest_bucket_s=quota.widest_bucket_s,
     ),
     Surge.kind: Kind(
