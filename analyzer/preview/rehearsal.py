@@ -28,8 +28,8 @@ from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.kinds.earned_locks import lock_key
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.rolling import Slot
-from analyzer.core.judging.totals import AddressSums, Standing, TotalKey, is_judged
+from analyzer.core.judging.rolling import AddressSums, Slot
+from analyzer.core.judging.totals import Standing, TotalKey, is_judged
 from analyzer.core.judging.windows import ALWAYS
 from analyzer.preview.traffic_profile import COUNT_BITS, COUNT_MAX, Cells, SeriesTraffic, joined_cells
 from gatekeeper.model import LockKey, Set
@@ -101,7 +101,7 @@ class SeriesRehearsal:
         window = _window(self._cells, slot, self._span)
         slots = [Slot((cell >> COUNT_BITS) * self._width_s, cell & COUNT_MAX) for cell in window]
         used = self._until[bisect_left(self._slots, slot + 1)]
-        standing = Standing(self._total, used, slots, addresses=self._addresses(slot))
+        standing = Standing(self._total, used, slots, addresses=self._addresses(slot, now_s))
         at = Circumstances(datetime.fromtimestamp(now_s, UTC), offences=self._offences(now_s))
         judged = judge(self._plan, [standing], {}, at)
         for change in judged.changes:
@@ -110,12 +110,12 @@ class SeriesRehearsal:
                 return RehearsedLock(*self._total[1:3], now_s, until_s, 0, change.lock.detail)
         return judged.waiting.get(self._total)
 
-    def _addresses(self, slot: int) -> AddressSums | None:
+    def _addresses(self, slot: int, now_s: int) -> Mapping[int, AddressSums] | None:
         if not kind_of(self._policy).needs(self._policy).addresses:
             return None
         windows = [_window(cells, slot, self._span) for cells in self._series.members]
         sums = [sum(cell & COUNT_MAX for cell in window) for window in windows if window]
-        return AddressSums(len(sums), max(sums, default=0))
+        return {now_s: AddressSums(len(sums), max(sums, default=0))}
 
     def _offences(self, now_s: int) -> Mapping[LockKey, int]:
         remembered_s = kind_of(self._policy).needs(self._policy).ended_locks_s

@@ -17,6 +17,7 @@ from analyzer.store.operations.locks_by_hand import (
     set_locks,
 )
 from analyzer.store.reports.audit import audit
+from analyzer.store.reports.raised_notices import raised_notices
 from analyzer.store.transaction.judgement import hold_offs
 from gatekeeper.model import Rate
 from tests.scenarios.conftest import OpenWorld
@@ -79,6 +80,18 @@ def test_a_hold_off_lasts_as_long_as_the_lock_would_have(open_world: OpenWorld) 
     with reading(world.engine) as db:
         [held] = hold_offs.of_series(db, "caller", "api_key:ann")
     assert (held.at, held.who, held.reason) == (cleared.lock.at, "ops", "TICKET-7")
+
+
+def test_a_notice_ends_while_the_lock_of_its_limit_is_held_off(open_world: OpenWorld) -> None:
+    world = open_world(SOURCE + SIX_HOURS.replace('"6h"', '"10m"') + "notify = [0.5]\n")
+    send(world, 10, 10)
+    clear(world, HOUR_MS)
+    [raised] = raised_notices(world.engine)
+    assert raised.notice.until_s > world.clock.now().timestamp() + 3600, "it has no end yet"
+    world.clock.jump(660)
+    world.pass_s(2)
+    [raised] = raised_notices(world.engine)
+    assert raised.notice.until_s <= world.clock.now().timestamp()
 
 
 def test_without_a_hold_off_the_next_judgement_locks_again(open_world: OpenWorld) -> None:

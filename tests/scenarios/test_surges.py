@@ -182,6 +182,36 @@ def test_a_rolling_quota_ends_when_less_is_in_the_window(new_world: NewWorld) ->
     assert locks_of(world) == 0
 
 
+@pytest.mark.parametrize(("policy", "slot_s"), [(HOURLY, 50), (LONG, 900)])
+def test_a_client_is_told_the_end_of_what_is_counted_while_its_lock_lasts(
+    new_world: NewWorld, policy: str, slot_s: int
+) -> None:
+    """Its requests go on to count: an application that asks no gate, and logs no verdict."""
+    world = new_world(policy)
+    window_s = 12 * slot_s if policy is HOURLY else 6 * 3600
+    send(world, 10, 7)
+    world.clock.jump(window_s - 3 * slot_s)
+    for _ in range(30):
+        world.log.write(key="ann", status=200)
+    world.pass_s(2)
+    first = world.gate.check("api_key:ann")
+    assert not first.allowed
+    version = world.gate.version
+    for _ in range(200):
+        world.log.write(key="ann", status=200)
+    world.pass_s(2)
+    decision = world.gate.check("api_key:ann")
+    assert first.until is not None
+    assert decision.until is not None
+    assert (decision.until - first.until).total_seconds() >= window_s - 5 * slot_s
+    assert decision.retry_after is not None
+    assert decision.retry_after >= window_s - slot_s
+    for _ in range(20):
+        world.log.write(key="ann", status=200)
+        world.pass_s(1)
+    assert world.gate.version == version + 1, "the end moves with slots, not with requests"
+
+
 def test_a_rolling_quota_of_hours_is_read_from_the_buckets(new_world: NewWorld) -> None:
     world = new_world(LONG)
     assert all(send(world, 1, 40))

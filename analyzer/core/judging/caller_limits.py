@@ -288,7 +288,12 @@ class Limits:
     def next_judgement(self, standing: Standing, now_s: float) -> int:
         """Returns the least value at which the total must be judged again: see `Plan.next_judgement`."""
         total = standing.total
-        return self._plan.next_judgement(standing, now_s, self.thresholds_of(total.sum, total.key))
+        if not self.has_own(total.sum):
+            return self._plan.next_judgement(standing, now_s)
+        own = (self.policy_for(policy, total.key) for policy in self._plan.policies_of[total.sum])
+        policies = (policy for policy in own if policy is not None)
+        thresholds = self.thresholds_of(total.sum, total.key)
+        return self._plan.next_judgement(standing, now_s, thresholds, policies)
 
     def window_of(self, sum_: Sum, key: str, at_s: int) -> Window:
         """Returns the window of a series' total that holds `at_s`."""

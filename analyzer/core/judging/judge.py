@@ -119,11 +119,18 @@ def judge(
 def _answer(
     policy: Policy, standing: Standing, present: Lock | None, at: Circumstances
 ) -> Lock | Wait | None:
-    """Returns the answer of the policy's kind; a lock that is held off waits until the hold-off ends."""
-    answer = kind_of(policy).judge(policy, standing, present, at)
+    """Returns the answer of the policy's kind; a lock that is held off waits until the hold-off ends.
+
+    No growth ends a hold-off. What the kind waits for besides, such as the end of a notice, comes when it
+    is due; only a comparison with a whole begins again after it, and its hold with it.
+    """
+    kind = kind_of(policy)
+    answer = kind.judge(policy, standing, present, at)
     until_s = at.held_off.get(lock_key(policy, standing.total), 0.0)
-    wanted = answer.lock if isinstance(answer, Wait) else answer
-    return answer if wanted is None or until_s <= at.now.timestamp() else Wait(until_s)
+    if _lock_of(answer) is None or until_s <= at.now.timestamp():
+        return answer
+    is_due_before = isinstance(answer, Wait) and kind.whole_of is None
+    return Wait(min(until_s, answer.until_s) if is_due_before else until_s)
 
 
 def _notices_of(

@@ -220,15 +220,19 @@ class Plan:
         )
 
     def next_judgement(
-        self, standing: Standing, now_s: float, thresholds: Sequence[int] | None = None
+        self,
+        standing: Standing,
+        now_s: float,
+        thresholds: Sequence[int] | None = None,
+        policies: Iterable[Policy] | None = None,
     ) -> int:
         """Returns the least value at which the total must be judged again; NEVER if its window has none.
 
         For a calendar window that has not begun this is the least threshold, reached or not, so that the
         first record after its beginning causes a judgement. A rolling sum can reach a threshold only after it
         has grown by the distance from the largest window that has not reached it. What the present window has
-        reached is judged when the lock ends, or, with a base, after the growth that its kind says.
-        `thresholds` are those of the series, if it has separate limits.
+        reached is judged when the lock ends, and after the growth that the policy's kind says.
+        `thresholds` and `policies` are those of the series, if it has separate limits.
         """
         total = standing.total
         if thresholds is None:
@@ -236,9 +240,9 @@ class Plan:
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
             growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
-            if standing.base is not None and None in growths:
-                policies = self.policies_of[total.sum]
-                growths += [kind_of(one).growth(one, standing, int(now_s), thresholds[0]) for one in policies]
+            if None in growths:
+                policies = self.policies_of[total.sum] if policies is None else policies
+                growths += [kind_of(one).growth(one, standing, int(now_s)) for one in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)
         if now_s < total.window.start_s:
             return next(iter(thresholds), NEVER)

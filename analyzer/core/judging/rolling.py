@@ -34,6 +34,13 @@ class DistinctSlot(NamedTuple):
 Slots = Sequence[Slot | DistinctSlot]
 
 
+class AddressSums(NamedTuple):
+    """The addresses of a network that took part in a window."""
+
+    number: int
+    largest: int  # sum of the address that has most
+
+
 def sum_at(slots: Slots, rolling: Rolling, at_s: int) -> int:
     """Returns what the window that ends at `at_s` holds."""
     return sums_at(slots, rolling, (at_s,))[0]
@@ -74,6 +81,30 @@ def _numbers_at(slots: Slots, kept_s: int, ends_s: Sequence[int]) -> list[int]:
     return numbers
 
 
+def addresses_at(
+    cells: Sequence[tuple[int, str, int]], rolling: Rolling, ends_s: Sequence[int]
+) -> dict[int, AddressSums]:
+    """Returns what the addresses of a network have in the windows that end at these times, which ascend.
+
+    `cells` has the start of a slot, an address, and what that has in the slot; sorted. In one pass.
+    """
+    kept_s = rolling.period_s + rolling.slot_s
+    inside = Counter[str]()
+    found, first, next_ = {}, 0, 0
+    for end_s in ends_s:
+        while next_ < len(cells) and cells[next_][0] <= end_s:
+            inside[cells[next_][1]] += cells[next_][2]
+            next_ += 1
+        while first < next_ and cells[first][0] <= end_s - kept_s:
+            address, value = cells[first][1:]
+            inside[address] -= value
+            if not inside[address]:
+                del inside[address]
+            first += 1
+        found[end_s] = AddressSums(len(inside), max(inside.values(), default=0))
+    return found
+
+
 def present_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
     """Returns the largest sum of the windows that hold `now_s`.
 
@@ -89,7 +120,7 @@ def largest_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:
     Before `limit - largest_sum` more is counted, none of them can reach the limit, for any times of the
     records.
     """
-    return max(sums_at(slots, rolling, _ends_s(slots, now_s)))
+    return max(sums_at(slots, rolling, window_ends(slots, now_s)))
 
 
 def growth_to(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int | None:
@@ -100,7 +131,7 @@ def growth_to(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int | N
     """
     if present_sum(slots, rolling, now_s) >= limit:
         return None
-    return limit - max(total for total in sums_at(slots, rolling, _ends_s(slots, now_s)) if total < limit)
+    return limit - max(total for total in sums_at(slots, rolling, window_ends(slots, now_s)) if total < limit)
 
 
 def begins_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
@@ -108,7 +139,7 @@ def begins_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
 
     Some window must reach it: see `largest_sum`.
     """
-    ends_s = _ends_s(slots, now_s)[1:]
+    ends_s = window_ends(slots, now_s)[1:]
     totals = zip(ends_s, sums_at(slots, rolling, ends_s), strict=True)
     return next(end_s for end_s, total in totals if total >= limit) - rolling.period_s + 1
 
@@ -121,6 +152,6 @@ def below_s(slots: Slots, rolling: Rolling, limit: int, now_s: int) -> int:
     return max((last_s + 1 for last_s, total in totals if total >= limit), default=now_s)
 
 
-def _ends_s(slots: Slots, now_s: int) -> Sequence[int]:
+def window_ends(slots: Slots, now_s: int) -> Sequence[int]:
     """Returns the ends of the present window, and of those later ones that begin to hold another slot."""
     return now_s, *(slot.start_s for slot in slots if slot.start_s > now_s)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from analyzer.core.counting.caller_budget import NOT_CALLERS
 from analyzer.core.counting.groupings import Grouping, grouping_of
 from analyzer.core.counting.meters import DISTINCT, JOINS, MINUTE_S
-from analyzer.core.judging.rolling import Slots
+from analyzer.core.judging.rolling import AddressSums, Slots
 from analyzer.core.judging.windows import Calendar, Rolling, Window, Windows, window_at
 from analyzer.core.model import CountTable, DistinctTable
 
@@ -48,13 +48,6 @@ class TotalKey(NamedTuple):
     window: Window
 
 
-class AddressSums(NamedTuple):
-    """The addresses of a network that took part in its present window."""
-
-    number: int
-    largest: int  # sum of the address that has most
-
-
 class UsualLevel(NamedTuple):
     """The load of a series in this hour of the week."""
 
@@ -86,7 +79,8 @@ class Standing(NamedTuple):
     slots: Slots = ()  # of a rolling sum: those of windows that end now or later
     whole: Slots = ()  # of a sum that is compared with a whole, for the warden: those of the whole
     base: Slots | None = None  # of a sum that is judged by its share: those of its base; None: not read
-    addresses: AddressSums | None = None  # of a network: what its addresses have in the present window
+    # Of a network: what its addresses have in the windows that have reached a limit, by their ends.
+    addresses: Mapping[int, AddressSums] | None = None
     usual: UsualLevel | None = None  # of a series that is compared with its usual load, if it has one
     victims: Victims | None = None  # of a series with a whole that is to be locked: all others
 

@@ -181,7 +181,7 @@ def _clear(
     judge = Judge(plan, version, numbers, instant(now_ms), directory=newest(db))
     standings = judge.standings_of(db, {one.lock.at: now_ms // 1000 for one in cleared})
     # Nothing else looks at a total that does not grow.
-    postponed.store(db, _waits(plan, standings, cleared, now_ms), numbers)
+    postponed.store_earlier(db, _waits(plan, standings, cleared, now_ms), numbers)
     changes = [Clear(one.lock.at) for one in cleared]
     for one in cleared:
         until = f", not set again before {time_text(instant(one.held_off_ms))}" if one.held_off_ms else ""

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from analyzer.core.judging.circumstances import NOTHING_ELSE, Blamed, Circumstances, Needs, Wait
 from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import capacity, compared, quota, share, surge, surge_share, usual
+from analyzer.core.judging.kinds import (
+    capacity,
+    compared,
+    quota,
+    share,
+    surge,
+    surge_share,
+    surge_windows,
+    usual,
+)
 from analyzer.core.judging.policies import (
     CapacityShare,
     LoadShare,
@@ -44,8 +53,8 @@ class Kind(NamedTuple):
         whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
         base_of: Returns the sum of the base that the series is compared with by itself, None without one.
-        growth: Returns how much a total with a base must grow before it must be judged again, by the time and
-            the least threshold of the series; None if that depends on no growth.
+        growth: Returns how much a total that has reached a threshold must grow before it must be judged
+            again, by the policy of the series and the time in seconds; None if that depends on no growth.
         widest_bucket_s: Returns the seconds of the widest stored buckets from which it can be simulated; 0 if
             it cannot from any.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
@@ -63,7 +72,7 @@ class Kind(NamedTuple):
     locks_last: bool = False
     whole_of: Callable[[Any], Sum] | None = None
     base_of: Callable[[Any], Sum | None] = lambda _policy: None
-    growth: Callable[[Any, Standing, int, int], int | None] = lambda *_: None
+    growth: Callable[[Any, Standing, int], int | None] = lambda *_: None
     widest_bucket_s: Callable[[Any], int] = lambda _policy: 0
     overloads: (
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Blamed]]
@@ -97,6 +106,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.rolling_amounts,
         quota.describe,
         quota.rolling_needs,
+        growth=quota.growth_to_extend,
         widest_bucket_s=quota.widest_bucket_s,
     ),
     Surge.kind: Kind(
@@ -110,7 +120,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.needs,
         locks_last=True,
         base_of=surge_share.base_of,
-        growth=surge_share.growth_to,
+        growth=surge_windows.growth_to,
         widest_bucket_s=surge.widest_bucket_s,
     ),
     LoadShare.kind: Kind(

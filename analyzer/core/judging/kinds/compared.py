@@ -113,6 +113,7 @@ def judge_compared(
     locked = None if present is None or present.until <= at.now else present
     if locked is None and largest_sum(standing.slots, policy.window, at.now_s) < policy.floor:
         return None
+    # No growth ends these waits: the warden looks each second, and what it compares with is in no flush.
     if not at.is_warden:
         return Wait(at.now.timestamp())
     again_s = at.now.timestamp() + LOOK_EVERY_S

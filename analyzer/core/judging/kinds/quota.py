@@ -74,6 +74,7 @@ def judge_calendar(
     if now_s >= window.until_s:
         return None
     if now_s < window.start_s:
+        # No growth ends it: nothing is locked for a window that has not begun.
         return Wait(window.start_s) if standing.used >= thresholds(policy)[0] else None
     if standing.used < policy.locks_at:
         return None
@@ -81,7 +82,7 @@ def judge_calendar(
     if grace_s:
         last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
         ends_s = (now_s if last is None else last.raised_s) + grace_s
-        if now_s < ends_s:
+        if now_s < ends_s:  # growth does not shorten a grace of time
             return Wait(ends_s) if ends_s < window.until_s else None
     return _lock(policy, standing, standing.used, at.now, window.until_s)
 
@@ -138,6 +139,7 @@ def judge_rolling(
             looks_s.append(begins_s(slots, rolling, amount, now_s))
     if not looks_s:
         return answer
+    # By time it falls below what it has reached. Growth that reaches more is the total's `next`.
     return Wait(min(looks_s), lock=answer if isinstance(answer, Lock) else None)
 
 
@@ -151,11 +153,27 @@ def _rolling_lock(policy: RollingQuota, standing: Standing, at: Circumstances) -
             last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
             ends_s = (last.raised_s if last is not None and last.lasts else at.now.timestamp()) + grace_s
             if at.now.timestamp() < ends_s:
-                return Wait(ends_s)
+                return Wait(ends_s)  # growth does not shorten a grace of time
         return _lock(policy, standing, used, at.now, below_s(slots, rolling, policy.locks_at, now_s))
     if largest_sum(slots, rolling, now_s) >= policy.locks_at:
+        # Growth of a window that holds the present is the total's `next`: see `rolling.growth_to`.
         return Wait(begins_s(slots, rolling, policy.locks_at, now_s))
     return None
+
+
+def growth_to_extend(policy: RollingQuota, standing: Standing, now_s: int) -> int | None:
+    """Returns how much more must be counted, at the least, before a lock lasts longer by more than a slot.
+
+    None below the limit, and of locks that no gate gets: no client is told their end. A client whose
+    requests go on to count would be told an end that has long been moved, and would come back too early. The
+    end is that of a slot, and never farther away than the window and a slot are long: however much is
+    counted, a lock is extended once in a slot at most.
+    """
+    rolling, slots = policy.window, standing.slots
+    if policy.is_shadow or present_sum(slots, rolling, now_s) < policy.locks_at:
+        return None
+    until_s = below_s(slots, rolling, policy.locks_at, now_s)
+    return policy.locks_at - largest_sum(slots, rolling, until_s + rolling.slot_s)
 
 
 def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances) -> list[Notice]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from typing import NamedTuple
 
 from analyzer.core.counting.groupings import BY_RESOURCE, grouping_of
 from analyzer.core.counting.meter_units import amount_text, with_noun
 from analyzer.core.counting.meters import DISTINCT
 from analyzer.core.judging.circumstances import Circumstances, Needs, Wait
-from analyzer.core.judging.kinds import surge_share
+from analyzer.core.judging.kinds import surge_share, surge_windows
 from analyzer.core.judging.kinds.compared import MILLION, percent
 from analyzer.core.judging.kinds.earned_locks import (
     by_plan,
@@ -23,7 +22,7 @@ from analyzer.core.judging.kinds.earned_locks import (
 )
 from analyzer.core.judging.kinds.quota import phrase_of
 from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
+from analyzer.core.judging.rolling import below_s, largest_sum
 from analyzer.core.judging.totals import Standing, Sum
 from gatekeeper.model import Lock
 
@@ -65,7 +64,7 @@ def judge_surge(
     A lock that is in force stays as it is: what comes during it is judged when it ends. It lasts until
     what has earned it has left the window, at least: otherwise the same requests would earn the next one. An
     analyzer that is behind by more than the window raises no lock: it counts what happened then, not what
-    happens now. With a share, the limit is not enough: see `surge_share`.
+    happens now. With a share, and for a network, the limit is not enough: see `surge_windows`.
     """
     rolling, now_s = policy.window, at.now_s
     if present is not None and present.until > at.now:
@@ -73,15 +72,15 @@ def judge_surge(
     if largest_sum(standing.slots, rolling, now_s) < policy.limit:
         return None
     if at.behind_s > rolling.period_s:
+        # Growth cannot end it, only the analyzer that is behind: see `Circumstances.behind_s`.
         return Wait(at.now.timestamp() + BEHIND_PAUSE_S, is_behind=True)
-    reached = _reached(policy, standing, at)
-    if not isinstance(reached, Reached):
-        return reached
-    used, base = reached
-    addresses = standing.addresses
-    if addresses is not None and 2 * (used - addresses.largest) < policy.limit:
-        # One address alone: the rest of the network must not suffer for it.
-        return Wait(at.now.timestamp() + rolling.slot_s)
+    if surge_share.base_of(policy) is not None and standing.base is None:
+        return Wait(at.now.timestamp())  # this transaction has not read it, the warden will at once
+    window = surge_windows.earning_window(policy, standing, now_s)
+    if window is None:
+        look_s = surge_windows.look_again_s(policy, standing, now_s)
+        # Growth that may earn the lock before is the total's `next`: see `surge_windows.growth_to`.
+        return None if look_s is None else Wait(max(look_s, at.now.timestamp()))
     offence = at.offences.get(lock_key(policy, standing.total), 0) + 1
     left = datetime.fromtimestamp(below_s(standing.slots, rolling, policy.limit, now_s), UTC)
     until = max(left, at.now + timedelta(seconds=duration_s(policy, offence)))
@@ -92,38 +91,15 @@ def judge_surge(
         reason="abnormal-usage-detected",
         detail=explain(
             policy,
-            used,
+            window.used,
             offence,
             ceil((until - at.now).total_seconds()),
-            addresses and addresses.number,
-            base,
+            window.addresses and window.addresses.number,
+            window.base,
         ),
         began=at.now,
         until=until,
     )
-
-
-class Reached(NamedTuple):
-    """The sum of the present window, which earns a lock, and what a policy with a share compares it with."""
-
-    used: int
-    base: int | None = None
-
-
-def _reached(policy: Surge, standing: Standing, at: Circumstances) -> Reached | Wait:
-    """Returns what earns a lock; or when the sum must be judged again, whether or not it has grown."""
-    now_s = at.now_s
-    used = present_sum(standing.slots, policy.window, now_s)
-    if used < policy.limit:
-        return Wait(begins_s(standing.slots, policy.window, policy.limit, now_s))
-    if surge_share.base_of(policy) is None:
-        return Reached(used)
-    if standing.base is None:
-        return Wait(at.now.timestamp())  # this transaction has not read it, the warden will
-    share = surge_share.present_share(policy, standing, now_s)
-    if share is not None:
-        return Reached(*share)
-    return Wait(max(surge_share.look_again_s(policy, standing, now_s), at.now.timestamp()))
 
 
 def duration_s(policy: Surge, offence: int) -> int:

@@ -236,6 +236,7 @@ def _in_shadow(change: Change, policies: Collection[str]) -> Change:
 
 def _postpone(db: sa.Connection, catalog: Catalog, judged: Judged, waiting: Mapping[LockKey, int]) -> None:
     earned = judged.evidence.earned
+    # No growth ends it: the heaviest are chosen when the next interval begins.
     totals = {earned[at].total: Wait(until_ms / 1000) for at, until_ms in waiting.items()}
     if totals:
         postponed.store_earlier(db, totals, catalog)

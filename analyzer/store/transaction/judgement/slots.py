@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.rolling import Slot, Slots
-from analyzer.core.judging.totals import AddressSums, Standing, Sum, TotalKey, order_of, unjudged_keys
+from analyzer.core.judging.rolling import AddressSums, Slot, Slots, addresses_at, sums_at, window_ends
+from analyzer.core.judging.totals import Standing, Sum, TotalKey, order_of, unjudged_keys
 from analyzer.core.judging.windows import HOUR_S, Rolling
 from analyzer.core.model import CountTable
 from analyzer.store.database.row_parameters import LookUp, in_parts, rows_given, upsert_columns
@@ -165,41 +165,77 @@ def with_bases(
 def with_addresses(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
-    """Returns the standings, those of networks that surges judge with what their addresses have."""
+    """Returns the standings, those of networks that surges judge with what their addresses have.
+
+    Only networks that have reached a limit: below it no address matters.
+    """
     found = list(standings)
     for sum_, addresses in plan.addresses_of.items():
-        indexes = [index for index, standing in enumerate(standings) if standing.total.sum == sum_]
-        if indexes:
-            networks = sorted({standings[index].total.key for index in indexes})
-            by_network = _address_sums(db, addresses, catalog, networks, now_s)
-            for index in indexes:
-                of_network = by_network.get(standings[index].total.key, AddressSums(0, 0))
-                found[index] = standings[index]._replace(addresses=of_network)
+        limit, rolling = plan.thresholds_of[sum_][0], sum_.window
+        assert isinstance(rolling, Rolling)  # noqa: S101 - surges have rolling windows
+        ends_s: dict[str, list[int]] = {}  # of the windows that have reached the limit, by network
+        for standing in standings:
+            if standing.total.sum == sum_:
+                ends = window_ends(standing.slots, now_s)
+                totals = zip(ends, sums_at(standing.slots, rolling, ends), strict=True)
+                ends_s[standing.total.key] = [end_s for end_s, total in totals if total >= limit]
+        by_network = _address_sums(db, addresses, catalog, ends_s, now_s)
+        for index, standing in enumerate(standings):
+            if standing.total.sum == sum_:
+                found[index] = standing._replace(addresses=by_network.get(standing.total.key))
     return found
 
 
+AddressesOfNetworks = dict[str, dict[int, AddressSums]]  # by the ends of windows
+
+
 def _address_sums(
-    db: sa.Connection, addresses: Sum, catalog: Catalog, networks: Sequence[str], now_s: int
-) -> dict[str, AddressSums]:
-    rolling = addresses.window
+    db: sa.Connection, addresses: Sum, catalog: Catalog, ends_s: Mapping[str, Sequence[int]], now_s: int
+) -> AddressesOfNetworks:
+    """Returns what the addresses of networks have in the windows with these ends, by network."""
+    rolling, number = addresses.window, catalog.sum_number(addresses)
     assert isinstance(rolling, Rolling)  # noqa: S101 - surges have rolling windows
+    present = sorted(network for network, ends in ends_s.items() if list(ends) == [now_s])
+    # Of clocks that are ahead: rare, so that each slot of each address may be read.
+    ahead = sorted(network for network, ends in ends_s.items() if any(end_s > now_s for end_s in ends))
+    found: AddressesOfNetworks = {}
     oldest_s = now_s - rolling.period_s - rolling.slot_s
-    sums: dict[str, dict[str, int]] = {}
-    for generation in range(oldest_s // GENERATION_S, now_s // GENERATION_S + 1):
-        table = slots[generation % len(slots)]
-        given = {"number": catalog.sum_number(addresses), "from_s": oldest_s, "until_s": now_s + 1}
-        for part in in_parts(db.dialect.name, [table.c.key], [[network] for network in networks]):
-            for network, address, value in db.execute(_sums_of(db.dialect.name, table), given | part):
-                of_network = sums.setdefault(network, {})
-                of_network[address] = of_network.get(address, 0) + value
-    return {network: AddressSums(len(found), max(found.values())) for network, found in sums.items()}
+    wanted = {"number": number, "from_s": oldest_s, "until_s": now_s + 1}
+    dialect, key = db.dialect.name, [slots[0].c.key]
+    for given in in_parts(dialect, key, [[network] for network in present]):
+        for network, count, most in db.execute(_largest(dialect, _tables(oldest_s, now_s)), given | wanted):
+            found[network] = {now_s: AddressSums(count, int(most))}
+    wanted |= {"until_s": now_s + AHEAD_S}
+    cells: dict[str, list[tuple[int, str, int]]] = {}
+    for given in in_parts(dialect, key, [[network] for network in ahead]):
+        for table in _tables(oldest_s, now_s + AHEAD_S):
+            for network, address, slot_s, value in db.execute(_cells(dialect, table), given | wanted):
+                cells.setdefault(network, []).append((slot_s, address, value))
+    for network, of_network in cells.items():
+        found[network] = addresses_at(sorted(of_network), rolling, ends_s[network])
+    return found
+
+
+def _tables(from_s: int, to_s: int) -> tuple[sa.Table, ...]:
+    """Returns the tables with the slots of a stretch of time."""
+    generations = range(from_s // GENERATION_S, to_s // GENERATION_S + 1)
+    return tuple(slots[generation % len(slots)] for generation in generations)
 
 
 @lru_cache
-def _sums_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
-    columns = (table.c.key, table.c.resource)
-    wanted = sa.select(*columns, bounded_sum(table.c.value))
-    return wanted.select_from(_given_slots(dialect, table, ["key"])).group_by(*columns)
+def _largest(dialect: str, tables: tuple[sa.Table, ...]) -> sa.Select[Any]:
+    """Returns the query of the number of a network's addresses, and the sum of the busiest one."""
+    parts = sa.union_all(*(_cells(dialect, table) for table in tables)).subquery().c
+    sums = sa.select(parts.key, bounded_sum(parts.value).label("total"))
+    of_address = sums.group_by(parts.key, parts.resource).subquery().c
+    number, most = sa.func.count(), sa.func.max(of_address.total)
+    return sa.select(of_address.key, number, most).group_by(of_address.key)
+
+
+@lru_cache
+def _cells(dialect: str, table: sa.Table) -> sa.Select[Any]:
+    columns = (table.c[name] for name in (*SERIES, "slot_s", "value"))
+    return sa.select(*columns).select_from(_given_slots(dialect, table, ["key"]))
 
 
 def whole_total(plan: Plan, total: TotalKey) -> TotalKey | None:
