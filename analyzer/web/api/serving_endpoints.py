@@ -30,7 +30,6 @@ READ_MS = 10_000  # of one statement
 BODY_MAX = 64 << 10  # bytes
 ANSWER_MAX = 8 << 20  # bytes
 HEADERS = {"cache-control": "private, no-cache", "vary": "authorization", "x-content-type-options": "nosniff"}
-LOCAL = "local request"  # the name for the audit log while there is no token
 
 
 class Workers:
@@ -84,7 +83,7 @@ def _handler(
     endpoint: Endpoint, at: ApiContext, authenticator: Authenticator, workers: Workers
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
-        token = await authenticator.require(endpoint.scope, request)
+        token = await authenticator.require(endpoint.scope, request, acts=endpoint.acts)
         if endpoint.acts:
             require_same_origin(request)
             values = of_body(endpoint.all_parameters, await body_of(request, BODY_MAX))
@@ -92,7 +91,7 @@ def _handler(
             values = of_query(endpoint.all_parameters, request.query_params.multi_items())
         cursor = values.get("cursor")
         after = None if cursor is None or endpoint.place is None else place_of(cursor, endpoint.place)
-        asked = Asked(values, f"token {token}" if token else LOCAL, after)
+        asked = Asked(values, f"token {token}", after)
         try:
             content = await workers.run(partial(_content, endpoint, at, asked))
         except NotThere as error:

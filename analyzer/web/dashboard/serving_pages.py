@@ -28,8 +28,9 @@ from analyzer.web.api.endpoint_table import ENDPOINTS
 from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.parameters import of_query
 from analyzer.web.api.request_bodies import body_of
-from analyzer.web.api.serving_endpoints import BODY_MAX, LOCAL, Workers
+from analyzer.web.api.serving_endpoints import BODY_MAX, Workers
 from analyzer.web.api.usage_endpoints import DATE
+from analyzer.web.authentication import acts_need_a_token
 from analyzer.web.dashboard.asked_page import AskedPage, Page, share_text
 from analyzer.web.dashboard.page_content import Content, PageTable
 from analyzer.web.dashboard.page_filters import MODES, SPANS_S, filters_of
@@ -127,11 +128,12 @@ def _act(
         require_own_page(request)
         given = await _form(request)
         visitor.require_form_key(given.pop("form_key", ""))
+        if not visitor.who:
+            raise HttpProblem(HTTPStatus.UNAUTHORIZED, acts_need_a_token(endpoint.scope))
         _require(visitor, endpoint.scope)
         back = _own_path(given.pop("back", "/"))
         values = of_query(endpoint.all_parameters, [(name, text) for name, text in given.items() if text])
-        who = f"token {visitor.who}" if visitor.who else LOCAL
-        await workers.run(partial(endpoint.answer, at, Asked(values, who)))
+        await workers.run(partial(endpoint.answer, at, Asked(values, f"token {visitor.who}")))
         mark = "&" if "?" in back else "?"
         done = urlencode({"done": " ".join(endpoint.path.split("/")[2:])})
         return RedirectResponse(f"{back}{mark}{done}", HTTPStatus.SEE_OTHER, HEADERS)
