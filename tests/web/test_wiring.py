@@ -13,8 +13,8 @@ from analyzer.config.settings import Settings
 from analyzer.core.judging.judge import Judged
 from analyzer.health import Health
 from analyzer.metrics import Metrics
-from analyzer.store.transaction import lock_feed
 from analyzer.store.operations.access.tokens import create
+from analyzer.store.transaction import lock_feed
 from analyzer.web import feed_cache
 from analyzer.web.wiring import web_application
 from gatekeeper.model import Change, Lock, Set
@@ -76,13 +76,13 @@ def test_the_log_of_the_first_start_says_who_may_do_what(
 ) -> None:
     caplog.set_level("INFO", "analyzer.web.wiring")
 
-    def said() -> list[str]:
+    def lines() -> list[str]:
         caplog.clear()
         with web_application(settings, engine, Health(Metrics("1"), lambda: 0.0), dict):
             return [line for line in caplog.messages if "token" in line]
 
-    (line,) = said()
+    (line,) = lines()
     assert "may read over HTTP" in line
     assert "gatelock tokens create NAME --scope operate" in line
     create(engine, "ops", "operate", None, "ann", "tests")
-    assert said() == []
+    assert lines() == []

@@ -179,7 +179,7 @@ def promote(
         from analyzer.core.judging.policies import CANDIDATE
         from analyzer.core.judging.proposals import promoted
         from analyzer.store.reports.status import shadow_locks
-        from analyzer.store.transaction.analyzers import change_plan, plan_in_force
+        from analyzer.store.transaction.analyzers import plan_in_force, promote_policy
 
         plan = plan_in_force(engine) or Plan()
         require_name("NAME", name, {policy.name for policy in plan.policies if "/" not in policy.name})
@@ -188,13 +188,7 @@ def promote(
             raise typer.Exit(FOUND)
         has_candidate = plan.policy(name + CANDIDATE) is not None
         waiting = shadow_locks(engine, name + CANDIDATE if has_candidate else name)
-        done = change_plan(
-            engine,
-            lambda in_force: promoted(in_force, name) or in_force,
-            operator_name(),
-            reason,
-            is_shown_only=dry_run,
-        )
+        done = promote_policy(engine, name, operator_name(), reason, is_shown_only=dry_run)
         if json:
             fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
             json_lines([fields | {"changed": not dry_run} | JudgedChanges(done.judged).fields])
