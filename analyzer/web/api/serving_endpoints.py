@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 
+from analyzer.answers.foreseen_acts import NotConfirmed
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError, StoreAway
 from analyzer.web.api.callers_endpoint import etag_of, etags_of
@@ -94,6 +95,9 @@ def _handler(
         asked = Asked(values, f"token {token}", after)
         try:
             content = await workers.run(partial(_content, endpoint, at, asked))
+        except NotConfirmed as error:
+            detail = f'{_sentence(error)} Nothing was done: to do it, send "confirmed": true, too.'
+            raise HttpProblem(HTTPStatus.CONFLICT, detail[:1].upper() + detail[1:]) from error
         except NotThere as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, _sentence(error)) from error
         except NotPossible as error:
@@ -109,7 +113,7 @@ def _handler(
 
 
 def _content(endpoint: Endpoint, at: ApiContext, asked: Asked) -> Mapping[str, object]:
-    found = endpoint.answer(at, asked)
+    found = endpoint.ask(at, asked)
     if endpoint.place is None:
         return cast("Mapping[str, object]", found)
     return page_of(cast("Iterable[PlacedRow]", found), asked.after, asked["limit"])

@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
+from analyzer.answers.foreseen_acts import NotConfirmed
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError, StoreAway
 from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
@@ -89,7 +90,7 @@ def add_pages(app: FastAPI, at: ApiContext, visitors: Visitors) -> None:
         )
     for endpoint in ENDPOINTS:
         if endpoint.acts:
-            act = _guarded(drawing, _act(endpoint, at, visitors, workers))
+            act = _guarded(drawing, _act(endpoint, at, visitors, workers, drawing))
             app.add_route(_form_path(endpoint.path), act, methods=["POST"])
     _add_sign_in(app, visitors, drawing)
     _add_files(app)
@@ -121,7 +122,7 @@ def _page(
 
 
 def _act(
-    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers
+    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
@@ -133,7 +134,14 @@ def _act(
         _require(visitor, endpoint.scope)
         back = _own_path(given.pop("back", "/"))
         values = of_query(endpoint.all_parameters, [(name, text) for name, text in given.items() if text])
-        await workers.run(partial(endpoint.answer, at, Asked(values, f"token {visitor.who}")))
+        try:
+            await workers.run(partial(endpoint.ask, at, Asked(values, f"token {visitor.who}")))
+        except NotConfirmed as error:
+            fields = {"form_key": visitor.form_key, "back": back, **given, "confirmed": "true"}
+            return drawing.draw(
+                "confirm.html", HTTPStatus.CONFLICT,
+                foreseen=error.foreseen, fields=fields, action=request.url.path, back=back,
+            )  # fmt: skip
         mark = "&" if "?" in back else "?"
         done = urlencode({"done": " ".join(endpoint.path.split("/")[2:])})
         return RedirectResponse(f"{back}{mark}{done}", HTTPStatus.SEE_OTHER, HEADERS)
