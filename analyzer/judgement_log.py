@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from analyzer.core.judging.judge import Judged
+from analyzer.core.judging.judge import BY_PLAN, Judged
 from gatekeeper.model import Change, Set
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ def lines_of(judged: Judged) -> Iterator[str]:
 
 
 def _lines_of_changes(judged: Judged) -> Iterator[str]:
-    yield from map(_line_of, judged.changes[:SHOWN_MAX])
+    evidence = judged.evidence
+    by_plan = f"plan {evidence.plan} ends" if evidence.cause_of_end == BY_PLAN else ""
+    yield from (_line_of(change, by_plan) for change in judged.changes[:SHOWN_MAX])
     if (more := len(judged.changes) - SHOWN_MAX) > 0:
         yield f"{more:,} more changes of locks: gatelock locks list"
     for notice in judged.notices[:SHOWN_MAX]:
@@ -49,10 +51,12 @@ def _lines_of_changes(judged: Judged) -> Iterator[str]:
         yield f"{more:,} more notices: gatelock notices list"
 
 
-def _line_of(change: Change) -> str:
+def _line_of(change: Change, by_plan: str) -> str:
     at = change.at
     who = " ".join(part for part in (at.key, at.resource) if part) or "everyone"
     if not isinstance(change, Set):
+        if by_plan:
+            return f"unlocked {who}: {by_plan} its lock by {at.policy}"
         return f"unlocked {who}: its lock by {at.policy} has ended"
     lock = change.lock
     since, until = (f"{time:%Y-%m-%d %H:%M:%SZ}" for time in (lock.began, lock.until))

@@ -24,6 +24,7 @@ from analyzer.demo.processes import TOPIC, WORKERS, DemoProcesses, ProcessNotSta
 from analyzer.demo.results import DemoResults, expected_counts, results_of
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import locks, offsets
+from analyzer.store.operations.access import tokens
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 
 LIMIT = 2_400  # with what limiters refuse, reached some 15 s after the flood begins, behind the restart
@@ -34,6 +35,7 @@ CLOSED_WITHIN_S = 25.0
 CLOSED_FOR_S = 8.0
 COUNTED_WITHIN_S = 10.0
 RECENT_RESPONSES = 500
+VISITOR = "demo"  # the name of the token with which a visitor of the pages may act
 KEPT_S = 5.0  # responses, while the pages stay open
 
 # The longest that each step from a request to a closed gate takes here; their sum is the delay of a lock.
@@ -93,7 +95,7 @@ async def run_demo(
             try:
                 results = await _play(view, processes, figures)
                 if stays:
-                    await _stay(view, processes)
+                    await _stay(view, processes, figures.engine)
                 return results
             finally:
                 figures.engine.dispose()
@@ -135,7 +137,7 @@ async def _play(view: LiveView, processes: DemoProcesses, figures: DatabaseFigur
     )
 
 
-async def _stay(view: LiveView, processes: DemoProcesses) -> None:
+async def _stay(view: LiveView, processes: DemoProcesses, engine: sa.Engine) -> None:
     """Continues with all callers until SIGINT or SIGTERM."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -143,7 +145,9 @@ async def _stay(view: LiveView, processes: DemoProcesses) -> None:
     load = LoadGenerator(processes.ports, Random(8))  # noqa: S311 - the times of requests
     load.is_flooding = True
     generating = asyncio.create_task(load.run())
+    token = await asyncio.to_thread(tokens.create, engine, VISITOR, "admin", None, "gatelock demo", "")
     view.step(f"the pages are open until you press Ctrl-C: http://127.0.0.1:{processes.analyzer_port}/")
+    view.step(f"to lock and unlock there, sign in with this token: {token}")
     while not ended.is_set():
         load.responses.clear()
         with contextlib.suppress(TimeoutError):

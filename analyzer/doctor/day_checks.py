@@ -21,7 +21,8 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
             continue
         for awaited in awaited_now(installation.engine, day):
             cure = (
-                f"`gatelock gaps list`, or `gatelock days close {day.date} --zone {day.zone} --without ...`"
+                f"`gatelock gaps list`, or `gatelock days close {day.date} --zone {day.zone} --without "
+                "PARTITION --reason TEXT`"
             )
             yield Observation("wrong", f"{day} waits for {awaited}", cure)
 

@@ -1,4 +1,4 @@
-"""Authentication by bearer tokens; until the first one is made, only this machine is served."""
+"""Authentication by bearer tokens; until the first one is made, this machine may read, and nothing else."""
 
 from __future__ import annotations
 
@@ -174,9 +174,9 @@ class RefusalRecorder:
 class Authenticator:
     """Compares the token of a request with the tokens in the database.
 
-    Until one is made, only requests from this machine are served, under a name of this machine and not
-    through a proxy: behind a proxy every request comes from this machine, and a web page elsewhere may make a
-    browser on this machine ask under another name (DNS rebinding).
+    Until one is made, only requests from this machine are served, and those that read alone: under a name of
+    this machine and not through a proxy. Behind a proxy every request comes from this machine, and a web page
+    elsewhere may make a browser on this machine ask under another name (DNS rebinding).
     """
 
     def __init__(
@@ -196,12 +196,12 @@ class Authenticator:
         self._on_refused = on_refused
         self._loaded_s, self._cached = -inf, TokenList((), 0)
 
-    async def require(self, scope: TokenScope, request: Request) -> str:
+    async def require(self, scope: TokenScope, request: Request, *, acts: bool = False) -> str:
         """Returns the name of the token, "" without one. Raises HttpProblem unless `request` may do what
-        `scope` allows."""
+        `scope` allows. A request that `acts` needs a token in any case."""
         credentials = Credentials.of(request)
         try:
-            return await self.check(scope, credentials)
+            return await self.check(scope, credentials, acts=acts)
         except RequestRefused as refused:
             self._on_refused(refused, credentials)
             raise
@@ -225,14 +225,16 @@ class Authenticator:
             return False
         return True
 
-    async def check(self, scope: TokenScope, credentials: Credentials) -> str:
+    async def check(self, scope: TokenScope, credentials: Credentials, *, acts: bool = False) -> str:
         """Returns the name of the token, "" without one. Raises HttpProblem unless a request with these
-        credentials may do what `scope` allows."""
-        name = self._check(await self.known_tokens(), scope, credentials)
+        credentials may do what `scope` allows; without any token, one that `acts` may not."""
+        name = self._check(await self.known_tokens(), scope, credentials, acts=acts)
         self._on_admitted(credentials.client)
         return name
 
-    def _check(self, known: TokenList, scope: TokenScope, credentials: Credentials) -> str:
+    def _check(
+        self, known: TokenList, scope: TokenScope, credentials: Credentials, *, acts: bool = False
+    ) -> str:
         if known.is_open:
             if not credentials.is_local:
                 raise RequestRefused(
@@ -241,6 +243,8 @@ class Authenticator:
                     "While no token exists, only direct requests from this machine are answered: "
                     "run `gatelock tokens create NAME --scope read`.",
                 )
+            if acts:
+                raise _unauthorized(acts_need_a_token(scope), "")
             return ""
         kind, _, given = credentials.authorization.partition(" ")
         if kind.lower() != "bearer":
@@ -267,6 +271,14 @@ class Authenticator:
                 detail = "The tokens cannot be read at the moment."
                 raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, RETRY_SOON) from error
         return self._cached
+
+
+def acts_need_a_token(scope: TokenScope) -> str:
+    """Returns why a request that acts is refused while no token exists, and the command that makes one."""
+    return (
+        "Without a token this machine may read, and nothing else. "
+        f"Make one: `gatelock tokens create NAME --scope {scope}`."
+    )
 
 
 def _unauthorized(detail: str, error: str) -> RequestRefused:

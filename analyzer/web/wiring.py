@@ -49,6 +49,11 @@ from gatekeeper.sources.sql import SqlSource
 
 log = logging.getLogger(__name__)
 
+READ_ONLY_YET = (
+    "no token was made yet: programs on this machine may read over HTTP and report the status of gates, and "
+    "nothing else; to act there, make a token: gatelock tokens create NAME --scope operate"
+)
+
 
 @contextmanager
 def web_application(
@@ -98,6 +103,8 @@ def web_application(
         pending = PendingStatuses(partial(store_statuses, engine), partial(gate_owners, engine))
         add_gates_endpoint(app, pending, authenticator)
         health.on_feed_change = feed.notify
+        if stored_tokens(engine).is_open:
+            log.info(READ_ONLY_YET)
         long_polls = LongPolls(feed, authenticator)
         with (
             listening(engine, feed.notified, feed.has_waiting),

@@ -266,7 +266,7 @@ def test_a_forgotten_caller_has_a_pseudonym_everywhere(
 ) -> None:
     gatelock("callers", "set", ACME, "--plan", "free", "--reason", "a test")
     assert locks() == {ACME}
-    done = rows(gatelock("callers", "forget", ACME, "--reason", f"{ACME} has left", "--json"))
+    done = rows(gatelock("callers", "forget", ACME, "--reason", f"{ACME} has left", "--json", "--yes"))
     [pseudonym] = {row["pseudonym"] for row in done}
     assert [row["is_new"] for row in done] == [True]
     assert ACME not in {*locks()}
@@ -274,7 +274,7 @@ def test_a_forgotten_caller_has_a_pseudonym_everywhere(
     for command in commands:
         assert ACME not in gatelock(*command).output, command
     assert pseudonym in gatelock("usage").output
-    again = gatelock("callers", "forget", ACME, "--reason", "again")
+    again = gatelock("callers", "forget", ACME, "--reason", "again", "--yes")
     assert (again.exit_code, again.output) == (
         0,
         f"the caller is {pseudonym} from now on; 0 rows had its name\n",

@@ -38,7 +38,7 @@ def closed(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> Path:
     lines = [LINE.format(number % 3 + 1, YESTERDAY, number, 100 + number) for number in range(30)]
     log.write_text("".join([*lines[:10], "no line\n\n", *lines[10:]]))
     assert gatelock("import", "access.log", "--source", "access.log").exit_code == 1, "a line is none"
-    assert gatelock("days", "close", DATE).exit_code == 0
+    assert gatelock("days", "close", DATE, "--reason", "counted", "--yes").exit_code == 0
     return log
 
 
@@ -125,7 +125,7 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
 def test_a_forgotten_caller_is_equal_and_a_lost_name_differs(
     gatelock: Gatelock, closed: Path, engine: sa.Engine
 ) -> None:
-    assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked").exit_code == 0
+    assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked", "--yes").exit_code == 0
     assert gatelock("audit", "--day", DATE).exit_code == 0
     result = gatelock("audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (

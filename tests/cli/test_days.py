@@ -62,9 +62,11 @@ def test_a_day_of_the_past_is_closed_reported_and_corrected(
     result = gatelock("report", "day", date, "--final")
     assert (result.exit_code, result.stderr) == (1, f"provisional: {date} (UTC) is not closed\n")
     assert result.stdout == ""
-    result = gatelock("days", "close", date)
+    result = gatelock("days", "close", date, "--reason", "counted", "--yes")
     assert (result.exit_code, result.stdout) == (0, f"{date} (UTC) is closed: 7 requests of callers\n")
-    assert "was closed already" in gatelock("days", "close", "yesterday").stdout
+    assert (
+        "was closed already" in gatelock("days", "close", "yesterday", "--reason", "counted", "--yes").stdout
+    )
     count(store, ACME, 1, yesterday_s)
     text = gatelock("report", "day", date, "--final").stdout
     assert text.splitlines() == [
@@ -95,7 +97,7 @@ def test_a_day_whose_rows_were_deleted_says_so(
     old = f"{datetime.fromtimestamp(old_s, UTC):%Y-%m-%d}"
     for day, at_s in ((old, old_s), (date, now_s(engine) - DAY_S)):
         count(store, ACME, 5, at_s)
-        gatelock("days", "close", day)
+        gatelock("days", "close", day, "--reason", "counted", "--yes")
     assert "deleted" not in gatelock("days", "list").stdout
     deletion = DayDeletion(engine, DigestKey(), DeletedBy("one:7", 62 * DAY_S), lambda: 0.0)
     while deletion.step():
@@ -113,7 +115,7 @@ def test_a_report_is_written_with_its_manifest(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, tmp_path: Path
 ) -> None:
     count(store, ACME, 5, now_s(engine) - DAY_S)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     result = gatelock("report", f"{date}..{date}", "--format", "jsonl", "--out", "day.jsonl")
     assert result.stdout.startswith("day.jsonl: 1 line, final; sha256 ")
     [line] = (tmp_path / "day.jsonl").read_text().splitlines()
@@ -136,7 +138,7 @@ def test_a_day_that_waits_names_the_partition_and_the_way_out(
     store.begin(PART, 0)
     with store.transaction() as tx:
         tx.move_offsets([PartitionProgress(PART, 0, 7)], {PART: Lag(3, 3.0 * DAY_S)})
-    result = gatelock("days", "close", date)
+    result = gatelock("days", "close", date, "--reason", "counted", "--yes")
     assert result.exit_code == 1
     waits = f"{date} (UTC) waits for access-log[0]: no analyzer has said yet how far it must be counted"
     command = f"gatelock days close {date} --zone UTC --without 'access-log[0]' --reason TEXT"
@@ -146,12 +148,15 @@ def test_a_day_that_waits_names_the_partition_and_the_way_out(
     assert f"{date} (UTC) waits for access-log[0]" in listed.stdout
     [found] = objects(gatelock("days", "show", date, "--json"))
     assert found["waits_for"]
-    result = gatelock("days", "close", date, "--without", "access-log[1]", "--reason", "gone")
+    result = gatelock("days", "close", date, "--without", "access-log[1]", "--reason", "gone", "--yes")
     assert (result.exit_code, result.stderr) == (
         2,
         "--without access-log[1]: the day does not wait for it; it waits for: access-log[0]\n",
     )
-    assert gatelock("days", "close", date, "--without", "access-log[0]", "--reason", "gone").exit_code == 0
+    assert (
+        gatelock("days", "close", date, "--without", "access-log[0]", "--reason", "gone", "--yes").exit_code
+        == 0
+    )
     shown = gatelock("days", "show", date).stdout
     assert ": gone" in shown
     assert [one["state"] for one in objects(gatelock("days", "list", "--json"))] == ["closed", "open"]
@@ -164,10 +169,10 @@ def now_s_of(date: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("days close tomorrow", "'tomorrow' is not a time: write 2026-11-20,"),
-        ("days close today", "is not over"),
+        ("days close --reason x tomorrow", "'tomorrow' is not a time: write 2026-11-20,"),
+        ("days close --reason x today", "is not over"),
         ("days show 2020-01-01", "2020-01-01 (UTC) was never closed; see `gatelock days close`"),
-        ("days close yesterday --zone Mars", "--zone Mars: write one of [billing] zones: UTC"),
+        ("days close --reason x yesterday --zone Mars", "--zone Mars: write one of [billing] zones: UTC"),
         ("days correct 2026-11-20 --amount 5 --reason x", "--caller: write whose amount is corrected"),
         ("report decade", "decade: write day, week, month, corrections, or dates such as"),
         ("report 2026-11-20..2026-11-01", "the first date is behind the last"),
@@ -188,7 +193,7 @@ def test_an_amount_needs_a_number_in_the_unit_of_the_meter(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, ACME, 5, now_s(engine) - DAY_S)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     for amount in ("many", "0", "1.5", "2 GiB"):
         result = gatelock("days", "correct", date, "--caller", ACME, f"--amount={amount}", "--reason", "x")
         assert result.exit_code == 2
@@ -198,7 +203,7 @@ def test_an_amount_needs_a_number_in_the_unit_of_the_meter(
 def test_nothing_is_closed_before_anything_was_counted(
     gatelock: Gatelock, engine: sa.Engine, date: str
 ) -> None:
-    result = gatelock("days", "close", date)
+    result = gatelock("days", "close", date, "--reason", "counted", "--yes")
     assert (result.exit_code, result.stderr) == (2, "nothing was counted by caller yet\n")
     with engine.connect() as db:
         assert db.execute(sa.select(days)).all() == []

@@ -65,7 +65,7 @@ def test_each_day_has_the_lines_and_bytes_that_awk_finds(
     assert (sum(lines for lines, _ in expected.values())) == 10_000
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for day in DATES:
-        assert gatelock("days", "close", day).exit_code == 0
+        assert gatelock("days", "close", day, "--reason", "counted", "--yes").exit_code == 0
         result = gatelock("report", "day", day, "--final")
         assert result.exit_code == 0, result.output
         found |= reported(result.stdout, day)

@@ -59,7 +59,7 @@ def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
 
 
 def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "a reason") -> Any:
-    return gatelock("gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, *more)
+    return gatelock("gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, "--yes", *more)
 
 
 def next_offsets(engine: sa.Engine) -> dict[int, int]:
@@ -160,7 +160,9 @@ def test_a_partition_that_is_not_stopped_exits_with_1(gatelock: Gatelock, engine
 
 
 def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json")
+    result = gatelock(
+        "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json", "--yes"
+    )
     assert json.loads(result.stdout) == {
         "partition": "access-log[3]", "kind": "corrupt", "start": 70, "to": 80
     }  # fmt: skip

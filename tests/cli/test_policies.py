@@ -69,7 +69,7 @@ def test_apply_prints_json(gatelock: Gatelock, configured: Callable[[str], None]
     gatelock("policies", "apply")
     configured(LOG + DAILY.replace("500", "2_000"))
     expected = {"plan": 1, "differences": ["policy daily: limit 500 to 2,000"], "changed": False}
-    expected |= {"locked": 0, "freed": 0, "notices": 0, "judged": []}
+    expected |= {"locked": 0, "freed": 0, "notices": 0, "judged": [], "stopped": ""}
     assert json.loads(gatelock("policies", "apply", "--dry-run", "--json").stdout) == expected
     expected |= {"plan": 2, "changed": True}
     assert json.loads(gatelock("policies", "apply", "--json").stdout) == expected
@@ -91,6 +91,31 @@ def test_apply_says_who_is_locked_by_the_plan(gatelock: Gatelock, configured: Ca
     assert locked.startswith("  locked api_key:acme from ")
 
 
+def test_apply_asks_before_it_stops_enforcing_and_counts_the_locks(
+    gatelock: Gatelock, configured: Callable[[str], None]
+) -> None:
+    configured(LOG + DAILY)
+    gatelock("policies", "apply")
+    engine = open_engine("sqlite:///gatelock.db")
+    store = SqlStore(engine, "here")
+    flush(store, store.active_plan()[1], [a_row(600, now_s(engine))])
+    engine.dispose()
+    configured(LOG + DAILY + 'mode = "shadow"\n')
+    refused = gatelock("policies", "apply")
+    assert refused.exit_code == 2
+    assert (
+        "mode enforce to shadow; this stops enforcing 1 lock by daily; confirm with --yes" in refused.output
+    )
+    assert "api_key:acme" in gatelock("locks", "list").stdout
+    shown = gatelock("policies", "apply", "--dry-run").output
+    assert "this stops enforcing 1 lock by daily\nnothing was changed" in shown
+    done = gatelock("policies", "apply", "--yes").output
+    assert (
+        "in force as plan 2; 0 locked, 1 freed\n  unlocked api_key:acme: plan 2 ends its lock by daily"
+        in done
+    )
+
+
 def test_parts_that_a_configuration_lacks_are_removed_only_with_prune(
     gatelock: Gatelock, configured: Callable[[str], None]
 ) -> None:
@@ -100,8 +125,9 @@ def test_parts_that_a_configuration_lacks_are_removed_only_with_prune(
     assert gatelock("policies", "apply").output.splitlines() == ["source other added", "in force as plan 2"]
     policies = [json.loads(line) for line in gatelock("policies", "list", "--json").stdout.splitlines()]
     assert [policy["name"] for policy in policies] == ["daily"]
-    pruned = gatelock("policies", "apply", "--prune").output.splitlines()
-    assert pruned == ["policy daily removed", "source web removed", "in force as plan 3"]
+    pruned = gatelock("policies", "apply", "--prune", "--yes").output.splitlines()
+    stopped = "this stops enforcing daily, without a lock at this time"
+    assert pruned == ["policy daily removed", "source web removed", stopped, "in force as plan 3"]
     assert "no policy is in force" in gatelock("policies", "list").output
 
 

@@ -65,7 +65,7 @@ def test_a_policy_in_shadow_is_shown_with_what_it_would_have_locked(
 def test_a_policy_in_shadow_is_promoted(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
     counted(DAILY + 'mode = "shadow"\n')
     tried = gatelock("policies", "promote", "daily", "--dry-run")
-    assert "policy daily: mode shadow to (default)" in tried.output
+    assert "policy daily: mode shadow to enforce" in tried.output
     assert "in shadow it has 1 lock at this time" in tried.output
     assert gatelock("locks", "list", "--json").output == ""
     done = gatelock("policies", "promote", "daily", "--reason", "a week in shadow")

@@ -93,7 +93,7 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, kind: str
 ) -> None:
     sums = count(store, engine)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     with billing_server(kind) as server:
         first = objects(send(gatelock, server.url, kind, "--json"))
         assert {one["meter"]: (one["events"], one["amount"]) for one in first} == {
@@ -143,7 +143,7 @@ def test_a_killed_process_leaves_no_gap_and_no_double(
     drawn = random.Random(seed)
     callers = 120 if kind == "stripe" else CALLERS
     sums = count(store, engine, callers)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     running: list[subprocess.Popen[str]] = []
     kills = 0
 
@@ -183,7 +183,7 @@ def test_two_processes_do_not_send_to_one_destination(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 3)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     arrived, may_answer = threading.Event(), threading.Event()
 
     def fault(number: int) -> Fault:
@@ -217,7 +217,7 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
     configuration: str,
 ) -> None:
     sums = count(store, engine, 3)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     config = Path("gatelock.toml")
     config.write_text(config.read_text().replace("grace = 0", 'grace = 0\ncustomers_file = "customers.csv"'))
     file = Path("customers.csv")
@@ -262,7 +262,7 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
     two_days_ago_s = now_s(engine) - 2 * DAY_S
     with writing(engine) as db:
         add_day(db, "UTC", two_days_ago_s)
-    assert gatelock("days", "close", earlier).exit_code == 0
+    assert gatelock("days", "close", earlier, "--reason", "counted", "--yes").exit_code == 0
     late = [row._replace(value=4) for row in before]
     flush(store, PLAN, late)
     correct = (
@@ -281,7 +281,7 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
         1,
         f"{date} (UTC) is not closed: events are made of closed days alone\n",
     )
-    assert gatelock("days", "close", date).exit_code == 0
+    assert gatelock("days", "close", date, "--reason", "counted", "--yes").exit_code == 0
     with billing_server("lago") as server:
         for day in (earlier, date):
             assert send(gatelock, server.url, "lago", when=day).exit_code == 0
@@ -302,7 +302,7 @@ def test_an_identifier_outlasts_the_name_of_a_caller(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 1)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     before = objects(gatelock("report", "day", "--format", "lago"))
     with writing(engine) as db:
         [(reference, name)] = db.execute(sa.select(referenced_names)).all()
@@ -325,7 +325,7 @@ def test_events_that_a_service_may_have_forgotten_are_not_sent_again(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     with billing_server("stripe") as server:
         assert send(gatelock, server.url, "stripe", "--meter", "requests").exit_code == 0
         a_day_ago = now_s(engine) * 1000 - 24 * 3_600_000
@@ -362,7 +362,7 @@ def test_a_hand_over_that_cannot_be_done_is_refused_in_a_sentence(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, arguments: str, code: int, why: str
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     with billing_server("lago") as server:
         words = arguments.split()
         to = [] if "--to" in words else ["--to", server.url]
@@ -389,7 +389,7 @@ def test_redirects_and_wrong_keys_end_a_delivery(
     why: str,
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date)
+    gatelock("days", "close", date, "--reason", "counted", "--yes")
     (tmp_path / "key").write_text("another\n")
     with billing_server("stripe", lambda _: fault) as server:
         result = send(gatelock, server.url, "stripe", "--token-file", "key")
@@ -405,7 +405,7 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
     minute = (now_s(engine) - 40 * DAY_S) // 60 * 60
     flush(store, PLAN, [CountRow("caller", "api_key:a", "", "requests", 60, minute, 1, 0)])
     old = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}"
-    assert gatelock("days", "close", old).exit_code == 0
+    assert gatelock("days", "close", old, "--reason", "counted", "--yes").exit_code == 0
     with billing_server("stripe") as server:
         result = send(gatelock, server.url, "stripe", when=old)
         assert (result.exit_code, server.requests) == (1, 0)

@@ -50,7 +50,7 @@ REQUIRED = {  # arguments that a command requires
     "callers import": "callers.csv",
     "callers set": "api_key:acme --plan pro",
     "callers show": "api_key:acme",
-    "days close": "2026-11-20",
+    "days close": "2026-11-20 --reason WHY",
     "days correct": "2026-11-20 --caller api_key:acme --amount -5 --reason WHY",
     "days show": "2026-11-20",
     "explain": "api_key:acme",

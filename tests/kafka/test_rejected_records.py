@@ -213,7 +213,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.write(1, 45, "ap.key")
     here.write(1, 10)
     analyzer = here.start(CORRECTED)
-    accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake"]
+    accept = ["gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake", "--yes"]
     assert "up to offset 20; the first, at offset 0" in analyzer.wait_for_problem(f"{here.topic}[1]")
     here.wait(counted=10, rejected=0)
     here.gap(start=0)

@@ -43,7 +43,7 @@ def replay(here: Installation, configuration: str, counted: set[str]) -> None:
     here.gatelock("policies", "apply")
     number = started(here, "replay", "start", here.topic, "--from", "1h", "--json")["replay"]
     assert callers(here) == dict.fromkeys((f"api_key:{key}" for key in counted), 1), "not before the swap"
-    result = here.gatelock("replay", "swap", str(number), "--reason", "the wrong field")
+    result = here.gatelock("replay", "swap", str(number), "--reason", "the wrong field", "--yes")
     assert result.exit_code == 0, result.output
 
 

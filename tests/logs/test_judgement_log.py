@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.core.judging.earned_notices import Notice, NoticeKey
-from analyzer.core.judging.judge import Judged, JudgedRows
+from analyzer.core.judging.judge import Evidence, Judged, JudgedRows
 from analyzer.jobs.upkeep_jobs import lock_jobs
 from analyzer.judgement_log import SHOWN_MAX, lines_of, log_judged
 from gatekeeper.model import Clear, Lock, Set
@@ -33,6 +33,11 @@ def test_locks_and_notices_are_logged_with_their_cause(caplog: pytest.LogCapture
         log_judged(JUDGED, "plan 3")
         log_judged(JUDGED)
     assert caplog.messages == [f"plan 3: {line}" for line in LINES] + LINES
+
+
+def test_a_lock_that_a_new_plan_ends_names_the_plan_as_its_cause() -> None:
+    judged = Judged([Clear(LOCK.at)], evidence=Evidence(4, cause_of_end="plan"))
+    assert list(lines_of(judged)) == ["unlocked user:ann /v1/export: plan 4 ends its lock by daily"]
 
 
 def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> None:

@@ -21,11 +21,12 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.records.mapping import TextField
 from analyzer.errors import CannotCount, SourceDiffers
 from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import analyzers, offsets, plans
+from analyzer.store.database.schema import analyzers, lock_history, offsets, plans
 from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.analyzers import agree_on_source, all_known
+from analyzer.store.reports.status import locks_in_force
+from analyzer.store.transaction.analyzers import agree_on_source, all_known, apply_file, promote_policy
 from gatekeeper.identity import NameDigest
-from tests.store.fleet_of_analyzers import BY_KEY, BY_NAME, WITH_STATUS, Fleet, file_of, limit
+from tests.store.fleet_of_analyzers import BY_KEY, BY_NAME, WITH_STATUS, Fleet, FleetAnalyzer, file_of, limit
 from tests.store.flushing import quota
 from tests.support.stored_counts import stored_counts
 
@@ -361,7 +362,7 @@ def test_each_lock_that_a_plan_sets_or_lifts_is_logged(
     fleet.count(fleet.start("web-1", limit(2)), "bob", 1)
     assert "plan 2: locked api_key:ann from" in caplog.text
     fleet.count(fleet.start("web-1", limit(500)), "bob", 1)
-    assert "plan 3: unlocked api_key:ann: its lock by daily has ended" in caplog.text
+    assert "plan 3: unlocked api_key:ann: plan 3 ends its lock by daily" in caplog.text
 
 
 def test_a_meter_of_another_meaning_is_judged_from_then_on(fleet: Fleet) -> None:
@@ -459,3 +460,78 @@ def test_the_ledger_says_how_many_records_count_under_another_name(fleet: Fleet)
     [ledger] = audit(fleet.engine).partitions
     assert (ledger.counted, ledger.renamed) == (5, 3)
     assert counted(fleet, "ann") == 2
+
+
+SHADOW = file_of(quota(5, mode="shadow"))
+
+
+def promoted_fleet(fleet: Fleet) -> FleetAnalyzer:
+    """An analyzer whose file has the policy in shadow, after a command has promoted it, with one lock."""
+    analyzer = fleet.start("web-1", SHADOW)
+    fleet.count(analyzer, "ann", 7)
+    promote_policy(fleet.engine, "daily", "ann@ops1", "only crawlers")
+    analyzer.run()
+    assert fleet.is_locked("ann")
+    return analyzer
+
+
+def test_a_file_that_is_saved_again_does_not_stop_what_a_command_enforces(fleet: Fleet) -> None:
+    analyzer = promoted_fleet(fleet)
+    analyzer.edit(file_of(quota(6, mode="shadow")))
+    fleet.count(analyzer, "ann", 1)
+    fleet.count(fleet.start("web-1", file_of(quota(4, mode="shadow"))), "ann", 1)
+    applied = fleet.start("web-1", file_of(quota(3, mode="shadow")), is_applied=True)
+    fleet.count(applied, "ann", 1)
+    for notes in (analyzer.notes, applied.notes):
+        assert "by daily, and a command or another file enforces daily" in notes[0]
+        assert "gatelock policies apply" in notes[0]
+    assert fleet.version == 2
+    assert [lock.key for lock in locks_in_force(fleet.engine)] == ["api_key:ann"]
+
+
+@pytest.mark.parametrize("is_reloaded", [True, False], ids=["reload", "start"])
+def test_a_file_that_was_edited_from_enforce_to_shadow_is_its_operators_word(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, *, is_reloaded: bool
+) -> None:
+    analyzer = promoted_fleet(fleet)
+    analyzer.edit(limit(5))  # as the command has it
+    fleet.count(analyzer, "ann", 1)
+    assert fleet.version == 2
+    with caplog.at_level(logging.INFO):
+        if is_reloaded:
+            analyzer.edit(SHADOW)
+        else:
+            analyzer = fleet.start("web-1", SHADOW)
+            assert "this stops enforcing 1 lock by daily" in analyzer.notes[0]
+        fleet.count(analyzer, "ann", 1)
+        fleet.end_activation()
+    assert fleet.version == 3
+    assert list(locks_in_force(fleet.engine)) == []
+    assert "unlocked api_key:ann: plan 3 ends its lock by daily" in caplog.text
+    event = next(iter(entries(fleet.engine)))
+    assert "mode enforce to shadow; this stops enforcing 1 lock by daily" in event.why
+
+
+def test_a_policy_that_its_file_enforced_may_be_edited_after_another_was_promoted(
+    fleet: Fleet,
+) -> None:
+    other = quota(9, name="other", mode="shadow")
+    analyzer = fleet.start("web-1", file_of(quota(5), other))
+    fleet.count(analyzer, "ann", 1)
+    promote_policy(fleet.engine, "other", "ann@ops1", "")
+    analyzer.edit(file_of(quota(5, mode="shadow"), quota(9, name="other")))
+    fleet.count(analyzer, "ann", 1)
+    assert fleet.version == 3
+    assert {policy.name for policy in analyzer.plan.policies if policy.is_shadow} == {"daily"}
+
+
+@pytest.mark.parametrize("mode", ["shadow", "enforce"])
+def test_the_history_of_a_lock_says_that_a_plan_has_ended_it(fleet: Fleet, mode: str) -> None:
+    analyzer = fleet.start("web-1", limit(5))
+    fleet.count(analyzer, "ann", 7)
+    changed = SHADOW if mode == "shadow" else file_of(quota(50))
+    apply_file(fleet.engine, changed, "ann@ops1")
+    fleet.end_activation()
+    with fleet.engine.connect() as db:
+        causes = db.execute(sa.select(lock_history.c.cause).where(lock_history.c.action == "deny")).scalars()
+        assert list(causes) == ["plan"]

@@ -94,7 +94,9 @@ class Installation:
         return {row["partition"]: (row["kind"], row["start"], row["end"]) for row in rows}
 
     def accept(self, number: int | str, to: str, reason: str = "it is gone") -> Any:
-        return self.gatelock("gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason)
+        return self.gatelock(
+            "gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason, "--yes"
+        )
 
     def audit(self) -> dict[str, Any]:
         """Returns the output of `gatelock audit`; checks that its numbers are equal."""

@@ -77,6 +77,13 @@ def client(settings: Settings, engine: sa.Engine, counted: None) -> Iterator[htt
             yield found
 
 
+@pytest.fixture
+def operator(client: httpx2.Client, engine: sa.Engine) -> httpx2.Client:
+    """The client with a token that may do everything."""
+    client.headers["authorization"] = f"Bearer {create(engine, 'ops', 'admin', None, 'ann', 'tests')}"
+    return client
+
+
 def requested(client: httpx2.Client, endpoint: Endpoint, **headers: str) -> httpx2.Response:
     """Sends the examples of all parameters that must be there."""
     values = {one.name: one.example for one in endpoint.all_parameters if one.required}
@@ -108,6 +115,19 @@ def test_each_row_is_open_to_its_scope_and_to_those_above(client: httpx2.Client,
     assert answered == expected
 
 
+def test_without_a_token_this_machine_reads_each_row_and_acts_by_none(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    before = [event.act for event in entries(engine)]
+    for row in ENDPOINTS:
+        answer = requested(client, row)
+        assert answer.status_code == (401 if row.acts else 200), row.path
+        if row.acts:
+            assert f"gatelock tokens create NAME --scope {row.scope}" in answer.json()["detail"]
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert [event.act for event in entries(engine)] == before
+
+
 def test_each_reading_row_answers_and_has_an_entity_tag(client: httpx2.Client) -> None:
     for row in ENDPOINTS:
         if row.acts:
@@ -134,19 +154,19 @@ def test_usage_is_what_was_counted(client: httpx2.Client) -> None:
     assert {row["caller"] for row in only} == {"api_key:bob"}
 
 
-def test_pages_together_are_the_whole_list(client: httpx2.Client, engine: sa.Engine) -> None:
+def test_pages_together_are_the_whole_list(operator: httpx2.Client, engine: sa.Engine) -> None:
     for number in range(7):
         body = {"caller": f"user:{number}", "for": "2h", "reason": "INC-311"}
-        assert client.post("/v1/locks/set", json=body).status_code == 200
+        assert operator.post("/v1/locks/set", json=body).status_code == 200
     for path, asked in (
         ("/v1/locks/list", {}),
         ("/v1/audit/list", {}),
         ("/v1/usage", {"from": "2h", "to": "0s"}),
     ):
-        whole = client.get(path, params=asked).json()["items"]
+        whole = operator.get(path, params=asked).json()["items"]
         pages, cursor = [], None
         while True:
-            found = client.get(path, params=asked | {"limit": 1} | ({"cursor": cursor} if cursor else {}))
+            found = operator.get(path, params=asked | {"limit": 1} | ({"cursor": cursor} if cursor else {}))
             pages += found.json()["items"]
             cursor = found.json()["next"]
             if cursor is None:
@@ -216,56 +236,56 @@ def test_a_page_of_another_origin_changes_nothing(client: httpx2.Client, engine:
     assert [lock.scope for lock in locks_in_force(engine)] == ["caller"]
 
 
-def test_a_body_must_be_short_json_of_its_type(client: httpx2.Client) -> None:
+def test_a_body_must_be_short_json_of_its_type(operator: httpx2.Client) -> None:
     path, typed = "/v1/locks/set", {"content-type": "application/json"}
-    assert client.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert operator.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     for content in (b"", b"[]", b"nonsense", b"[" * 60_000):
-        assert client.post(path, content=content, headers=typed).status_code == 400
+        assert operator.post(path, content=content, headers=typed).status_code == 400
     long = b'{"reason": "' + b"x" * 70_000 + b'"}'
-    assert client.post(path, content=long, headers=typed).status_code == 413
+    assert operator.post(path, content=long, headers=typed).status_code == 413
 
 
-def test_another_limit_holds_at_once_until_it_is_ended(client: httpx2.Client, engine: sa.Engine) -> None:
+def test_another_limit_holds_at_once_until_it_is_ended(operator: httpx2.Client, engine: sa.Engine) -> None:
     asked = {"caller": "api_key:acme", "policy": "daily", "amount": "1_000", "reason": "INC-311"}
-    added = client.post("/v1/overrides/add", json=asked | {"for": "30d"}).json()
-    assert (added["freed"], added["who"]) == (1, "local request")
+    added = operator.post("/v1/overrides/add", json=asked | {"for": "30d"}).json()
+    assert (added["freed"], added["who"]) == (1, "token ops")
     assert list(locks_in_force(engine)) == []
-    assert [row["id"] for row in client.get("/v1/overrides/list").json()["items"]] == [added["id"]]
-    limits = client.get("/v1/callers/show", params={"caller": "api_key:acme"}).json()["limits"]
+    assert [row["id"] for row in operator.get("/v1/overrides/list").json()["items"]] == [added["id"]]
+    limits = operator.get("/v1/callers/show", params={"caller": "api_key:acme"}).json()["limits"]
     assert {"policy": "daily", "limit": 1_000, "stated": 50} in limits
-    ended = client.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"}).json()
+    ended = operator.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"}).json()
     assert (ended["state"], ended["locked"]) == ("ended", 1)
-    again = client.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"})
+    again = operator.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"})
     assert again.status_code == 404
-    assert client.post("/v1/overrides/add", json=asked | {"amount": "2 GiB"}).status_code == 422
+    assert operator.post("/v1/overrides/add", json=asked | {"amount": "2 GiB"}).status_code == 422
 
 
-def test_facts_about_a_caller_are_set(client: httpx2.Client, engine: sa.Engine) -> None:
+def test_facts_about_a_caller_are_set(operator: httpx2.Client, engine: sa.Engine) -> None:
     asked = {"caller": "user:ann", "plan": "pro", "reason": "contract"}
-    assert client.post("/v1/callers/set", json=asked).json()["plan"] == "pro"
-    assert [row["caller"] for row in client.get("/v1/callers/list").json()["items"]] == ["user:ann"]
-    assert client.post("/v1/callers/set", json=asked | {"zone": "Mars"}).status_code == 422
+    assert operator.post("/v1/callers/set", json=asked).json()["plan"] == "pro"
+    assert [row["caller"] for row in operator.get("/v1/callers/list").json()["items"]] == ["user:ann"]
+    assert operator.post("/v1/callers/set", json=asked | {"zone": "Mars"}).status_code == 422
     assert next(iter(entries(engine))).act == "callers set"
 
 
-def test_a_policy_in_shadow_is_promoted(client: httpx2.Client, engine: sa.Engine) -> None:
+def test_a_policy_in_shadow_is_promoted(operator: httpx2.Client, engine: sa.Engine) -> None:
     asked = {"policy": "watched", "reason": "only crawlers in a week"}
-    shown = client.post("/v1/policies/promote", json=asked | {"dry_run": True}).json()
+    shown = operator.post("/v1/policies/promote", json=asked | {"dry_run": True}).json()
     assert (shown["shadow_locks"], shown["changed"]) == (1, False)
-    assert client.post("/v1/policies/promote", json=asked).json()["changed"] is True
-    modes = {row["name"]: row["mode"] for row in client.get("/v1/policies/list").json()["items"]}
+    assert operator.post("/v1/policies/promote", json=asked).json()["changed"] is True
+    modes = {row["name"]: row["mode"] for row in operator.get("/v1/policies/list").json()["items"]}
     assert modes["watched"] == "enforce"
-    assert client.post("/v1/policies/promote", json=asked).status_code == 422
+    assert operator.post("/v1/policies/promote", json=asked).status_code == 422
 
 
-def test_events_say_what_changes_without_names(client: httpx2.Client) -> None:
-    with client.stream("GET", "/v1/events") as answer:
+def test_events_say_what_changes_without_names(operator: httpx2.Client) -> None:
+    with operator.stream("GET", "/v1/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
         first = [next(lines) for _ in range(9)]
         assert first[::3] == ["event: locks", "event: status", "event: audit"]
         body = {"caller": "user:ann", "for": "2h", "reason": "INC-311"}
-        assert client.post("/v1/locks/set", json=body).status_code == 200
+        assert operator.post("/v1/locks/set", json=body).status_code == 200
         then = [next(lines) for _ in range(6)]
     assert then[::3] == ["event: locks", "event: audit"]
     assert json.loads(then[1].removeprefix("data: "))["active"] == {"daily": 1, ":manual": 1}

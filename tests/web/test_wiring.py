@@ -13,6 +13,7 @@ from analyzer.config.settings import Settings
 from analyzer.core.judging.judge import Judged
 from analyzer.health import Health
 from analyzer.metrics import Metrics
+from analyzer.store.operations.access.tokens import create
 from analyzer.store.transaction import lock_feed
 from analyzer.web import feed_cache
 from analyzer.web.wiring import web_application
@@ -67,3 +68,21 @@ def test_a_commit_without_a_notification_is_found_by_the_next_refresh(
     """For example behind a connection pooler that passes no notifications."""
     monkeypatch.setattr("analyzer.store.transaction.notify.feed_changed", lambda db: None)
     assert delay_of_a_change_s(settings, engine, Health(Metrics("1"), time.monotonic)) < SOON_S
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_the_log_of_the_first_start_says_who_may_do_what(
+    settings: Settings, engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "analyzer.web.wiring")
+
+    def lines() -> list[str]:
+        caplog.clear()
+        with web_application(settings, engine, Health(Metrics("1"), lambda: 0.0), dict):
+            return [line for line in caplog.messages if "token" in line]
+
+    (line,) = lines()
+    assert "may read over HTTP" in line
+    assert "gatelock tokens create NAME --scope operate" in line
+    create(engine, "ops", "operate", None, "ann", "tests")
+    assert lines() == []

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.foreseen_acts import Foreseen
 from analyzer.answers.judged_changes import JudgedChanges
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import reporting_errors, usage_error
-from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, counted_name, open_database
+from analyzer.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    ReasonOption,
+    counted_name,
+    open_database,
+)
 from analyzer.cli.output import say
 from analyzer.cli.override_options import (
     EndOption,
@@ -225,13 +234,15 @@ def forget(
     context: typer.Context,
     caller: CallerName,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit log; without the name.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Replace a caller's name by a pseudonym, everywhere and for good.
 
     Its counts, closed days and sums stay. Its locks, overrides and facts are deleted; requests that are
-    counted later, replays too, are counted under the pseudonym.
+    counted later, replays too, are counted under the pseudonym. Asks first: the name cannot be brought back.
 
     Example: gatelock callers forget api_key:acme --reason "contract ended"
     """
@@ -241,10 +252,18 @@ def forget(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.operator import operator_name
         from analyzer.cli.output import outcome, plural
-        from analyzer.store.operations.forgetting.forget_caller import forget_caller
+        from analyzer.store.operations.forgetting.forget_caller import foresee_forgetting, forget_caller
         from analyzer.store.transaction.lock_feed import new_mark
 
         name = counted_name(context, config, name)
+        effect = foresee_forgetting(engine, name)
+        sentence = (
+            f"forgetting {name} puts a pseudonym in its place for good: {effect.requests:,} requests stay "
+            f"counted, {plural(effect.locks, 'lock')} and {plural(effect.overrides, 'override')} end"
+        )
+        foreseen = Foreseen([sentence], effect._asdict())
+        if not is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
+            return
         done = forget_caller(engine, name, operator_name(), reason, new_mark)
         outcome(
             f"the caller is {done.pseudonym} from now on; {plural(done.rows, 'row')} had its name",

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.billing_options import ZoneOption, date_of, zone_of
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
+    DryRunOption,
     JsonOption,
     ReasonOption,
     load_settings,
@@ -23,7 +25,9 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.answers.foreseen_acts import Foreseen
     from analyzer.config.settings import Settings
+    from analyzer.core.model import Partition
     from analyzer.store.operations.day_closing.closing import DayClosing
     from analyzer.store.operations.day_closing.targets import AwaitedPartition
     from analyzer.store.reports.billed_days.day_status import DayPosition, DayStatus
@@ -135,45 +139,52 @@ def show(
 def close(
     context: typer.Context,
     date: DateArgument,
+    reason: ReasonOption,
     zone: ZoneOption = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'. Needs --reason."),
+        typer.Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'."),
     ] = None,
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why a partition is left out; kept with your name.")
-    ] = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Close a day now, without waiting for its grace.
 
     For days that analyzers do not close: those of imported logs, before the first open day. An open day is
-    closed if all partitions are counted as far as necessary, or are left out. Then it is audited. Exit code 1
-    if it waits for a partition, or the audit found a difference.
+    closed if all partitions are counted as far as necessary, or are left out. Then it is audited. Asks first,
+    because a closed day cannot be opened. Exit code 1 if it waits for a partition, or the audit found a
+    difference.
 
-    Example: gatelock days close 2026-11-20
+    Example: gatelock days close 2026-11-20 --reason "the import is complete"
     """
-    why = require_reason(reason) if without else ""
+    why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.day_answers import day_fields
         from analyzer.cli.audits.audited_days import audit_day, digest_keys, say_differences
+        from analyzer.cli.operator import operator_name
         from analyzer.cli.output import outcome
-        from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
+        from analyzer.store.operations.day_closing.by_hand import leave_out, record_closing
 
         settings = load_settings(context, config)
         closing = _closing(engine, settings)
         named = zone_of(settings, zone)
-        found = day_to_close(engine, named, date_of(date, named), settings.billing.groupings)
-        if isinstance(found, DayWithoutClosing):
-            raise usage_error(found.why)
+        found = _day_to_close(engine, settings, named, date, is_shown_only=True)
         if found.state == "open":
-            _leave_out(engine, closing, found, without or [], why)
-            if waits := closing.find_awaited(found):
+            excused = _excused(closing, found, without or [])
+            if waits := [one for one in closing.find_awaited(found) if one.part not in excused]:
                 _say_awaited(found, waits)
                 raise typer.Exit(FOUND)
         sentence = f"{found} was closed already"
         if found.state != "closed":
+            if not is_confirmed(_foreseen(engine, found), yes=yes, dry_run=dry_run, as_json=json):
+                return
+            found = _day_to_close(engine, settings, named, date)
+            if found.state == "open":
+                for part in excused:
+                    leave_out(engine, found, part, operator_name(), why)
+            record_closing(engine, found, operator_name(), why)
             while not closing.close(found):
                 pass  # flushes in flight: each attempt waits for them
             sentence = f"{found} is closed"
@@ -289,18 +300,39 @@ def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
         say(f"{command}  # close it without this one")
 
 
-def _leave_out(engine: sa.Engine, closing: DayClosing, day: Day, without: Sequence[str], why: str) -> None:
-    """Leaves partitions out. Exits with 2 for a name that the day does not wait for."""
-    from analyzer.cli.operator import operator_name
-    from analyzer.store.operations.day_closing.by_hand import leave_out
+def _day_to_close(
+    engine: sa.Engine, settings: Settings, zone: str, date: str, *, is_shown_only: bool = False
+) -> Day:
+    """The day that a command closes. Exits with 2 for one that cannot be closed."""
+    from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
 
+    groupings = settings.billing.groupings
+    found = day_to_close(engine, zone, date_of(date, zone), groupings, is_shown_only=is_shown_only)
+    if isinstance(found, DayWithoutClosing):
+        raise usage_error(found.why)
+    return found
+
+
+def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
+    from analyzer.answers.foreseen_acts import Foreseen
+    from analyzer.store.operations.day_closing.by_hand import counted_so_far
+
+    counted = counted_so_far(engine, day)
+    sentence = (
+        f"closing {day} freezes {counted.requests:,} requests of {counted.callers:,} callers for good; what "
+        "is counted of it later becomes an adjustment, booked on the open day"
+    )
+    return Foreseen([sentence], {"day": day.date, "zone": day.zone, **counted._asdict()})
+
+
+def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Partition]:
+    """The partitions that a day need not wait for. Exits with 2 for a name that it does not wait for."""
     waits = {str(one.part): one.part for one in closing.find_awaited(day)} if without else {}
     for name in without:
         if name not in waits:
             known = ", ".join(waits) or "none"
             raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {known}")
-    for name in without:
-        leave_out(engine, day, waits[name], operator_name(), why)
+    return [waits[name] for name in without]
 
 
 def _remark(one: DayPosition) -> str:

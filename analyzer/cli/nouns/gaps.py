@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
+    DryRunOption,
     JsonOption,
     ReasonOption,
     load_settings,
@@ -89,6 +91,8 @@ def accept(
         str,
         typer.Option(metavar="TOPIC_ID", help="The log, if several have this name; see `gaps list --json`."),
     ] = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -96,12 +100,13 @@ def accept(
 
     Offsets in between are not counted, and `gatelock audit` reports them as skipped. After too many rejected
     records, these are read again and stored one by one. The analyzer continues within a second, without a
-    restart.
+    restart. Asks first, because what was skipped is not counted later.
 
     Example: gatelock gaps accept 'access-log[3]' --to next --reason INC-311
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.foreseen_acts import Foreseen
         from analyzer.cli.operator import operator_name
         from analyzer.cli.output import outcome
         from analyzer.store.transaction.gaps import accept as accept_gap
@@ -111,11 +116,21 @@ def accept(
         logs = log_bounds([gap.part for gap in found], load_settings(context, config))
         # All offsets are checked before the first gap is accepted.
         offsets = [checked_offset(gap, to, logs) for gap in found]
-        for gap, offset in zip(found, offsets, strict=True):
+        sentences = [
+            f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}"
+            for gap, offset in zip(found, offsets, strict=True)
+        ]
+        fields = [
+            {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
+            for gap, offset in zip(found, offsets, strict=True)
+        ]
+        # Reading the same offsets again loses nothing.
+        foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != "again")
+        if not is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
+            return
+        for gap, offset, sentence, shown in zip(found, offsets, sentences, fields, strict=True):
             accept_gap(engine, gap, offset, operator_name(), why)
-            sentence = f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}"
-            fields = {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
-            outcome(sentence, fields, as_json=json)
+            outcome(sentence, shown, as_json=json)
 
 
 def fields_of(recorded: RecordedGap) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.lock_options import (
     ActionOption,
@@ -283,14 +284,15 @@ def clear(
         ),
     ] = None,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Clear locks now, and do not set them again for a time.
 
     Requests are counted as before. The lock is not set again until it would have ended, or for as long as
-    --hold-off says, through later requests and restarts; then the caller is judged again. Exit code 1 without
-    such a lock.
+    --hold-off says, through later requests and restarts; then the caller is judged again. Asks before it
+    clears more than ten. Exit code 1 without such a lock.
 
     Example: gatelock locks clear --caller user:ann --hold-off 1d --reason WHY
     """
@@ -299,6 +301,7 @@ def clear(
     if hold_off is not None:
         held_ms = 0 if hold_off == "none" else parse_length_ms("--hold-off", hold_off, BY_HAND_MAX_DAYS)
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.foreseen_acts import cleared_locks
         from analyzer.cli.operator import operator_name
         from analyzer.store.database.clock import instant
         from analyzer.store.operations.locks_by_hand import ByHand, clear_locks
@@ -306,8 +309,12 @@ def clear(
         from gatekeeper.feed.feed_json import time_text
 
         named = as_counted(wanted, load_settings(context, config))
-        act = ByHand(operator_name(), why, dry_run)
+        act = ByHand(operator_name(), why, is_shown_only=True)
         cleared = clear_locks(engine, named, policy, held_ms, act, new_mark)
+        if cleared and not dry_run:
+            foreseen = cleared_locks([f"{one.lock.scope} {one.lock.key}" for one in cleared])
+            is_confirmed(foreseen, yes=yes, dry_run=False, as_json=json)
+            cleared = clear_locks(engine, named, policy, held_ms, act._replace(is_shown_only=False), new_mark)
         if not cleared:
             say("no such lock is in force", err=True)
             raise typer.Exit(FOUND)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyzer.answers.foreseen_acts import Foreseen
 from analyzer.answers.judged_changes import JudgedChanges
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import (
     ConfigOption,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from analyzer.core.judging.policies import Policy
+    from analyzer.store.transaction.analyzers import AppliedPlan
 
 app = typer.Typer(help="Policies in force, and the configuration they come from.", no_args_is_help=True)
 
@@ -179,7 +182,7 @@ def promote(
         from analyzer.core.judging.policies import CANDIDATE
         from analyzer.core.judging.proposals import promoted
         from analyzer.store.reports.status import shadow_locks
-        from analyzer.store.transaction.analyzers import change_plan, plan_in_force
+        from analyzer.store.transaction.analyzers import plan_in_force, promote_policy
 
         plan = plan_in_force(engine) or Plan()
         require_name("NAME", name, {policy.name for policy in plan.policies if "/" not in policy.name})
@@ -188,13 +191,7 @@ def promote(
             raise typer.Exit(FOUND)
         has_candidate = plan.policy(name + CANDIDATE) is not None
         waiting = shadow_locks(engine, name + CANDIDATE if has_candidate else name)
-        done = change_plan(
-            engine,
-            lambda in_force: promoted(in_force, name) or in_force,
-            operator_name(),
-            reason,
-            is_shown_only=dry_run,
-        )
+        done = promote_policy(engine, name, operator_name(), reason, is_shown_only=dry_run)
         if json:
             fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
             json_lines([fields | {"changed": not dry_run} | JudgedChanges(done.judged).fields])
@@ -284,13 +281,15 @@ def apply(
         bool, typer.Option("--prune", help="Remove what is in force and not in this configuration.")
     ] = False,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     reason: ReasonOption = "",
     json: JsonOption = False,
 ) -> None:
     """Put the configuration in force now, for all analyzers.
 
     An analyzer does this itself when its file was edited since its last start. What is in force and missing
-    in this configuration stays, because machines may read different files; --prune removes it.
+    in this configuration stays, because machines may read different files; --prune removes it. Asks before
+    it stops enforcing a policy.
 
     Example: gatelock policies apply --config /etc/gatelock/gatelock.toml
     """
@@ -298,11 +297,22 @@ def apply(
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
             from analyzer.cli.operator import operator_name
+            from analyzer.core.judging.plan_differences import in_words
             from analyzer.store.transaction.analyzers import apply_file
 
-            done = apply_file(
-                engine, settings.plan(), operator_name(), reason, is_pruned=prune, is_shown_only=dry_run
-            )
+            def apply_now(*, is_shown_only: bool) -> AppliedPlan:
+                return apply_file(
+                    engine, settings.plan(), operator_name(), reason,
+                    is_pruned=prune, is_shown_only=is_shown_only,
+                )  # fmt: skip
+
+            done = apply_now(is_shown_only=True)
+            if not dry_run:
+                foreseen = Foreseen(
+                    [in_words([*done.differences]), done.stopped], is_asked=bool(done.stopped)
+                )
+                is_confirmed(foreseen, yes=yes, dry_run=False, as_json=json)
+                done = apply_now(is_shown_only=False)
         for name in done.behind:
             say(f"{name} runs an earlier version and cannot read this plan: upgrade it", err=True)
         if json:
@@ -310,9 +320,9 @@ def apply(
 
             is_changed = bool(done.differences) and not dry_run
             fields = {"plan": done.version, "differences": list(done.differences), "changed": is_changed}
-            json_lines([fields | JudgedChanges(done.judged).fields])
+            json_lines([fields | {"stopped": done.stopped} | JudgedChanges(done.judged).fields])
             return
-        for line in done.differences:
+        for line in [*done.differences, *([done.stopped] if done.stopped else [])]:
             say(line)
         if not done.differences:
             say(f"nothing to change: this configuration is in force (plan {done.version})")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, USAGE, reporting_errors, usage_error
+from analyzer.cli.confirmation import require_consent
+from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.operator import operator_name
 from analyzer.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
 from analyzer.cli.output import outcome, plural, say
@@ -88,13 +88,7 @@ def _require_consent(engine: Engine) -> None:
     names = ", ".join(listed)
     more = f" and {len(gates) - LISTED_MAX} more" if len(gates) > LISTED_MAX else ""
     what = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
-    if not sys.stdin.isatty():
-        raise usage_error(f"{what}; give them the token in time, and confirm with --yes")
-    say(what, err=True)
-    # Not `typer.confirm`: it prints a blank on standard output, where the token is taken from.
-    typer.echo("Create the first token? [y/N] ", nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise typer.Exit(USAGE)
+    require_consent(what, "Create the first token?", "give them the token in time, and confirm with --yes")
 
 
 @app.command("list")

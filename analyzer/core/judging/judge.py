@@ -44,9 +44,11 @@ class Evidence(NamedTuple):
     plan: int = 0  # its version; 0: no plan, they are made by hand
     used: Mapping[LockKey, int] = {}
     earned: Mapping[LockKey, Earned] = {}  # of locks that are set
+    cause_of_end: str = "cleared"  # of locks that are cleared, or BY_PLAN
 
 
 BY_HAND = Evidence()
+BY_PLAN = "plan"  # the cause of the end of a lock that a new plan does not keep
 
 
 class Judged(NamedTuple):

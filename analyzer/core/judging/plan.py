@@ -309,8 +309,11 @@ class Plan:
         return replace(self, sources=dict(sorted(sources.items())))
 
 
-def meaning(value: Any) -> Any:
-    """Returns a part of a plan as plain values, without those that are at their default."""
+def meaning(value: Any, *, with_defaults: bool = False) -> Any:
+    """Returns a part of a plan as plain values, without those that are at their default unless asked for.
+
+    Values that are absent by default are left out in any case.
+    """
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         values = {} if tag is None else {"": tag}
@@ -320,13 +323,13 @@ def meaning(value: Any) -> Any:
                 is_default = given == one.default_factory()
             else:
                 is_default = one.default is not msgspec.NODEFAULT and given == one.default
-            if not is_default:
-                values[one.encode_name] = meaning(given)
+            if not is_default or (with_defaults and given is not msgspec.UNSET):
+                values[one.encode_name] = meaning(given, with_defaults=with_defaults)
         return values
     if isinstance(value, Mapping):
-        return {name: meaning(item) for name, item in value.items()}
+        return {name: meaning(item, with_defaults=with_defaults) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [meaning(item) for item in value]
+        return [meaning(item, with_defaults=with_defaults) for item in value]
     return value
 
 

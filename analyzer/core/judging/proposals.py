@@ -10,6 +10,8 @@ whenever another plan comes in force:
       under this analyzer's name
     as at the last start, and          the file is an old one: it is declined, and the analyzer counts by the
       replaced since                   plan; so is one that this process has put in force since it started
+    would stop enforcing a policy      declined: a command or another file enforces it, and nobody has edited
+      that it never enforced itself      this one to the contrary; `gatelock policies apply` asks and does it
     an analyzer of an unknown name     a colleague's file must not open every gate: declined, unless no other
                                        analyzer has lived for a minute
     missing in the configuration       stays in the plan: machines read different files
@@ -29,6 +31,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from analyzer.core.judging.plan import RULES, SOURCE, Plan, plan_of
+from analyzer.core.judging.plan_differences import unenforced
 from analyzer.core.judging.policies import CANDIDATE, IN_FORCE, base_name
 
 KEPT_BY_PROMOTION = ("name", "mode", "notify", "brake")  # of a policy that gets the settings of its candidate
@@ -39,9 +42,11 @@ class LastStart(NamedTuple):
 
     Attributes:
         settled: Digests of the parts of its file that were found equal to the plan, put in force or declined.
+        enforced: The policies that its settled rules enforced; empty where that is not known any more.
     """
 
     settled: Mapping[str, str]
+    enforced: frozenset[str] = frozenset()
 
 
 class Proposal(NamedTuple):
@@ -51,11 +56,13 @@ class Proposal(NamedTuple):
         plan: The plan in force, with the parts that the configuration may change.
         taken: Names of these parts; none: `plan` is the one in force.
         declined: Names of the parts in which the configuration differs and may not decide.
+        kept: The policies that declined rules would stop enforcing against a command or another file.
     """
 
     plan: Plan
     taken: tuple[str, ...]
     declined: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
     def settled(self, file: Plan, before: LastStart | None) -> dict[str, str]:
         """Returns the digests to store: of a taken part the earlier one, until it is in force."""
@@ -107,13 +114,30 @@ def propose(in_force: Plan, file: Plan, before: LastStart | None, *, is_alone: b
     """
     taken: list[str] = []
     declined: list[str] = []
+    kept: tuple[str, ...] = ()
     for part, digest in file.parts.items():
         if digest == in_force.parts.get(part):
             continue
         is_added = part != RULES and part not in in_force.parts
         is_edited = is_alone if before is None else before.settled.get(part) != digest
-        (taken if is_added or is_edited else declined).append(part)
-    return Proposal(merged(in_force, file, taken), tuple(taken), tuple(declined))
+        if part == RULES and is_edited:
+            kept = overruled(in_force, file, before)
+        (taken if is_added or (is_edited and not (part == RULES and kept)) else declined).append(part)
+    return Proposal(merged(in_force, file, taken), tuple(taken), tuple(declined), kept)
+
+
+def overruled(in_force: Plan, file: Plan, before: LastStart | None) -> tuple[str, ...]:
+    """Returns the policies that `file` would stop enforcing although it never enforced them itself.
+
+    Such a policy is enforced by a command or by another file. One that this analyzer's file enforced before
+    was edited in it, and that is the operator's word.
+    """
+    stopped = unenforced(in_force, merged(in_force, file, [RULES]))
+    if before is None:
+        return stopped
+    if before.settled.get(RULES) == in_force.parts.get(RULES):
+        return ()
+    return tuple(name for name in stopped if name not in before.enforced)
 
 
 def merged(in_force: Plan, file: Plan, taken: list[str] | tuple[str, ...]) -> Plan:

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from analyzer.core.delays.measured_delays import MeasuredDelays, measured_from
 from analyzer.core.judging.judge import NOTHING, Judged
-from analyzer.core.judging.plan import FORMAT, SOURCE, Plan
-from analyzer.core.judging.plan_differences import differences, in_words
-from analyzer.core.judging.proposals import Agreement, LastStart, Proposal, applied, merged, propose
+from analyzer.core.judging.plan import FORMAT, RULES, SOURCE, Plan
+from analyzer.core.judging.plan_differences import differences, in_words, stopped_text, unenforced
+from analyzer.core.judging.proposals import Agreement, LastStart, Proposal, applied, merged, promoted, propose
 from analyzer.errors import SourceDiffers
 from analyzer.store.database.engine import NowMs, insert, reading, writing
 from analyzer.store.database.schema import analyzers, offsets
-from analyzer.store.transaction import plans
+from analyzer.store.transaction import lock_feed, plans
 from analyzer.store.transaction.lock_feed import new_mark
 
 LIVING_MS = 15_000  # an analyzer sends a heartbeat every few seconds
@@ -102,7 +102,7 @@ class SqlAgreement:
         file = self._file
         with writing(self._engine) as db:
             version, in_force = _active_or_first(db, file.plan, self._owner, self._random_mark)
-            before = self._before(db)
+            before = self._before(db, in_force)
             proposal, notes = self._proposal(db, in_force, before)
             self._store(db, proposal.settled(file.plan, before))
             self._settled_here = self._settled_by(db, version, proposal)
@@ -123,13 +123,16 @@ class SqlAgreement:
             here = sa.update(analyzers).where(analyzers.c.name == self._file.name)
             db.execute(here.values(beat_ms=NowMs(), measured=text))
 
-    def _before(self, db: sa.Connection) -> LastStart | None:
+    def _before(self, db: sa.Connection, in_force: Plan) -> LastStart | None:
         """Returns what is stored about the last start; None for an unknown name."""
         if self._file.is_applied and not self._is_registered:
             return LastStart({})
         row = db.execute(sa.select(analyzers.c.settled).where(analyzers.c.name == self._file.name)).first()
         if row is not None:
-            return LastStart({**_digests(row.settled), **self._known_here(db)})
+            settled = {**_digests(row.settled), **self._known_here(db)}
+            rules = settled.get(RULES, "")
+            is_another = rules not in (in_force.parts.get(RULES, ""), self._file.plan.parts.get(RULES, ""))
+            return LastStart(settled, plans.enforced_by_rules(db, rules) if is_another else frozenset())
         # A row that is gone since this process started: the database was restored to a time before it.
         return LastStart({}) if self._is_registered else None
 
@@ -161,7 +164,14 @@ class SqlAgreement:
         is_alone &= all(other.age_ms > ALONE_MS for other in others)
         proposal = propose(in_force, file.plan, before, is_alone=is_alone)
         notes = []
-        if proposal.declined:
+        if proposal.kept:
+            stopped = _stopped(db, in_force, merged(in_force, file.plan, [RULES]))
+            notes.append(
+                f"this configuration is not in force: {stopped}, and a command or another file enforces "
+                f"{', '.join(proposal.kept)}. `gatelock doctor` names the lines to change in this file; to "
+                "stop enforcing: gatelock policies apply"
+            )
+        elif proposal.declined:
             lines = in_words(differences(in_force, merged(in_force, file.plan, proposal.declined)))
             notes.append(
                 f"this configuration is not in force ({', '.join(proposal.declined)}: {lines}); counting by "
@@ -177,6 +187,8 @@ class SqlAgreement:
                 return Proposal(in_force, proposal.taken, proposal.declined), notes
         if proposal.taken:
             lines = in_words(differences(in_force, proposal.plan))
+            if stopped := _stopped(db, in_force, proposal.plan):
+                lines += f"; {stopped}"
             notes.append(f"with the first records counted, this configuration comes in force: {lines}")
         return proposal, notes
 
@@ -197,6 +209,12 @@ class SqlAgreement:
         if not self._is_registered:
             changed["started_ms"] = NowMs()
         db.execute(begun.on_conflict_do_update(index_elements=analyzers.primary_key, set_=changed))
+
+
+def _stopped(db: sa.Connection, before: Plan, after: Plan) -> str:
+    """Returns what `after` stops enforcing, with the number of locks; "" if it is nothing."""
+    policies = unenforced(before, after)
+    return stopped_text(policies, lock_feed.enforced_by(db, policies)) if policies else ""
 
 
 def agree_on_source(engine: sa.Engine, owner: str, file: Plan, source: str) -> Agreement:
@@ -226,6 +244,7 @@ class AppliedPlan(NamedTuple):
     differences: Sequence[str]  # lines; none: nothing was to be changed
     behind: Sequence[str]  # living analyzers that cannot read the plan
     judged: Judged = NOTHING  # at once; the warden does what is left
+    stopped: str = ""  # what is not enforced any more, with the number of locks; "": nothing
 
 
 def apply_file(
@@ -269,11 +288,32 @@ def change_plan(
         version, in_force = plans.active(db) if plans.exists(db) else (0, Plan())
         plan = change(in_force)
         lines = differences(in_force, plan)
+        stopped = _stopped(db, in_force, plan)
         if is_shown_only or not lines:
-            return AppliedPlan(version, lines, _behind(db))
+            return AppliedPlan(version, lines, _behind(db), stopped=stopped)
         activated = plans.activate(db, plan, random_mark, who, why=why)
         behind = _behind(db)
-    return AppliedPlan(activated.version, lines, behind, activated.judged)
+    return AppliedPlan(activated.version, lines, behind, activated.judged, stopped)
+
+
+PROMOTED = "gatelock policies promote "  # with the policy: the beginning of the reason in the audit log
+
+
+def promote_policy(
+    engine: sa.Engine, name: str, who: str, why: str, *, is_shown_only: bool = False
+) -> AppliedPlan:
+    """Enforces a policy that is in shadow, or its candidate, for an operator.
+
+    The audit log names the command, so that a configuration that says something else can be explained.
+    """
+    reason = f"{PROMOTED}{name}: {why}" if why else f"{PROMOTED}{name}"
+    return change_plan(
+        engine,
+        lambda in_force: promoted(in_force, name) or in_force,
+        who,
+        reason,
+        is_shown_only=is_shown_only,
+    )
 
 
 def _behind(db: sa.Connection, but: str = "") -> list[str]:

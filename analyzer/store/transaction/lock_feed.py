@@ -113,6 +113,13 @@ def is_enforced(lock: Lock) -> bool:
     return lock.action not in NOT_ENFORCED
 
 
+def enforced_by(db: sa.Connection, policies: Collection[str]) -> int:
+    """Returns how many locks of these policies gates enforce at this time."""
+    number = sa.select(sa.func.count()).select_from(locks)
+    is_of = locks.c.policy.in_(sorted(policies)), locks.c.action.not_in(NOT_ENFORCED)
+    return int(db.execute(number.where(locks.c.until_ms > NowMs(), *is_of)).scalar_one())
+
+
 def publish(
     db: sa.Connection, changes: Sequence[Change], mark: str, evidence: Evidence = BY_HAND
 ) -> list[Change]:

@@ -11,8 +11,8 @@ from analyzer.core.judging.activation_steps import Step, steps_after, steps_of, 
 from analyzer.core.judging.earned_notices import sum_text
 from analyzer.core.judging.judge import NOTHING, Judged, JudgedRows
 from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
-from analyzer.core.judging.plan_differences import differences, in_words
+from analyzer.core.judging.plan import RULES, Plan, UnknownPlan, plan_from
+from analyzer.core.judging.plan_differences import differences, in_words, stopped_text, unenforced
 from analyzer.core.judging.totals import Sum
 from analyzer.core.judging.windows import Rolling
 from analyzer.errors import SchemaBehind
@@ -20,7 +20,7 @@ from analyzer.store.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import NowMs
 from analyzer.store.database.schema import plans
-from analyzer.store.transaction import catalog
+from analyzer.store.transaction import catalog, lock_feed
 from analyzer.store.transaction.buckets import newest_event_ms
 from analyzer.store.transaction.cut_days.day_rows import CUT_UNTIL_S
 from analyzer.store.transaction.judgement import brake_rows, directory, stored_notices
@@ -38,6 +38,7 @@ ACTIVATION_MS = 60_000  # time-out of its statements
 ACTIVATION_ROWS = 20_000
 # The newest bucket may be ahead of the true time by as much: see `SourceMapping.future_ms_max`.
 RECORDS_AHEAD_MS = 300_000
+PLANS_READ_MAX = 100  # for what an earlier file enforced
 
 
 class LockedPlan(NamedTuple):
@@ -142,6 +143,19 @@ def has_been(db: sa.Connection, version: int, mark: str) -> bool:
     return db.execute(sa.select(sa.func.min(plans.c.version) > version)).scalar() in (True, 1)
 
 
+def enforced_by_rules(db: sa.Connection, digest: str) -> frozenset[str]:
+    """Returns the policies that the last plan with these rules enforced; none if it is stored no more."""
+    newest = sa.select(plans.c.body).order_by(plans.c.version.desc()).limit(PLANS_READ_MAX)
+    for body in db.execute(newest).scalars():
+        try:
+            plan = plan_from(body)
+        except UnknownPlan:  # of another version
+            continue
+        if plan.parts.get(RULES) == digest:
+            return frozenset(unenforced(plan, Plan()))
+    return frozenset()
+
+
 def came_in_force(db: sa.Connection, digest: str, behind: int) -> bool:
     """Whether a plan with this digest came in force behind the version `behind`."""
     found = sa.select(plans.c.version).where(plans.c.digest == digest, plans.c.version > behind).limit(1)
@@ -177,6 +191,8 @@ def activate(
         return Activated(int(old.version))
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(before or Plan(), plan))
+    if stopped := unenforced(before or Plan(), plan):
+        difference += f"; {stopped_text(stopped, lock_feed.enforced_by(db, stopped))}"
     record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{why}: {difference}" if why else difference)
     brake_rows.renew(db, before or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
     directory.store_stated(db, plan, now_ms, who, random_mark)

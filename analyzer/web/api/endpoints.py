@@ -6,17 +6,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from analyzer.answers.foreseen_acts import Foreseen, NotConfirmed
 from analyzer.config.settings import Settings
 from analyzer.store.database.engine import Engine
 from analyzer.store.operations.access.tokens import TokenScope
 from analyzer.web.api.pages import ROWS, ROWS_MAX, PagePlace, PlacedRow
-from analyzer.web.api.parameters import OfText, OfWhole, Parameter
+from analyzer.web.api.parameters import OfText, OfWhole, Parameter, YesOrNo
 
 CURSOR = Parameter("cursor", OfText(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
 LIMIT = Parameter("limit", OfWhole(1, ROWS_MAX), "Rows of the page.", ROWS, ROWS)
 REASON = Parameter(
     "reason", OfText(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a reason"),
     "Why; kept in the audit log with the name of the token.", "INC-311", required=True,
+)  # fmt: skip
+
+
+CONFIRMED = Parameter(
+    "confirmed", YesOrNo(), "Do what cannot be undone, after an answer with 409 has said what it is.", True,
+    False,
 )  # fmt: skip
 
 
@@ -65,6 +72,8 @@ class Endpoint(NamedTuple):
         example: An answer, or a row of the list.
         parameters: Those of the query, or of the body.
         place: What the places of the list look like; None: not a list.
+        foresee: Of an act that may be impossible to undo: returns what it will do. The request has to be
+            confirmed then.
     """
 
     method: str
@@ -75,6 +84,15 @@ class Endpoint(NamedTuple):
     example: Mapping[str, Any]
     parameters: tuple[Parameter, ...] = ()
     place: PagePlace | None = None
+    foresee: Callable[[ApiContext, Asked], Foreseen] | None = None
+
+    def ask(self, at: ApiContext, asked: Asked) -> Mapping[str, object] | Iterable[PlacedRow]:
+        """Returns the answer. Raises NotConfirmed for an act that has to be confirmed and is not."""
+        if self.foresee is not None and not asked["confirmed"] and not asked.values.get("dry_run"):
+            foreseen = self.foresee(at, asked)
+            if foreseen.is_asked:
+                raise NotConfirmed(foreseen)
+        return self.answer(at, asked)
 
     @property
     def acts(self) -> bool:
@@ -84,5 +102,5 @@ class Endpoint(NamedTuple):
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters, with those of pages or the reason of an act."""
         if self.acts:
-            return (*self.parameters, REASON)
+            return (*self.parameters, *([CONFIRMED] if self.foresee else []), REASON)
         return self.parameters if self.place is None else (*self.parameters, LIMIT, CURSOR)

@@ -26,7 +26,7 @@ from analyzer.store.operations.caller_changes import (
     set_callers,
 )
 from analyzer.store.reports.status import shadow_locks
-from analyzer.store.transaction.analyzers import change_plan, plan_in_force
+from analyzer.store.transaction.analyzers import plan_in_force, promote_policy
 from analyzer.store.transaction.lock_feed import new_mark
 from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.installation_endpoints import NAME
@@ -95,10 +95,7 @@ def promote(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     if promoted(plan, name) is None:
         raise NotPossible(f"{name} is enforced, and has no candidate")
     waiting = shadow_locks(at.engine, name + CANDIDATE if plan.policy(name + CANDIDATE) else name)
-    done = change_plan(
-        at.engine, lambda in_force: promoted(in_force, name) or in_force, asked.who, asked["reason"],
-        is_shown_only=asked["dry_run"],
-    )  # fmt: skip
+    done = promote_policy(at.engine, name, asked.who, asked["reason"], is_shown_only=asked["dry_run"])
     fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
     return fields | {"changed": not asked["dry_run"]} | JudgedChanges(done.judged).fields
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from analyzer.answers.asked_changes import effect_of, length_ms, series_of
 from analyzer.answers.explained_caller import explained_caller
+from analyzer.answers.foreseen_acts import Foreseen, cleared_locks
 from analyzer.answers.lock_answers import changed_fields, lock_fields
 from analyzer.store.database.clock import instant, millis
 from analyzer.store.operations.locks_by_hand import ByHand, clear_locks, extend_locks, set_locks
@@ -78,6 +79,17 @@ def clear_by_hand(at: ApiContext, asked: Asked) -> Mapping[str, object]:
         for one in cleared
     ]
     return _changed([changed_fields(lock, text, is_changed=not asked["dry_run"]) for lock, text in done])
+
+
+def foresee_clearing(at: ApiContext, asked: Asked) -> Foreseen:
+    """Returns which locks would be cleared."""
+    try:
+        wanted = _series(at, asked)
+    except ValueError as error:
+        raise NotPossible(str(error)) from error
+    act = _act(asked)._replace(is_shown_only=True)
+    cleared = clear_locks(at.engine, wanted, asked["policy"], None, act, new_mark)
+    return cleared_locks([f"{one.lock.scope} {one.lock.key}" for one in cleared])
 
 
 def _series(at: ApiContext, asked: Asked) -> Any:
@@ -152,7 +164,8 @@ ENDPOINTS = (
         extend_by_hand, DONE, (*TARGET, FOR, OF_POLICY),
     ),
     Endpoint(
-        "POST", "/v1/locks/clear", "operate", "Clear locks, and do not set them again for a time.",
+        "POST", "/v1/locks/clear", "operate",
+        "Clear locks, and do not set them again for a time. More than ten have to be confirmed.",
         clear_by_hand, DONE,
         (
             *TARGET, OF_POLICY,
@@ -161,5 +174,6 @@ ENDPOINTS = (
                 "Not set again before; none: at once. By default the end of the lock.", "1d",
             ),
         ),
+        foresee=foresee_clearing,
     ),
 )  # fmt: skip

@@ -48,7 +48,8 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
                     "type": "http",
                     "scheme": "bearer",
                     "description": f"Made by `gatelock tokens create`. Scopes: {', '.join(SCOPES)}; each "
-                    "includes those before it. Until the first one is made, this machine needs none.",
+                    "includes those before it. Until the first one is made, this machine may read, and "
+                    "nothing else.",
                 }
             },
             "schemas": {"Problem": _problem_schema()},

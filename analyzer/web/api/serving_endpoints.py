@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 
+from analyzer.answers.foreseen_acts import NotConfirmed
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError, StoreAway
 from analyzer.web.api.callers_endpoint import etag_of, etags_of
@@ -30,7 +31,6 @@ READ_MS = 10_000  # of one statement
 BODY_MAX = 64 << 10  # bytes
 ANSWER_MAX = 8 << 20  # bytes
 HEADERS = {"cache-control": "private, no-cache", "vary": "authorization", "x-content-type-options": "nosniff"}
-LOCAL = "local request"  # the name for the audit log while there is no token
 
 
 class Workers:
@@ -84,7 +84,7 @@ def _handler(
     endpoint: Endpoint, at: ApiContext, authenticator: Authenticator, workers: Workers
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
-        token = await authenticator.require(endpoint.scope, request)
+        token = await authenticator.require(endpoint.scope, request, acts=endpoint.acts)
         if endpoint.acts:
             require_same_origin(request)
             values = of_body(endpoint.all_parameters, await body_of(request, BODY_MAX))
@@ -92,9 +92,12 @@ def _handler(
             values = of_query(endpoint.all_parameters, request.query_params.multi_items())
         cursor = values.get("cursor")
         after = None if cursor is None or endpoint.place is None else place_of(cursor, endpoint.place)
-        asked = Asked(values, f"token {token}" if token else LOCAL, after)
+        asked = Asked(values, f"token {token}", after)
         try:
             content = await workers.run(partial(_content, endpoint, at, asked))
+        except NotConfirmed as error:
+            detail = f'{_sentence(error)} Nothing was done: to do it, send "confirmed": true, too.'
+            raise HttpProblem(HTTPStatus.CONFLICT, detail[:1].upper() + detail[1:]) from error
         except NotThere as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, _sentence(error)) from error
         except NotPossible as error:
@@ -110,7 +113,7 @@ def _handler(
 
 
 def _content(endpoint: Endpoint, at: ApiContext, asked: Asked) -> Mapping[str, object]:
-    found = endpoint.answer(at, asked)
+    found = endpoint.ask(at, asked)
     if endpoint.place is None:
         return cast("Mapping[str, object]", found)
     return page_of(cast("Iterable[PlacedRow]", found), asked.after, asked["limit"])

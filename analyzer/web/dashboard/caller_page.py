@@ -76,7 +76,7 @@ def caller(asked: AskedPage) -> Content:
         tiles=_tiles(policies, fields),
         charts=[_chart(asked, name)],
         cells=[_busy_hours(asked, name)],
-        forms=_forms(asked, found, policies) if asked.visitor.may("operate") else (),
+        forms=_forms(asked, found, policies) if asked.visitor.may_act("operate") else (),
         tables=tables,
     )
 

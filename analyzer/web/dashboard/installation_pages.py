@@ -85,7 +85,7 @@ def policy(asked: AskedPage) -> Content:
         for key in names
     ]
     rows = [change_fields(Set(lock)) for lock in islice(locks_in_force(engine, policy=name), ROWS)]
-    can_promote = asked.visitor.may("admin") and (shown[0].is_shadow or len(shown) > 1)
+    can_promote = asked.visitor.may_act("admin") and (shown[0].is_shadow or len(shown) > 1)
     forms = (
         [ActForm("Enforce it", "/v1/policies/promote", {"policy": name}, [], "Promote")]
         if can_promote

@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
+from analyzer.answers.foreseen_acts import NotConfirmed
 from analyzer.config.secrets import masked
 from analyzer.errors import AnalyzerError, StoreAway
 from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
@@ -28,8 +29,9 @@ from analyzer.web.api.endpoint_table import ENDPOINTS
 from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.parameters import of_query
 from analyzer.web.api.request_bodies import body_of
-from analyzer.web.api.serving_endpoints import BODY_MAX, LOCAL, Workers
+from analyzer.web.api.serving_endpoints import BODY_MAX, Workers
 from analyzer.web.api.usage_endpoints import DATE
+from analyzer.web.authentication import acts_need_a_token
 from analyzer.web.dashboard.asked_page import AskedPage, Page, share_text
 from analyzer.web.dashboard.page_content import Content, PageTable
 from analyzer.web.dashboard.page_filters import MODES, SPANS_S, filters_of
@@ -88,7 +90,7 @@ def add_pages(app: FastAPI, at: ApiContext, visitors: Visitors) -> None:
         )
     for endpoint in ENDPOINTS:
         if endpoint.acts:
-            act = _guarded(drawing, _act(endpoint, at, visitors, workers))
+            act = _guarded(drawing, _act(endpoint, at, visitors, workers, drawing))
             app.add_route(_form_path(endpoint.path), act, methods=["POST"])
     _add_sign_in(app, visitors, drawing)
     _add_files(app)
@@ -120,18 +122,26 @@ def _page(
 
 
 def _act(
-    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers
+    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
         require_own_page(request)
         given = await _form(request)
         visitor.require_form_key(given.pop("form_key", ""))
+        if not visitor.who:
+            raise HttpProblem(HTTPStatus.UNAUTHORIZED, acts_need_a_token(endpoint.scope))
         _require(visitor, endpoint.scope)
         back = _own_path(given.pop("back", "/"))
         values = of_query(endpoint.all_parameters, [(name, text) for name, text in given.items() if text])
-        who = f"token {visitor.who}" if visitor.who else LOCAL
-        await workers.run(partial(endpoint.answer, at, Asked(values, who)))
+        try:
+            await workers.run(partial(endpoint.ask, at, Asked(values, f"token {visitor.who}")))
+        except NotConfirmed as error:
+            fields = {"form_key": visitor.form_key, "back": back, **given, "confirmed": "true"}
+            return drawing.draw(
+                "confirm.html", HTTPStatus.CONFLICT,
+                foreseen=error.foreseen, fields=fields, action=request.url.path, back=back,
+            )  # fmt: skip
         mark = "&" if "?" in back else "?"
         done = urlencode({"done": " ".join(endpoint.path.split("/")[2:])})
         return RedirectResponse(f"{back}{mark}{done}", HTTPStatus.SEE_OTHER, HEADERS)

@@ -151,7 +151,7 @@ def attack(asked: AskedPage) -> Content:
         )
     ]  # fmt: skip
     return Content(
-        "Attack", charts=[chart], forms=forms if asked.visitor.may("operate") else [], tables=tables
+        "Attack", charts=[chart], forms=forms if asked.visitor.may_act("operate") else [], tables=tables
     )
 
 

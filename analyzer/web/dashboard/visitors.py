@@ -36,7 +36,7 @@ class Visitor(NamedTuple):
     """A browser, and what its token permits.
 
     Attributes:
-        who: The name of the token; "" while no token exists.
+        who: The name of the token; "" while no token exists: then the browser may read, and not act.
         scope: What it permits.
         cookie: The name of the session.
         is_new: Whether the browser has to be given the cookie.
@@ -48,7 +48,12 @@ class Visitor(NamedTuple):
     is_new: bool = False
 
     def may(self, scope: TokenScope) -> bool:
+        """Whether the visitor may read what needs `scope`."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    def may_act(self, scope: TokenScope) -> bool:
+        """Whether the visitor may do what needs `scope`: acts need a token."""
+        return bool(self.who) and self.may(scope)
 
     @property
     def form_key(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.plan_differences import differences, in_words
-from analyzer.core.judging.policies import Quota
+from analyzer.core.judging.plan_differences import differences, in_words, unenforced
+from analyzer.core.judging.policies import Brake, Quota
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
 from gatekeeper.model import Rate
@@ -28,9 +28,9 @@ def test_each_change_has_its_old_and_its_new_value() -> None:
         "grouping everyone added",
         "grouping tenant removed",
         "meter bytes added",
-        "meter errors: where (default) to status, 500-599",
-        "policy daily: action (default) to slow, limit 500 to 2,000, slow (default) to 10, 1.0, "
-        "window.zone (default) to Europe/Berlin",
+        "meter errors: where (none) to status, 500-599",
+        "policy daily: action deny to slow, limit 500 to 2,000, slow (none) to 10, 1.0, "
+        "window.zone UTC to Europe/Berlin",
         "policy old removed",
         "source proxy added",
         "source web: fields.user.path user to name, time.unit s to ms",
@@ -53,3 +53,32 @@ def test_long_values_are_cut() -> None:
     before = plan_of([], [Meter("m", where=(("path", tuple(f"/v1/{n:03}" for n in range(50))),))], [])
     [line] = differences(before, plan_of([], [Meter("m")], []))
     assert len(line) < 120
+
+
+def test_a_default_is_shown_as_the_value_that_it_stands_for() -> None:
+    before = plan_of([], [], [DAILY])
+    changed = Quota("daily", 500, Calendar("day"), mode="shadow", status=503, brake=Brake(callers=10))
+    after = plan_of([], [], [changed])
+    assert differences(before, after) == [
+        "policy daily: brake.callers 1,000 to 10, mode enforce to shadow, status 429 to 503"
+    ]
+    [back] = differences(after, before)
+    assert "mode shadow to enforce" in back
+    assert "default" not in back
+
+
+def test_policies_stop_refusing_in_shadow_when_gone_and_when_they_only_tag() -> None:
+    policies = [
+        Quota("stays", 1, Calendar("day")),
+        Quota("goes", 1, Calendar("day")),
+        Quota("hides", 1, Calendar("day")),
+        Quota("tags", 1, Calendar("day")),
+        Quota("was-hidden", 1, Calendar("day"), mode="shadow"),
+    ]
+    after = [
+        Quota("stays", 900, Calendar("day")),
+        Quota("hides", 1, Calendar("day"), mode="shadow"),
+        Quota("tags", 1, Calendar("day"), action="tag"),
+    ]
+    assert unenforced(plan_of([], [], policies), plan_of([], [], after)) == ("goes", "hides", "tags")
+    assert unenforced(plan_of([], [], after), plan_of([], [], policies)) == ()

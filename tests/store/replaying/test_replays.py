@@ -87,7 +87,7 @@ def test_a_swap_leaves_what_a_count_from_the_start_leaves(
     assert "api_key:same" not in by_caller
     live.gatelock("replay", "swap", str(number), "--reason", "test", "--dry-run")
     assert live.stored() == before
-    live.gatelock("replay", "swap", str(number), "--reason", "wrong field")
+    live.gatelock("replay", "swap", str(number), "--reason", "wrong field", "--yes")
     assert live.stored() == plain.stored()
     # Locks stay as they are, so only these may differ from what the totals judge.
     audited = live.gatelock("audit", "--all", codes=(0, 1)).stdout
@@ -139,7 +139,7 @@ def test_a_replay_of_any_log_equals_a_count_from_the_start(
                 here.put_in_force(second)
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(replay_run, "STORED_EVERY", bound)
-                    here.replay("--swap", "--reason", "test")
+                    here.replay("--swap", "--reason", "test", "--yes")
             else:
                 here.count(second)
             found.append(here.stored())
@@ -158,10 +158,10 @@ def test_a_closed_day_is_corrected_by_adjustments_alone(
     date = time.strftime("%Y-%m-%d", time.gmtime(at_s))
     with writing(live.engine) as db:
         add_day(db, "UTC", int(time.time()))  # the open day
-    live.gatelock("days", "close", date)
+    live.gatelock("days", "close", date, "--reason", "counted", "--yes")
     frozen = live.gatelock("report", "day", date).stdout
     live.put_in_force(AFTER)
-    number = live.replay("--compare", "--swap", "--reason", "wrong field")
+    number = live.replay("--compare", "--swap", "--reason", "wrong field", "--yes")
     assert live.gatelock("report", "day", date).stdout == frozen, "frozen rows stay"
     assert live.stored() == plain.stored()
     corrections = live.gatelock("report", "corrections", "today", "--format", "jsonl").stdout
@@ -200,7 +200,7 @@ def test_minutes_that_were_rolled_up_change_in_their_quarters(
             while widen(db, 60, 900, 0, 10_000):
                 pass
     live.put_in_force(AFTER)
-    live.replay("--swap", "--reason", "test")
+    live.replay("--swap", "--reason", "test", "--yes")
     with writing(live.engine) as db:  # new series come as minutes
         while widen(db, 60, 900, 0, 10_000):
             pass
@@ -248,7 +248,7 @@ def test_a_record_that_was_retried_stays_as_it_is(live: FileInstallation, log: P
     live.put_in_force(AFTER)
     live.gatelock("rejects", "retry", "--topic", str(log), "--why", "test")
     before = live.stored()
-    live.replay("--swap", "--reason", "test")
+    live.replay("--swap", "--reason", "test", "--yes")
     after = live.stored()
     assert (after["ledger"], after["rejected"]) == (before["ledger"], set())
     assert {(row.key, row.value) for row in after["counts"] if row.meter == "requests"} == {  # type: ignore[attr-defined] # rows
@@ -261,11 +261,11 @@ def test_a_forgotten_caller_stays_forgotten(live: FileInstallation, log: Path) -
     write_log(log, some_events(midday_s()))
     live.count(BEFORE)
     number = _counted_replay_of(live)
-    live.gatelock("callers", "forget", "api_key:same", "--reason", "asked for")
+    live.gatelock("callers", "forget", "api_key:same", "--reason", "asked for", "--yes")
     with reading(live.engine) as db:
         assert not db.execute(sa.select(replayed_counts)).all(), "it has the name"
     assert generations.stored(live.engine, number).state == "dropped"
-    live.replay("--swap", "--reason", "test", "--judge")
+    live.replay("--swap", "--reason", "test", "--yes", "--judge")
     counts = live.stored()["counts"]
     names = {row.key for row in counts}  # type: ignore[attr-defined] # rows
     assert "api_key:same" not in names
@@ -288,9 +288,9 @@ def test_locks_change_only_when_asked_for(live: FileInstallation, log: Path) -> 
     swap.swap(live.engine, number, "ann", "test")
     assert _locked(live) == {"api_key:o1"}
     live.put_in_force(BEFORE)
-    live.replay("--swap", "--reason", "back")
+    live.replay("--swap", "--reason", "back", "--yes")
     live.put_in_force(AFTER)
-    live.replay("--swap", "--reason", "again", "--judge")
+    live.replay("--swap", "--reason", "again", "--yes", "--judge")
     live.gatelock("import", str(log), "--source", "web")  # runs the warden
     assert _locked(live) == {"api_key:a1"}
     live.gatelock("audit", "--all")
@@ -416,7 +416,7 @@ def test_a_swap_that_leaves_a_step_out_is_found(
             here.put_in_force(AFTER)
             with monkeypatch.context() as patch:
                 patch.setattr(swap, left_out, lambda *_arguments: None)
-                here.replay("--swap", "--reason", "test")
+                here.replay("--swap", "--reason", "test", "--yes")
         found.append(here.stored())
         here.close()
     assert found[0] != found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -17,6 +18,7 @@ from analyzer.store.database.table_groups.session_tables import sessions
 from analyzer.store.operations.access.sessions import IDLE_MS, LASTS_MS
 from analyzer.store.operations.access.tokens import SCOPES, TokenScope, create, revoke
 from analyzer.store.reports.status import locks_in_force
+from analyzer.web.api.endpoint_table import ENDPOINTS
 from analyzer.web.dashboard.page_list import PAGES
 from analyzer.web.dashboard.visitors import COOKIE
 from tests.support.waiting import wait_until
@@ -180,6 +182,7 @@ def test_a_form_locks_and_unlocks_and_says_who_and_why(client: httpx2.Client, en
 def test_a_form_that_is_wrong_changes_nothing(
     client: httpx2.Client, engine: sa.Engine, changed: dict[str, str]
 ) -> None:
+    sign_in(client, token_of(engine, "operate"))
     answer = lock_bob(client, **changed)
     assert answer.status_code in (400, 403)
     assert 'role="alert"' in answer.text
@@ -193,6 +196,24 @@ def test_a_form_of_another_origin_changes_nothing(
     sign_in(client, token_of(engine, "operate"))
     fields = {"form_key": form_key(client), "caller": "api_key:bob", "for": "1h", "reason": "INC-1"}
     assert client.post("/acts/locks/set", data=fields, headers=headers).status_code == 403
+    assert locked(engine) == {"api_key:acme"}
+
+
+def test_without_a_token_pages_have_no_forms_and_no_form_acts(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    for path in ADDRESSES:
+        page = client.get(path).text
+        assert "/acts/" not in page
+        assert "to act, sign in" in page
+    key = client.get("/caller?caller=api_key:acme").text
+    assert FORM_KEY.search(key) is None
+    for endpoint in ENDPOINTS:
+        if endpoint.acts:
+            form_key = hashlib.sha256(f"form {client.cookies[COOKIE]}".encode()).hexdigest()
+            answer = client.post(endpoint.path.replace("/v1/", "/acts/"), data={"form_key": form_key})
+            assert answer.status_code == 401
+            assert f"gatelock tokens create NAME --scope {endpoint.scope}" in answer.text
     assert locked(engine) == {"api_key:acme"}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyzer.cli.confirmation import YesOption, is_confirmed
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import (
     ConfigOption,
@@ -25,6 +26,7 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.answers.foreseen_acts import Foreseen
     from analyzer.config.settings import Settings
     from analyzer.core.model import Partition
     from analyzer.store.operations.replaying.generations import Replay
@@ -69,13 +71,14 @@ def start(
     is_swapped: Annotated[bool, typer.Option("--swap", help="Then swap it in; needs --reason.")] = False,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why it is swapped in.")] = "",
     judge: JudgeOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Count logs again, beside the live counts.
 
     Nothing that is counted changes before the swap, and analyzers keep running. A file is counted again
-    whole, a topic from --from to --to, as far as it is counted.
+    whole, a topic from --from to --to, as far as it is counted. Asks before --swap.
 
     Example: gatelock replay start access-log --from 7d --compare
     """
@@ -102,7 +105,7 @@ def start(
             found = job.begin_files([Path(name) for name in logs], operator_name())
         say(f"replay {found.id} begins: {found.about}", err=True)
         found = job.run(found, _say_progress)
-        _after(engine, found, why, is_compared=is_compared, is_judged=judge, as_json=json)
+        _after(engine, found, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
 
 
 @app.command()
@@ -126,7 +129,7 @@ def resume(
         if found.state != "counting":
             raise usage_error(f"replay {number} is {found.state}: there is nothing to continue")
         found = build_replay(load_settings(context, config), engine, found.source).run(found, _say_progress)
-        _after(engine, found, "", is_compared=False, is_judged=False, as_json=json)
+        _after(engine, found, "", is_compared=False, is_judged=False, yes=False, as_json=json)
 
 
 @app.command()
@@ -163,19 +166,23 @@ def swap(
     judge: JudgeOption = False,
     rows: RowsOption = None,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Put the counts of a replay in force, in one transaction.
 
     Differences of closed days become adjustments, booked on the open day. Totals of open windows change;
-    locks stay as they are until their series grows, or with --judge.
+    locks stay as they are until their series grows, or with --judge. Asks first: it cannot be undone.
 
     Example: gatelock replay swap 3 --reason "wrong field for the key"
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        outcome = _swapped(engine, number, why, is_judged=judge, is_dry=dry_run, rows_max=rows)
+        outcome = _swapped(engine, number, why, is_judged=judge, is_dry=True, rows_max=rows)
+        if not dry_run:
+            is_confirmed(_foreseen(outcome), yes=yes, dry_run=False, as_json=json)
+            outcome = _swapped(engine, number, why, is_judged=judge, is_dry=False, rows_max=rows)
         _say_swapped(outcome, is_dry=dry_run, as_json=json)
 
 
@@ -239,7 +246,14 @@ def _say_progress(part: Partition, begin: int, at: int, end: int) -> None:
 
 
 def _after(
-    engine: sa.Engine, found: Replay, why: str, *, is_compared: bool, is_judged: bool, as_json: bool
+    engine: sa.Engine,
+    found: Replay,
+    why: str,
+    *,
+    is_compared: bool,
+    is_judged: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Says what was counted, compares it and swaps it in, as asked for."""
     from analyzer.cli.output import outcome
@@ -247,6 +261,8 @@ def _after(
     if is_compared:
         _say_comparison(engine, found, "caller", SHOWN, as_json=as_json)
     if why:
+        shown = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=True, rows_max=None)
+        is_confirmed(_foreseen(shown), yes=yes, dry_run=False, as_json=as_json)
         done = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=False, rows_max=None)
         _say_swapped(done, is_dry=False, as_json=as_json)
     elif not is_compared:
@@ -263,6 +279,17 @@ def _swapped(
     most = swapping.ROWS_MAX if rows_max is None else rows_max
     return swapping.swap(
         engine, number, operator_name(), why, is_judged=is_judged, is_dry=is_dry, rows_max=most
+    )
+
+
+def _foreseen(shown: SwapOutcome) -> Foreseen:
+    from analyzer.answers.foreseen_acts import Foreseen
+
+    return Foreseen(
+        [
+            f"swapping in replay {shown.replay.id} changes {shown.rows:,} rows of counts and books "
+            f"{shown.adjusted:,} adjustments of closed days, for good"
+        ]
     )
 
 

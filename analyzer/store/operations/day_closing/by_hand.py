@@ -13,7 +13,8 @@ from analyzer.errors import CorrectionRefused
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.billing_tables import adjustments, corrections, days, frozen_counts
 from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.engine import NowMs, writing
+from analyzer.store.database.engine import NowMs, slow_reading, writing
+from analyzer.store.database.schema import buckets
 from analyzer.store.operations.day_closing import targets
 from analyzer.store.transaction import catalog, plans
 from analyzer.store.transaction.cut_days.day_rows import (
@@ -27,6 +28,8 @@ from analyzer.store.transaction.cut_days.day_rows import (
 from analyzer.store.transaction.cut_days.references import references_of
 from analyzer.store.transaction.sql_joins import bounded_sum
 
+CLOSED = "day closed"  # the act in the audit log
+
 
 class DayWithoutClosing(NamedTuple):
     """A day that cannot be closed, and why."""
@@ -35,12 +38,12 @@ class DayWithoutClosing(NamedTuple):
 
 
 def day_to_close(
-    engine: sa.Engine, zone: str, date: str, groupings: Collection[str]
+    engine: sa.Engine, zone: str, date: str, groupings: Collection[str], *, is_shown_only: bool = False
 ) -> Day | DayWithoutClosing:
     """Returns a day that can be closed now by `groupings`, or that is closed.
 
-    A day before the open one that was never closed is stored as one whose closing has to begin. Raises
-    ValueError for a date that the zone never had, StoreAway.
+    A day before the open one that was never closed is stored as one whose closing has to begin; with
+    `is_shown_only` nothing is stored. Raises ValueError for a date that the zone never had, StoreAway.
     """
     window = day_of(zone, date)
     with writing(engine) as db:
@@ -48,15 +51,46 @@ def day_to_close(
         if missing:
             return DayWithoutClosing(f"nothing was counted by {', '.join(sorted(missing))} yet")
         now_s = clock_ms(db) // 1000
-        first = open_day(db, zone) or add_day(db, zone, now_s)
         if window.until_s > now_s:
             return DayWithoutClosing(f"{date} ({zone}) is not over")
-        if window.start_s > first.begin_s:
+        first = open_day(db, zone)
+        if first is None and not is_shown_only:
+            first = add_day(db, zone, now_s)
+        if first is not None and window.start_s > first.begin_s:
             return DayWithoutClosing(f"{first} has to be closed before {date}")
-        if window.start_s < first.begin_s:
+        if not is_shown_only and first is not None and window.start_s < first.begin_s:
             add_day(db, zone, window.start_s, state="closing")
-        [day] = stored_days(db, days.c.zone == zone, days.c.begin_s == window.start_s)
-        return day
+        stored = stored_days(db, days.c.zone == zone, days.c.begin_s == window.start_s)
+        return next(iter(stored), Day(0, zone, date, window.start_s, window.until_s, "closing"))
+
+
+class CountedSoFar(NamedTuple):
+    """What is counted of a day: requests, admitted and denied, and their callers."""
+
+    requests: int
+    callers: int
+
+
+def counted_so_far(engine: sa.Engine, day: Day) -> CountedSoFar:
+    """Returns what is counted of a day that is not closed. Raises StoreAway."""
+    with slow_reading(engine) as db:
+        numbers = catalog.load(db)
+        meter = numbers.meters["requests"]
+        of = buckets.c
+        amount = of[f"value_{meter.place}"] + of[f"denied_{meter.place}"]
+        wanted = sa.select(sa.func.coalesce(bounded_sum(amount), 0), sa.func.count(of.key.distinct())).where(
+            of.grouping == numbers.groupings["caller"],
+            of.page == meter.page,
+            of.bucket_s >= day.begin_s,
+            of.bucket_s < day.end_s,
+        )
+        return CountedSoFar(*map(int, db.execute(wanted).one()))
+
+
+def record_closing(engine: sa.Engine, day: Day, who: str, reason: str) -> None:
+    """Writes into the audit log that an operator closes a day. Raises StoreAway."""
+    with writing(engine) as db:
+        record(db, who, CLOSED, str(day), reason)
 
 
 def leave_out(engine: sa.Engine, day: Day, part: Partition, who: str, reason: str) -> None:

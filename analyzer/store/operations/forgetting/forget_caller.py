@@ -12,17 +12,19 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.core.counting.meters import DAY_S
 from analyzer.core.judging.policies import OverrideKind
 from analyzer.core.records.forgotten_callers import pseudonym_of
 from analyzer.errors import CannotForget
 from analyzer.store.database.audit_log import record
 from analyzer.store.database.billing_tables import referenced_names
-from analyzer.store.database.engine import writing
+from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.installation_secrets import REFERENCES, stored_secret
 from analyzer.store.operations.caller_changes import end_override, stored_overrides
 from analyzer.store.operations.forgetting import renamed_rows, replaced_texts
 from analyzer.store.operations.forgetting.renaming import Renaming
 from analyzer.store.operations.replaying import generations
+from analyzer.store.reports.usage import UsageQuery, usage_rows
 from analyzer.store.transaction import catalog, lock_feed, plans
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import Clear
@@ -43,6 +45,24 @@ class ForgottenCaller(NamedTuple):
     pseudonym: str
     rows: int
     is_new: bool
+
+
+class ForgettingEffect(NamedTuple):
+    """What a caller loses when it is forgotten: locks and overrides; its requests stay counted."""
+
+    requests: int
+    locks: int
+    overrides: int
+
+
+def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
+    """Returns what forgetting a caller ends. Changes nothing. Raises StoreAway."""
+    query = UsageQuery("caller", DAY_S, key=name, meter="requests")
+    requests = sum(row.value + row.denied for row in usage_rows(engine, query))
+    stored = [one for one in stored_overrides(engine, KINDS, subject=name) if one.subject.kind == "caller"]
+    with reading(engine) as db:
+        locks = lock_feed.of_series(db, "caller", [name])
+    return ForgettingEffect(requests, len(locks), len(stored))
 
 
 def forget_caller(

@@ -19,6 +19,7 @@ from analyzer.core.judging.activation_steps import (
 )
 from analyzer.core.judging.earned_notices import Notice
 from analyzer.core.judging.judge import (
+    BY_PLAN,
     Earned,
     Evidence,
     Judged,
@@ -113,7 +114,8 @@ class Activation:
     @property
     def judged(self) -> Judged:
         """Locks and notices of all steps; the changes must be published."""
-        return Judged(self.changes, self.notices, Evidence(self._version, self._used, self._earned))
+        evidence = Evidence(self._version, self._used, self._earned, BY_PLAN)
+        return Judged(self.changes, self.notices, evidence)
 
     def publish(self, mark: str) -> Judged:
         """Publishes them; must be the last statement of its transaction."""

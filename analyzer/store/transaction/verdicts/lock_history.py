@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.judge import BY_HAND, Evidence
+from analyzer.core.judging.judge import BY_HAND, BY_PLAN, Evidence
 from analyzer.core.judging.policies import SHADOW
 from analyzer.store.database.clock import millis
 from analyzer.store.database.engine import NowMs
@@ -45,9 +45,15 @@ def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_H
     A lock that is set again ends and begins: it may have another end.
     """
     dialect = db.dialect.name
-    replaced = sorted(change.at for change in changes if isinstance(change, Set))
-    cleared = sorted(change.at for change in changes if not isinstance(change, Set))
-    for keys, cause in ((replaced, "replaced"), (cleared, "cleared")):
+    # Gates lose a lock that a new plan has in shadow, so it is not replaced by that one.
+    is_lost = {
+        change.at: not isinstance(change, Set)
+        or (change.lock.action == SHADOW and evidence.cause_of_end == BY_PLAN)
+        for change in changes
+    }
+    replaced = sorted(at for at in is_lost if not is_lost[at])
+    cleared = sorted(at for at in is_lost if is_lost[at])
+    for keys, cause in ((replaced, "replaced"), (cleared, evidence.cause_of_end)):
         ended = [[*at, evidence.used.get(at, UNKNOWN)] for at in keys]
         for given in in_parts(dialect, ENDED, ended):
             db.execute(_end(dialect), given | {"cause_of_end": cause})
