@@ -127,7 +127,7 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
 
 
 def _tell(name: str, waits_s: list[float]) -> None:
-    cuts = quantiles(waits_s, n=100)
+    cuts = quantiles(waits_s, n=100, method="inclusive")
     percentiles = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
     print(f"  {name:18} {percentiles}   max {max(waits_s):.3f}")
 

@@ -46,12 +46,12 @@ POLICIES = {
 }
 
 
-def run(servers: Servers, names: Sequence[str] = tuple(POLICIES)) -> None:
+def run(servers: Servers, names: Sequence[str] = tuple(POLICIES), locks: int = 200) -> None:
     for name in names:
-        _run(servers, name)
+        _run(servers, name, locks)
 
 
-def _run(servers: Servers, policy: str, locks: int = 200, every_s: float = 0.137) -> None:
+def _run(servers: Servers, policy: str, locks: int, every_s: float = 0.137) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=4)
     config = servers.folder / "refusal.toml"
     config.write_text(
@@ -73,7 +73,7 @@ def _run(servers: Servers, policy: str, locks: int = 200, every_s: float = 0.137
         finally:
             child.terminate()
             child.wait(15)
-    cuts = quantiles(waits_s, n=100)
+    cuts = quantiles(waits_s, n=100, method="inclusive")
     print(f"limit reached to first refusal, s, {policy}, {locks} locks, flush every 0.1 s, poll every 0.4 s")
     print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {waits_s[-1]:.3f}")
 

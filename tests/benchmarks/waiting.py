@@ -142,7 +142,7 @@ async def _measure(
         cores, rate = (_cpu_s(process) - cpu_s) / took_s, (fleet.responses - responses) / took_s
         print(f"  {name:20} {cores:.3f} of a core, {rate:.0f} responses/s", end="")
         if delays_s:
-            cuts = quantiles(delays_s, n=20)
+            cuts = quantiles(delays_s, n=20, method="inclusive")
             print(f"; from commit to the last gate, s: p50 {cuts[9]:.3f} p95 {cuts[18]:.3f}", end="")
         print()
     print(f"  memory {before_mb:.0f} MB before, {process.memory_info().rss / 1e6:.0f} MB with them")
