@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.schema import feed
 from analyzer.store.transaction import lock_feed
 from gatekeeper.model import Lock, Set
 from tests.benchmarks.gates import wait_until_up
@@ -170,7 +171,9 @@ async def _lock(fleet: Fleet, engine: sa.Engine, seconds: float, per_s: float) -
 
 
 def _publish(engine: sa.Engine, name: str) -> int:
+    """Publishes a lock; returns the version of the feed that has it."""
     now = datetime.now(UTC)
     lock = Lock("caller", f"api_key:{name}", "daily", now, now + timedelta(hours=1))
     with engine.begin() as db:
-        return lock_feed.publish(db, [Set(lock)], name)
+        lock_feed.publish(db, [Set(lock)], name)
+        return int(db.execute(sa.select(feed.c.version)).scalar_one())
