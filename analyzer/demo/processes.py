@@ -28,8 +28,8 @@ from analyzer.store.database.engine import open_engine, reading
 from analyzer.store.database.migrate import require_head
 from analyzer.store.database.schema import offsets
 
-WORKERS = 4
-START_S = 30.0
+PARTITIONS = 4
+START_S = 60.0
 REACH_S = 3.0
 TOPIC = "access-log"
 POLICY = "per-day"
@@ -42,7 +42,7 @@ class ProcessNotStarted(Exception):
 
 @dataclass(slots=True)
 class DemoProcesses:
-    """A broker, an analyzer, and four processes ("workers") of a web application."""
+    """A broker, an analyzer, and some processes ("workers") of a web application."""
 
     folder: Path
     size: TrafficSize
@@ -76,7 +76,7 @@ class DemoProcesses:
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
                 raise ProcessNotStarted(self.failure_of("broker"))
-        self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
+        self.analyzer_port, *self.ports = free_ports(1 + self.size.processes)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
@@ -203,7 +203,9 @@ def create_topic(bootstrap: str, topic: str) -> None:
     """Creates the topic of the demo. Raises ProcessNotStarted."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        admin.create_topics({topic: {"num_partitions": WORKERS, "replication_factor": 1}}, timeout_ms=10_000)
+        admin.create_topics(
+            {topic: {"num_partitions": PARTITIONS, "replication_factor": 1}}, timeout_ms=10_000
+        )
     except KafkaError as error:
         raise ProcessNotStarted(f"cannot create the topic {topic} at {bootstrap}: {error}") from error
     finally:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from analyzer.core.counting.meters import DAY_S
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
-from analyzer.demo.processes import TOPIC, WORKERS, DemoProcesses, ProcessNotStarted
+from analyzer.demo.processes import TOPIC, DemoProcesses, ProcessNotStarted
 from analyzer.demo.results import DemoResults, expected_counts, results_of
 from analyzer.demo.traffic_size import TrafficSize, size_for, spin
 from analyzer.store.database.engine import open_engine
@@ -83,7 +83,7 @@ async def run_demo(
     Takes less than a minute where nothing else runs. With `stays` the pages and the callers remain
     afterwards, until an interrupt. Raises ProcessNotStarted.
     """
-    size = size_for(await asyncio.to_thread(spin), WORKERS)
+    size = size_for(await asyncio.to_thread(spin))
     if size.speed < 1:
         view.step(
             f"this machine has {size.speed:.0%} of the usual speed now: the demo sends less, and waits longer"
@@ -95,7 +95,7 @@ async def run_demo(
             view.step(
                 "starting "
                 + ("a mock Kafka broker, " if kafka is None else "")
-                + f"an analyzer, and {WORKERS} processes of a small web application"
+                + f"an analyzer, and {size.processes} processes of a small web application"
             )
             await asyncio.to_thread(processes.start)
             demo = Demo(view, processes, DatabaseFigures(open_engine(processes.database_url)), size)

@@ -12,6 +12,7 @@ SPIN_S = 0.1  # their time on an idle machine on which the usual traffic takes h
 SPEED_MIN = 0.02
 
 # The usual traffic.
+PROCESSES = 4  # of the application
 LIMIT = 2_400  # with what limiters refuse, reached some 15 s after the flood begins, behind the restart
 BURST, PERIOD_S = 20, 1.0  # the exact limiter in front of each process, which bounds the overshoot
 CONNECTIONS = 24  # of the noisy caller at the same time
@@ -24,32 +25,41 @@ DELAY = LockDelay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commi
 class TrafficSize(NamedTuple):
     """Traffic for a machine of a given speed; 1.0 makes the usual traffic.
 
-    Of a slow machine each step takes longer, and each process gets fewer requests, so that what is counted
-    does not fall behind for as long as the demo runs.
+    On a slow machine each step takes longer, and there are fewer requests, so that the counts do not fall
+    behind.
     """
 
     speed: float
-    processes: int
+
+    @property
+    def share(self) -> float:
+        """Of the usual traffic. Less than the speed: gates and the analyzer also work without requests."""
+        return float(self.speed**1.5)
+
+    @property
+    def processes(self) -> int:
+        """Of the application. Their start takes longest."""
+        return max(2, round(PROCESSES * self.speed))
 
     @property
     def limit(self) -> int:
-        return max(200, round(LIMIT * self.speed / 100) * 100)
+        return max(100, round(LIMIT * self.share / 100) * 100)
 
     @property
     def limiter(self) -> FrontLimiter:
-        return FrontLimiter(max(2, round(BURST * self.speed)), PERIOD_S, self.processes)
+        return FrontLimiter(max(2, round(BURST * self.share)), PERIOD_S, self.processes)
 
     @property
     def connections(self) -> int:
-        return max(self.processes, round(CONNECTIONS * self.speed))
+        return max(self.processes, round(CONNECTIONS * self.share))
 
     @property
     def interval_s(self) -> float:
-        return INTERVAL_S / self.speed
+        return INTERVAL_S / self.share
 
     @property
     def pause_after_refusal_s(self) -> float:
-        return PAUSE_AFTER_REFUSAL_S / self.speed
+        return PAUSE_AFTER_REFUSAL_S / self.share
 
     @property
     def delay_s(self) -> float:
@@ -65,13 +75,13 @@ class TrafficSize(NamedTuple):
         return overshoot_max(self.limiter, delay_s, self.connections)
 
 
-def size_for(spin_s: float, processes: int) -> TrafficSize:
+def size_for(spin_s: float) -> TrafficSize:
     """Returns the traffic for a machine on which `spin` took `spin_s`.
 
-    >>> size_for(1.0, 4).limit
-    200
+    >>> size_for(1.0).limit
+    100
     """
-    return TrafficSize(round(max(SPEED_MIN, min(1.0, SPIN_S / spin_s)), 2), processes)
+    return TrafficSize(round(max(SPEED_MIN, min(1.0, SPIN_S / spin_s)), 2))
 
 
 def spin() -> float:
