@@ -18,10 +18,11 @@ pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
 from tests.support.compiled_statements import share_compiled_statements
-from tests.support.depth import IS_DEEP, deeper
+from tests.support.depth import IS_DEEP, TIMES, deeper
 from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed, in_ci
+from tests.support.time_limits import RUN_S, TimeLimits
 
 if TYPE_CHECKING:  # a test that asks for no server does not wait for the clients' imports
     from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -48,6 +49,9 @@ SERVERS = pytest.StashKey[ServersUsed]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = ServersUsed(in_ci=in_ci())
     config.pluginmanager.register(config.stash[SERVERS])
+    config.pluginmanager.register(
+        TimeLimits(config, run_s=None if IS_DEEP else RUN_S, times=TIMES if IS_DEEP else 1)
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,14 +20,14 @@ def main(
 ) -> int:
     """Runs the demo, prints what it showed and returns the exit code.
 
-    0 if every promise held, 1 if not, 3 if something could not be reached or started. With `as_json` the
-    steps go to stderr, and the last line of stdout is one JSON object. With `stays` the pages remain until
-    an interrupt, and the result is printed then.
+    0 if every promise held, 1 if not or if not everything was counted in time, 3 if something could not be
+    reached or started. With `as_json` the steps go to stderr, and the last line of stdout is one JSON object.
+    With `stays` the pages remain until an interrupt, and the result is printed then.
     """
     from analyzer.demo.live_view import view_on
     from analyzer.demo.processes import ProcessNotStarted
     from analyzer.demo.results import summary
-    from analyzer.demo.scenario import LIMIT, run_demo
+    from analyzer.demo.scenario import run_demo
 
     console = Console(stderr=as_json)
     try:
@@ -41,6 +41,6 @@ def main(
         sys.stdout.write(json.dumps(results.as_dict()) + "\n")
     else:
         console.print()
-        for sentence in summary(results, LIMIT):
+        for sentence in summary(results):
             console.print(sentence, highlight=False, soft_wrap=True)
     return 0 if results.is_successful else 1

@@ -15,6 +15,7 @@ import threading
 
 import uvicorn
 
+from analyzer.demo.traffic_size import PERIOD_S
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, header
 from gatekeeper.limits import SlidingLog
@@ -23,7 +24,6 @@ from gatekeeper.requestlog.kafka import KafkaSink
 
 DATABASE = "GATELOCK_DEMO_DATABASE"  # environment variable with the URL
 WORK_S = 0.020
-BURST, PERIOD_S = 20, 1  # the exact limiter in front of the application, which bounds the overshoot
 
 
 class GuardedApp:
@@ -44,12 +44,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--kafka", required=True)
     parser.add_argument("--topic", required=True)
+    parser.add_argument("--burst", type=int, required=True, help="requests a second of one caller")
     parser.add_argument("--options", type=json.loads, default={})
     arguments = parser.parse_args()
 
     gate = Gate(os.environ[DATABASE], name=f"shop-{arguments.port}")
     gate.ready(timeout=10)
-    guarded = Guard(GuardedApp(), gate, SlidingLog(limit=BURST, period=PERIOD_S), caller=header("x-api-key"))
+    guarded = Guard(
+        GuardedApp(), gate, SlidingLog(limit=arguments.burst, period=PERIOD_S), caller=header("x-api-key")
+    )
     app = RequestLog(guarded, to=KafkaSink(arguments.kafka, arguments.topic, options=arguments.options))
     config = uvicorn.Config(
         app, host="127.0.0.1", port=arguments.port, log_level="error", access_log=False, lifespan="off"

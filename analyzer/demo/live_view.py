@@ -30,7 +30,7 @@ class LiveView(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def step(self, sentence: str) -> None: ...
-    def show(self, responses: Sequence[ClientResponse], counted: int) -> None: ...
+    def show(self, responses: Sequence[ClientResponse], sent: int, counted: int) -> None: ...
 
 
 class StepLog:
@@ -52,7 +52,7 @@ class StepLog:
         at_s = time.monotonic() - self._began_s
         self._console.print(f"{at_s:5.1f} s  {sentence}", highlight=False, soft_wrap=True)
 
-    def show(self, responses: Sequence[ClientResponse], counted: int) -> None:
+    def show(self, responses: Sequence[ClientResponse], sent: int, counted: int) -> None:
         pass
 
 
@@ -72,7 +72,7 @@ class TerminalScreen(StepLog):
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def show(self, responses: Sequence[ClientResponse], counted: int) -> None:
+    def show(self, responses: Sequence[ClientResponse], sent: int, counted: int) -> None:
         """Shows the responses of the last two seconds."""
         recent = _recent(responses, time.time() - RECENT_S)
         noisy = [response for response in recent if response.caller == NOISY]
@@ -88,7 +88,7 @@ class TerminalScreen(StepLog):
         )
         rate = (len(noisy) - admitted) / RECENT_S
         table.add_row("", "refused", bar(rate / FULL_REFUSED_PER_S, "yellow"), f"{rate:.0f} a second")
-        table.add_row("analyzer", "counted", Text(f"{counted:,}"), f"of {len(responses):,} requests")
+        table.add_row("analyzer", "counted", Text(f"{counted:,}"), f"of {sent:,} requests")
         self._live.update(table)
 
 

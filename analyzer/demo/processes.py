@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,16 +22,18 @@ from kafka.errors import KafkaError
 
 from analyzer.demo import mock_broker
 from analyzer.demo.guarded_app import DATABASE
+from analyzer.demo.traffic_size import TrafficSize
 from analyzer.errors import AnalyzerError
 from analyzer.store.database.engine import open_engine, reading
 from analyzer.store.database.migrate import require_head
 from analyzer.store.database.schema import offsets
 
-WORKERS = 4
-START_S = 30.0
+PARTITIONS = 4
+START_S = 60.0
 REACH_S = 3.0
 TOPIC = "access-log"
 POLICY = "per-day"
+LAG = re.compile(r"^gatelock_lag_records\{.*\} (\S+)$", re.MULTILINE)
 
 
 class ProcessNotStarted(Exception):
@@ -39,10 +42,10 @@ class ProcessNotStarted(Exception):
 
 @dataclass(slots=True)
 class DemoProcesses:
-    """A broker, an analyzer, and four processes ("workers") of a web application."""
+    """A broker, an analyzer, and some processes ("workers") of a web application."""
 
     folder: Path
-    limit: int
+    size: TrafficSize
     kafka: str | None = None  # HOST:PORT; without one the mock broker is started
     database: str | None = None  # a URL; without one a SQLite file is used
     topic: str = TOPIC
@@ -73,17 +76,19 @@ class DemoProcesses:
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
                 raise ProcessNotStarted(self.failure_of("broker"))
-        self.analyzer_port, *self.ports = free_ports(1 + WORKERS)
+        self.analyzer_port, *self.ports = free_ports(1 + self.size.processes)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
         self._wait_for_analyzer()
         producing = {"compression_type": mock_broker.CODEC, **options}
+        workers: dict[int, subprocess.Popen[bytes]] = {}
         for port in self.ports:
             command = [sys.executable, "-m", "analyzer.demo.guarded_app", "--port", str(port)]
             command += ["--kafka", self.kafka, "--topic", self.topic, "--options", json.dumps(producing)]
-            self._start(f"worker-{port}", command)
-        for port in self.ports:
-            self._wait_for_port(port, f"worker-{port}")
+            command += ["--burst", str(self.size.limiter.limit)]
+            workers[port] = self._start(f"worker-{port}", command)
+        for port, worker in workers.items():
+            self._wait_for_port(port, worker)
 
     def _prepare_database(self) -> None:
         """Creates the tables. Raises ProcessNotStarted if the database is already in use: the plan of the
@@ -113,6 +118,20 @@ class DemoProcesses:
             self._analyzer.send_signal(signal.SIGKILL)
             self._analyzer.wait()
 
+    @property
+    def analyzer_runs(self) -> bool:
+        return self._analyzer is not None and self._analyzer.poll() is None
+
+    def lag(self) -> int | None:
+        """Returns how many records the analyzer has not read yet; None if it does not answer."""
+        url = f"http://127.0.0.1:{self.analyzer_port}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=self.size.patience_s(REACH_S)) as answer:
+                lags = LAG.findall(answer.read().decode())
+        except OSError:
+            return None
+        return sum(int(float(lag)) for lag in lags) if lags else None
+
     def close(self) -> None:
         """Stops every process and waits for it."""
         self._children.close()
@@ -123,7 +142,7 @@ class DemoProcesses:
             database=self.database_url,
             kafka=self.kafka,
             topic=self.topic,
-            limit=self.limit,
+            limit=self.size.limit,
             policy=POLICY,
             port=self.analyzer_port,
             options=client_options,
@@ -149,8 +168,8 @@ class DemoProcesses:
 
     def _wait_for_analyzer(self) -> None:
         url = f"http://127.0.0.1:{self.analyzer_port}/readyz"
-        deadline_s = time.monotonic() + START_S
-        while time.monotonic() < deadline_s and self._analyzer is not None and self._analyzer.poll() is None:
+        deadline_s = time.monotonic() + self.size.patience_s(START_S)
+        while time.monotonic() < deadline_s and self.analyzer_runs:
             try:
                 with urllib.request.urlopen(url, timeout=1) as answer:
                     if answer.status == 200:
@@ -159,16 +178,16 @@ class DemoProcesses:
                 time.sleep(0.05)
         raise ProcessNotStarted(self.failure_of("analyzer"))
 
-    def _wait_for_port(self, port: int, name: str) -> None:
-        deadline_s = time.monotonic() + START_S
-        while time.monotonic() < deadline_s:
+    def _wait_for_port(self, port: int, worker: subprocess.Popen[bytes]) -> None:
+        deadline_s = time.monotonic() + self.size.patience_s(START_S)
+        while time.monotonic() < deadline_s and worker.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
             except OSError:
                 time.sleep(0.02)
             else:
                 return
-        raise ProcessNotStarted(self.failure_of(name))
+        raise ProcessNotStarted(self.failure_of(f"worker-{port}"))
 
 
 def reach(address: str) -> None:
@@ -184,7 +203,9 @@ def create_topic(bootstrap: str, topic: str) -> None:
     """Creates the topic of the demo. Raises ProcessNotStarted."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        admin.create_topics({topic: {"num_partitions": WORKERS, "replication_factor": 1}}, timeout_ms=10_000)
+        admin.create_topics(
+            {topic: {"num_partitions": PARTITIONS, "replication_factor": 1}}, timeout_ms=10_000
+        )
     except KafkaError as error:
         raise ProcessNotStarted(f"cannot create the topic {topic} at {bootstrap}: {error}") from error
     finally:

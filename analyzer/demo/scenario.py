@@ -8,41 +8,45 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from analyzer.core.counting.meters import DAY_S
-from analyzer.core.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
-from analyzer.demo import guarded_app
 from analyzer.demo.live_view import LiveView
-from analyzer.demo.load_generator import CALLERS, FLOOD_CONNECTIONS, NOISY, LoadGenerator
-from analyzer.demo.processes import TOPIC, WORKERS, DemoProcesses, ProcessNotStarted
+from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
+from analyzer.demo.processes import TOPIC, DemoProcesses, ProcessNotStarted
 from analyzer.demo.results import DemoResults, expected_counts, results_of
+from analyzer.demo.traffic_size import TrafficSize, size_for, spin
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import locks, offsets
 from analyzer.store.operations.access import tokens
 from analyzer.store.reports.usage import UsageQuery, usage_rows
 
-LIMIT = 2_400  # with what limiters refuse, reached some 15 s after the flood begins, behind the restart
+Figures = TypeVar("Figures")
+Result = TypeVar("Result")
+
+# How long each part takes on a machine of speed 1; a slow one waits longer where it waits for a condition.
 CALM_S = 6.0
 KILL_AFTER_S = 4.0
 COUNTS_AGAIN_WITHIN_S = 30.0
 CLOSED_WITHIN_S = 25.0
 CLOSED_FOR_S = 8.0
-COUNTED_WITHIN_S = 10.0
+COUNTED_WITHIN_S = 120.0
+STANDSTILL_S = 20.0  # without one more request counted: nothing comes any more
+FIGURES_EVERY_S = 0.25
+BUSY_S = 60.0  # of a database that others write to
 RECENT_RESPONSES = 500
 VISITOR = "demo"  # the name of the token with which a visitor of the pages may act
+STAYING_SHARE = 0.5  # of the traffic, while the pages stay open: for hours, beside other work
 KEPT_S = 5.0  # responses, while the pages stay open
-
-# The longest that each step from a request to a closed gate takes here; their sum is the delay of a lock.
-DELAY = LockDelay(request_s=0.6, shipping_s=0.2, fetch_s=0.3, flush_s=0.3, commit_s=0.5, poll_s=1.0)
-BOUND = overshoot_max(
-    FrontLimiter(guarded_app.BURST, guarded_app.PERIOD_S, WORKERS), DELAY.total_s, FLOOD_CONNECTIONS
-)
+# The share of its limit that the noisy caller may use while the analyzer is away: a lock that waits for an
+# analyzer to start would be late for another reason than the one that the bound of the overshoot is about.
+USED_WITHOUT_ANALYZER = 0.7
 
 
 @dataclass(slots=True)
@@ -78,82 +82,183 @@ async def run_demo(
 ) -> DemoResults:
     """Runs the demo on `kafka` (HOST:PORT) and `database` (a URL), by default on its mock broker and SQLite.
 
-    Usually takes less than a minute. With `stays` the pages and the callers remain afterwards, until an
-    interrupt. Raises ProcessNotStarted.
+    Takes less than a minute where nothing else runs. With `stays` the pages and the callers remain
+    afterwards, until an interrupt. Raises ProcessNotStarted.
     """
+    size = size_for(await asyncio.to_thread(spin))
+    if size.speed < 1:
+        view.step(
+            f"this machine has {size.speed:.0%} of the usual speed now: the demo sends less, and waits longer"
+        )
     with tempfile.TemporaryDirectory(prefix="gatelock-demo-") as folder:
         topic = TOPIC if kafka is None else f"gatelock-demo-{uuid.uuid4().hex[:8]}"
-        processes = DemoProcesses(Path(folder), LIMIT, kafka, database, topic)
+        processes = DemoProcesses(Path(folder), size, kafka, database, topic)
         try:
             view.step(
                 "starting "
                 + ("a mock Kafka broker, " if kafka is None else "")
-                + f"an analyzer, and {WORKERS} processes of a small web application"
+                + f"an analyzer, and {size.processes} processes of a small web application"
             )
             await asyncio.to_thread(processes.start)
-            figures = DatabaseFigures(open_engine(processes.database_url))
+            demo = Demo(view, processes, DatabaseFigures(open_engine(processes.database_url)), size)
             try:
-                results = await _play(view, processes, figures)
-                if stays:
-                    await _stay(view, processes, figures.engine)
-                return results
+                return await demo.run(stays=stays)
             finally:
-                figures.engine.dispose()
+                demo.figures.engine.dispose()
         finally:
             await asyncio.to_thread(processes.close)
 
 
-async def _play(view: LiveView, processes: DemoProcesses, figures: DatabaseFigures) -> DemoResults:
-    load = LoadGenerator(processes.ports, Random(7))  # noqa: S311 - the times of requests
-    generating = asyncio.create_task(load.run())
-    showing = asyncio.create_task(_show(view, load, figures))
-    view.step(f"{CALLERS} callers send about one request a second; the limit is {LIMIT:,} a day for each")
-    await asyncio.sleep(CALM_S)
-    view.step(
-        f"a lock reaches every gate within {DELAY.total_s:.1f} s; until then the rate limiters admit at most"
-        f" {BOUND} requests beyond the limit (computed, before the flood)"
-    )
-    flood_began_s = time.time()
-    load.is_flooding = True
-    view.step("a noisy caller starts a flood of requests")
-    await asyncio.sleep(KILL_AFTER_S)
-    gap_s = await _kill_and_restart_analyzer(view, processes, figures)
-    await _wait_until(lambda: _was_refused_by_lock(load), CLOSED_WITHIN_S)
-    view.step("the gates are closed for the noisy caller, which continues to send requests")
-    await asyncio.sleep(CLOSED_FOR_S)
-    load.is_stopped = True
-    await generating
-    expected = expected_counts(load.responses)
-    deadline_s = time.monotonic() + COUNTED_WITHIN_S
-    while (counted := await asyncio.to_thread(figures.by_caller)) != expected:
-        if time.monotonic() > deadline_s:
-            break
-        await asyncio.sleep(0.1)
-    showing.cancel()
-    view.step("all clients have stopped, and the counts are compared with their requests")
-    locked = await asyncio.to_thread(figures.locked)
-    return results_of(
-        load.responses, counted, locked, flood_began_s=flood_began_s, limit=LIMIT, bound=BOUND, gap_s=gap_s
-    )
+@dataclass(slots=True)
+class Demo:
+    """The parts of the demo, once all processes run."""
 
+    view: LiveView
+    processes: DemoProcesses
+    figures: DatabaseFigures
+    size: TrafficSize
 
-async def _stay(view: LiveView, processes: DemoProcesses, engine: sa.Engine) -> None:
-    """Continues with all callers until SIGINT or SIGTERM."""
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    load = LoadGenerator(processes.ports, Random(8))  # noqa: S311 - the times of requests
-    load.is_flooding = True
-    generating = asyncio.create_task(load.run())
-    token = await asyncio.to_thread(tokens.create, engine, VISITOR, "admin", None, "gatelock demo", "")
-    view.step(f"the pages are open until you press Ctrl-C: http://127.0.0.1:{processes.analyzer_port}/")
-    view.step(f"to lock and unlock there, sign in with this token: {token}")
-    while not ended.is_set():
-        load.responses.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), KEPT_S)
-    load.is_stopped = True
-    await generating
+    async def run(self, *, stays: bool) -> DemoResults:
+        """Returns the results; with `stays`, after an interrupt, and the counts are those of all the time."""
+        load = LoadGenerator(self.processes.ports, Random(7), self.size)  # noqa: S311 - the times of requests
+        results = await self._with_load(load, self._play(load))
+        if not stays:
+            return results
+        lighter = self.size._replace(speed=self.size.speed * STAYING_SHARE)
+        after = LoadGenerator(self.processes.ports, Random(8), lighter, sent=load.sent.copy())  # noqa: S311
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        await self._with_load(after, self._stay(after, ended))
+        ended.clear()
+        self.view.step(
+            "all clients have stopped; what is not counted yet is waited for, until the next Ctrl-C"
+        )
+        counted = await self._counted(after, ended)
+        return results.with_counts(after.sent, counted, await asyncio.to_thread(self.processes.lag))
+
+    async def _with_load(self, load: LoadGenerator, part: Coroutine[Any, Any, Result]) -> Result:
+        """Runs a part of the demo while the callers send requests. Raises ProcessNotStarted."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(load.run())
+                following = tasks.create_task(self._follow(load))
+                result = await part
+                following.cancel()
+        except ExceptionGroup as group:
+            for error in group.exceptions:
+                if isinstance(error, (ProcessNotStarted, NoAnswer)):
+                    raise ProcessNotStarted(str(error)) from group
+            raise
+        return result
+
+    async def _follow(self, load: LoadGenerator) -> None:
+        """Tells the callers, and the view, how many requests are counted."""
+        while True:
+            load.counted = await self._read(self.figures.total)
+            self.view.show(load.responses, load.sent.total(), load.counted)
+            await asyncio.sleep(self.size.patience_s(FIGURES_EVERY_S))
+
+    async def _play(self, load: LoadGenerator) -> DemoResults:
+        size, view = self.size, self.view
+        view.step(
+            f"{CALLERS} callers send about one request {_each(size.interval_s)}; "
+            f"the limit is {size.limit:,} a day for each"
+        )
+        await asyncio.sleep(CALM_S)
+        view.step(
+            f"while an analyzer runs, a lock reaches every gate within {size.delay_s:.1f} s; until then the"
+            f" rate limiters admit at most {size.overshoot_bound(size.delay_s):,} requests beyond the limit"
+            " (computed, before the flood)"
+        )
+        flood_began_s = time.time()
+        load.is_flooding, load.noisy_left = True, int(size.limit * USED_WITHOUT_ANALYZER)
+        view.step("a noisy caller starts a flood of requests")
+        await asyncio.sleep(KILL_AFTER_S)
+        gap_s = await self._kill_and_restart_analyzer()
+        await self._wait_until(lambda: load.backlog < max(CALLERS, size.limit // 10), COUNTED_WITHIN_S)
+        load.noisy_left = None
+        await self._wait_until(lambda: _was_refused_by_lock(load), CLOSED_WITHIN_S)
+        view.step("the gates are closed for the noisy caller, which continues to send requests")
+        await asyncio.sleep(CLOSED_FOR_S)
+        load.stopped.set()
+        await self._wait_until(lambda: load.is_idle, COUNTED_WITHIN_S)
+        view.step("all clients have stopped, and the counts are compared with their requests")
+        counted = await self._counted(load)
+        return results_of(
+            load.responses,
+            counted,
+            await self._read(self.figures.locked),
+            flood_began_s=flood_began_s,
+            size=size,
+            gap_s=gap_s,
+            lag=await asyncio.to_thread(self.processes.lag),
+        )
+
+    async def _stay(self, load: LoadGenerator, ended: asyncio.Event) -> None:
+        """Continues with all callers until `ended` is set."""
+        load.is_flooding = True
+        token = await self._read(
+            lambda: tokens.create(self.figures.engine, VISITOR, "admin", None, "gatelock demo", "")
+        )
+        self.view.step(
+            f"the pages are open until you press Ctrl-C: http://127.0.0.1:{self.processes.analyzer_port}/"
+        )
+        self.view.step(f"to lock and unlock there, sign in with this token: {token}")
+        while not ended.is_set():
+            load.responses.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), KEPT_S)
+        load.stopped.set()
+
+    async def _counted(
+        self, load: LoadGenerator, hurry: asyncio.Event | None = None
+    ) -> Mapping[str, tuple[int, int]]:
+        """Returns the counts, once they equal the requests or none is counted any more."""
+        began_s = moved_s = time.monotonic()
+        last, expected, sent = -1, expected_counts(load.sent), load.sent.total()
+        while True:
+            counted = await self._read(self.figures.by_caller)
+            total, now_s = sum(map(sum, counted.values())), time.monotonic()
+            if total != last:
+                last, moved_s = total, now_s
+            is_over = now_s - moved_s > self.size.patience_s(STANDSTILL_S)
+            is_over |= now_s - began_s > self.size.patience_s(COUNTED_WITHIN_S)
+            if counted == expected or total > sent or is_over or (hurry is not None and hurry.is_set()):
+                return counted
+            await asyncio.sleep(self.size.patience_s(FIGURES_EVERY_S))
+
+    async def _kill_and_restart_analyzer(self) -> float:
+        """Returns the seconds from the kill until the new analyzer has counted a request."""
+        processes, killed_s = self.processes, time.monotonic()
+        await asyncio.to_thread(processes.kill_analyzer)
+        before = await self._read(self.figures.total)
+        self.view.step("the analyzer is killed (SIGKILL) and started again")
+        await asyncio.to_thread(processes.start_analyzer)
+        deadline_s = killed_s + self.size.patience_s(COUNTS_AGAIN_WITHIN_S)
+        while await self._read(self.figures.total) == before:
+            if time.monotonic() > deadline_s or not processes.analyzer_runs:
+                raise ProcessNotStarted(processes.failure_of("analyzer"))
+            await asyncio.sleep(0.05)
+        gap_s = time.monotonic() - killed_s
+        self.view.step(f"the analyzer counts again, {gap_s:.1f} s after it was killed")
+        return gap_s
+
+    async def _read(self, read: Callable[[], Figures]) -> Figures:
+        """Returns what `read` finds in the database; a busy one is asked again."""
+        deadline_s = time.monotonic() + self.size.patience_s(BUSY_S)
+        while True:
+            try:
+                return await asyncio.to_thread(read)
+            except sa.exc.OperationalError:
+                if time.monotonic() > deadline_s:
+                    raise
+            await asyncio.sleep(FIGURES_EVERY_S)
+
+    async def _wait_until(self, condition: Callable[[], bool], usual_s: float) -> None:
+        deadline_s = time.monotonic() + self.size.patience_s(usual_s)
+        while not condition() and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.02)
 
 
 def _was_refused_by_lock(load: LoadGenerator) -> bool:
@@ -161,32 +266,5 @@ def _was_refused_by_lock(load: LoadGenerator) -> bool:
     return any(response.policy for response in recent if response.caller == NOISY)
 
 
-async def _kill_and_restart_analyzer(
-    view: LiveView, processes: DemoProcesses, figures: DatabaseFigures
-) -> float:
-    """Returns the seconds from the kill until the new analyzer has counted a request."""
-    killed_s = time.monotonic()
-    await asyncio.to_thread(processes.kill_analyzer)
-    before = await asyncio.to_thread(figures.total)
-    view.step("the analyzer is killed (SIGKILL) and started again")
-    await asyncio.to_thread(processes.start_analyzer)
-    deadline_s = killed_s + COUNTS_AGAIN_WITHIN_S
-    while await asyncio.to_thread(figures.total) == before:
-        if time.monotonic() > deadline_s:
-            raise ProcessNotStarted(processes.failure_of("analyzer"))
-        await asyncio.sleep(0.05)
-    gap_s = time.monotonic() - killed_s
-    view.step(f"the analyzer counts again, {gap_s:.1f} s after it was killed")
-    return gap_s
-
-
-async def _show(view: LiveView, load: LoadGenerator, figures: DatabaseFigures) -> None:
-    while True:
-        view.show(load.responses, await asyncio.to_thread(figures.total))
-        await asyncio.sleep(0.25)
-
-
-async def _wait_until(condition: Callable[[], bool], within_s: float) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline_s:
-        await asyncio.sleep(0.02)
+def _each(interval_s: float) -> str:
+    return "a second" if interval_s == 1 else f"each {interval_s:.0f} seconds"

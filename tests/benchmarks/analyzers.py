@@ -78,6 +78,14 @@ class Watched(NamedTuple):
     def total(self) -> int:
         return sum(self.counted().values())
 
+    def wait_for_positions(self, timeout_s: float) -> None:
+        """Returns when an analyzer has taken a partition. Raises TimeoutError."""
+        until_s = time.monotonic() + timeout_s
+        while not self.counted():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"no analyzer has taken a partition after {timeout_s:g} s")
+            time.sleep(0.02)
+
     def wait_for(self, total: int, timeout_s: float, every_s: float = 0.01) -> float:
         """Seconds until `total` records are counted. Raises TimeoutError."""
         began_s = time.monotonic()

@@ -10,7 +10,6 @@ import resource
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -48,7 +47,9 @@ def copy_of(table: sa.Table, fillfactor: int) -> sa.Table:
     return sa.Table(f"bare_{table.name}", sa.MetaData(), *columns, postgresql_with={"fillfactor": fillfactor})
 
 
-BUCKET_COLUMNS = [*buckets.primary_key, buckets.c.value_0]
+# What a flush writes of each; columns that it leaves out are null.
+BUCKET_COLUMNS = ("grouping", "page", "width_s", "bucket_s", "key", "resource", "value_0")
+TOTAL_COLUMNS = ("sum", "window_s", "key", "resource", "used", "next", "plan")
 BUCKETS, TOTALS = copy_of(buckets, 70), copy_of(totals, 50)  # as ours
 
 
@@ -76,25 +77,30 @@ class Prepared:
     def acknowledge(self, stored: Mapping[Partition, int]) -> None: ...
 
 
-def run(servers: Servers, rounds: int = 30) -> None:
-    took = {known: _measure(servers, known, rounds) for known in (TOUCHED, KNOWN)}
+def run(servers: Servers, touched: int = TOUCHED, known: int = KNOWN, rounds: int = 30) -> None:
+    took = {callers: _measure(servers, touched, callers, rounds) for callers in (touched, known)}
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    print(f"a flush that touches {TOUCHED:,} callers, ms, median of {rounds} (p90); resident {rss_mb:.0f} MB")
-    for known, (flushes, counts, all_rows) in took.items():
+    print(f"a flush that touches {touched:,} callers, ms, median of {rounds} (p90); resident {rss_mb:.0f} MB")
+    for callers, (flushes, counts, all_rows) in took.items():
         print(
-            f"  {known:9,} known: flush {_told(flushes)}"
+            f"  {callers:9,} known: flush {_told(flushes)}"
             f"; bare upsert of its buckets {_told(counts)}, ratio {median(flushes) / median(counts):.2f}"
             f"; of its buckets and totals {_told(all_rows)}, ratio {median(flushes) / median(all_rows):.2f}"
         )
-    grew = [median(many) / median(few) for many, few in zip(took[KNOWN], took[TOUCHED], strict=True)]
-    print(f"  a million known / ten thousand: flush {grew[0]:.2f}, bare upserts {grew[1]:.2f}, {grew[2]:.2f}")
+    grew = [median(many) / median(few) for many, few in zip(took[known], took[touched], strict=True)]
+    print(
+        f"  {known:,} known / {touched:,} known: flush {grew[0]:.2f},"
+        f" bare upserts {grew[1]:.2f}, {grew[2]:.2f}"
+    )
 
 
 def _told(seconds: Sequence[float]) -> str:
     return f"{median(seconds) * 1000:.0f} ({sorted(seconds)[len(seconds) * 9 // 10] * 1000:.0f})"
 
 
-def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], list[float], list[float]]:
+def _measure(
+    servers: Servers, touched: int, known: int, rounds: int
+) -> tuple[list[float], list[float], list[float]]:
     url = servers.postgres.new_database()
     upgrade(url)
     engine = open_engine(url)
@@ -104,8 +110,8 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
     store = SqlStore(engine, "bench")
     pipeline = Pipeline(prepared, prepared, store, Agreement.of(store.activate(PLAN), PLAN), time.monotonic)  # type: ignore[arg-type]  # what flush() asks of them
     store.begin(PART, 0)
-    for first in range(0, known, TOUCHED):
-        prepared.rows = _rows(range(first, first + TOUCHED))
+    for first in range(0, known, touched):
+        prepared.rows = _rows(range(first, first + touched))
         pipeline.flush({})
         _upsert(engine, prepared.rows, totals_too=True)
     _settle(engine)
@@ -117,7 +123,7 @@ def _measure(servers: Servers, known: int, rounds: int) -> tuple[list[float], li
     ]
     took: tuple[list[float], list[float], list[float]] = ([], [], [])
     for _ in range(rounds):
-        prepared.rows = _rows(chance.sample(range(known), TOUCHED))
+        prepared.rows = _rows(chance.sample(range(known), touched))
         in_turn = list(zip(took, acts, strict=True))
         chance.shuffle(in_turn)  # the later ones find warm caches
         for times_s, act in in_turn:
@@ -138,24 +144,21 @@ def _rows(callers: Collection[int]) -> list[CountRow]:
 def _upsert(engine: sa.Engine, rows: Sequence[CountRow], *, totals_too: bool) -> None:
     with writing(engine) as db:
         bucket_rows = [(1, 0, row.width_s, row.bucket_s, row.key, "", row.value) for row in rows]
-        _add(db, BUCKETS, ("value_0",), BUCKET_COLUMNS, bucket_rows)
+        _add(db, BUCKETS, "value_0", BUCKET_COLUMNS, bucket_rows)
         if totals_too:
             total_rows = [(1, DAY_START_S, row.key, "", row.value, 10**12, 1) for row in rows]
-            _add(db, TOTALS, ("used",), list(totals.c), total_rows)
+            _add(db, TOTALS, "used", TOTAL_COLUMNS, total_rows)
 
 
 def _add(
-    db: sa.Connection,
-    table: sa.Table,
-    sums: Sequence[str],
-    columns: Sequence[sa.Column[Any]],
-    rows: Sequence[Sequence[object]],
+    db: sa.Connection, table: sa.Table, summed: str, names: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
+    columns = [table.c[name] for name in names]
     added = insert(table)
-    given = rows_given("postgresql", columns)
-    added = added.from_select([column.name for column in columns], sa.select(given))
-    joined = {name: table.c[name] + added.excluded[name] for name in sums}
-    statement = added.on_conflict_do_update(index_elements=table.primary_key, set_=joined)
+    added = added.from_select(list(names), sa.select(rows_given("postgresql", columns)))
+    statement = added.on_conflict_do_update(
+        index_elements=table.primary_key, set_={summed: table.c[summed] + added.excluded[summed]}
+    )
     db.execute(statement, as_parameters("postgresql", columns, rows))
 
 

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import locks as locks_table
 from tests.benchmarks.analyzers import running
-from tests.benchmarks.refusal import CONFIGURATION, LIMIT
+from tests.benchmarks.refusal import CONFIGURATION, LIMIT, QUOTA
 from tests.benchmarks.servers import Servers
 from tests.support.servers.child import free_port
 
@@ -102,7 +102,7 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=4)
     config = servers.folder / "gates.toml"
     text = CONFIGURATION.format(
-        database=database, kafka=servers.kafka.bootstrap, topic=topic, limit=LIMIT
+        database=database, kafka=servers.kafka.bootstrap, topic=topic, limit=LIMIT, policy=QUOTA
     ).replace('http = "off"', f'http = "127.0.0.1:{port}"')
     config.write_text(text)
     print(f"limit reached to the last of {PROCESSES * GATES} gates' first denial, s, {locks} locks")
@@ -127,7 +127,7 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
 
 
 def _tell(name: str, waits_s: list[float]) -> None:
-    cuts = quantiles(waits_s, n=100)
+    cuts = quantiles(waits_s, n=100, method="inclusive")
     percentiles = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
     print(f"  {name:18} {percentiles}   max {max(waits_s):.3f}")
 

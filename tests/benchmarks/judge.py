@@ -1,15 +1,16 @@
 """`make bench-judge`: what judging costs a flush, and what analyzers cost each other.
 
 `make bench-judge ARGS='cost fleet'` runs two parts: `cost`, `untouched`, `above` and `window` are about one
-flush, `fleet` and `stopped` about four analyzers, `delay` about the time until a refusal.
+flush, `fleet` and `stopped` about four analyzers, `delay` about the time until a refusal. With `--small` each
+runs in its smallest form.
 """
 
 from __future__ import annotations
 
+import argparse
 import platform
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import sqlalchemy as sa
@@ -127,7 +128,7 @@ class Installation:
     def know(self, known: int, amount: int = PER_ROUND) -> None:
         """Gives so many callers their rows."""
         for first in range(0, known, TOUCHED):
-            self.flush(range(first, first + TOUCHED), amount)
+            self.flush(range(first, min(known, first + TOUCHED)), amount)
         self.settle()
 
     def settle(self) -> None:
@@ -241,7 +242,7 @@ def installed(machine: Machine, plans: Mapping[str, Plan]) -> Iterator[dict[str,
             one.engine.dispose()
 
 
-def cost(machine: Machine, rounds: int = 15) -> None:
+def cost(machine: Machine, rounds: int = 15, touched: int = TOUCHED) -> None:
     """Prints the cost of policies. Asked: 20 policies on four sums, at most 2.5 times no policies."""
     plans = {
         "no policies": NO_POLICIES,
@@ -251,21 +252,21 @@ def cost(machine: Machine, rounds: int = 15) -> None:
         "20 policies on 4 sums": quotas(5),
         "20 policies on 4 sums, 2 of them rolling": MIXED,
     }
-    print(f"  {machine.name}: {TOUCHED:,} touched callers, median of {rounds}; relative to the first line")
+    print(f"  {machine.name}: {touched:,} touched callers, median of {rounds}; relative to the first line")
     with installed(machine, plans) as found:
         for one in found.values():
-            one.know(TOUCHED)
-        show(in_turns(found, lambda _, one: one.flush(range(TOUCHED)), rounds))
+            one.know(touched)
+        show(in_turns(found, lambda _, one: one.flush(range(touched)), rounds))
 
 
-def untouched(machine: Machine, rounds: int = 15, known: int = KNOWN) -> None:
+def untouched(machine: Machine, rounds: int = 15, touched: int = TOUCHED, known: int = KNOWN) -> None:
     """Prints the cost with few and many callers that a flush does not touch."""
     plans = {
         f"{size:,} callers known{suffix}": plan
         for suffix, plan in ((", no policies", NO_POLICIES), (", 20 policies on 4 sums", quotas(5)))
-        for size in (TOUCHED, known)
+        for size in (touched, known)
     }
-    print(f"  {machine.name}: {TOUCHED:,} touched callers among those that are known, median of {rounds}")
+    print(f"  {machine.name}: {touched:,} touched callers among those that are known, median of {rounds}")
     chance = random.Random(2)
     with installed(machine, plans) as found:
         sizes = {name: int(name.split()[0].replace(",", "")) for name in found}
@@ -273,30 +274,30 @@ def untouched(machine: Machine, rounds: int = 15, known: int = KNOWN) -> None:
             one.know(sizes[name])
         show(
             in_turns(
-                found, lambda name, one: one.flush(sorted(chance.sample(range(sizes[name]), TOUCHED))), rounds
+                found, lambda name, one: one.flush(sorted(chance.sample(range(sizes[name]), touched))), rounds
             )
         )
 
 
-def above(machine: Machine, rounds: int = 15) -> None:
+def above(machine: Machine, rounds: int = 15, touched: int = TOUCHED) -> None:
     """Prints the cost with no caller and with all callers above their limits."""
     sums = SUMS[1:3]
     plans = {
         "0 callers above their limits": quotas(5, sums=sums),
         "all above their limits": quotas(5, 2, sums),
     }
-    print(f"  {machine.name}: {TOUCHED:,} touched callers, 10 policies on 2 sums, median of {rounds}")
+    print(f"  {machine.name}: {touched:,} touched callers, 10 policies on 2 sums, median of {rounds}")
     with installed(machine, plans) as found:
         for one in found.values():
-            one.know(TOUCHED, amount=20)
+            one.know(touched, amount=20)
         held = {name: one.locks() for name, one in found.items()}
-        show(in_turns(found, lambda _, one: one.flush(range(TOUCHED)), rounds))
+        show(in_turns(found, lambda _, one: one.flush(range(touched)), rounds))
         print("    locks: " + ", ".join(f"{number:,} with {name}" for name, number in held.items()))
 
 
-def window(machine: Machine, rounds: int = 10) -> None:
+def window(machine: Machine, rounds: int = 10, touched: int = TOUCHED) -> None:
     """Prints the cost by the length of the window: of flushes that read no slots, and that read all."""
-    print(f"  {machine.name}: {TOUCHED:,} touched callers, one surge with 12 slots; median of {rounds}")
+    print(f"  {machine.name}: {touched:,} touched callers, one surge with 12 slots; median of {rounds}")
     plans = {
         f"window {period_s:,} s{suffix}": plan_of([], [BYTES], surges(1, [period_s]))
         for suffix in ("", READS)
@@ -306,11 +307,11 @@ def window(machine: Machine, rounds: int = 10) -> None:
     def act(name: str, one: Installation) -> Cost:
         if name.endswith(READS):
             one.judge_all()
-        return one.flush(range(TOUCHED))
+        return one.flush(range(touched))
 
     with installed(machine, plans) as found:
         for one in found.values():
-            one.fill_window(range(TOUCHED), PER_ROUND)
+            one.fill_window(range(touched), PER_ROUND)
         show(in_turns(found, act, rounds))
 
 
@@ -318,40 +319,55 @@ ON_BOTH = {"cost": cost, "untouched": untouched, "above": above, "window": windo
 # From the record that reaches a limit to the refusal, with Kafka.
 WITH_KAFKA = {"delay": refusal.run}
 WITH_POSTGRES = {"fleet": judge_fleet.run, "stopped": judge_fleet.run_stopped}
+PARTS = (*ON_BOTH, *WITH_POSTGRES, *WITH_KAFKA)
+SMALLEST: Mapping[str, Mapping[str, Any]] = {
+    "cost": {"rounds": 1, "touched": 20},
+    "untouched": {"rounds": 1, "touched": 20, "known": 40},
+    "above": {"rounds": 1, "touched": 20},
+    "window": {"rounds": 1, "touched": 20},
+    "fleet": {"rounds": 1, "seconds": 0.5},
+    "stopped": {"seconds": 8.0, "stop_at_s": 1.0},
+    "delay": {"locks": 3},
+}
 
 
-def main(names: Sequence[str]) -> None:
-    known = [*ON_BOTH, *WITH_POSTGRES, *WITH_KAFKA]
-    wanted = names or known
-    if unknown := set(wanted) - set(known):
-        sys.exit(f"unknown: {', '.join(unknown)}; expected one of {', '.join(known)}")
-    if with_kafka := [name for name in wanted if name in WITH_KAFKA]:
-        with servers() as found:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="make bench-judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="PART", help=f"by default all: {', '.join(PARTS)}")
+    parser.add_argument("--small", action="store_true", help="the smallest form of each: does it run?")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    sizes = {name: SMALLEST[name] if given.small else {} for name in given.names or PARTS}
+    if with_kafka := [name for name in sizes if name in WITH_KAFKA]:
+        with servers() as started:
             for name in with_kafka:
-                WITH_KAFKA[name](found)
-    if alone := [name for name in wanted if name not in WITH_KAFKA]:
+                WITH_KAFKA[name](started, **sizes[name])
+    if alone := {name: size for name, size in sizes.items() if name not in WITH_KAFKA}:
         run(alone)
 
 
-def run(names: Sequence[str]) -> None:
-    """Runs parts that need databases alone."""
+def run(sizes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Runs parts that need databases alone, each with these arguments."""
     folder = Path(tempfile.mkdtemp(prefix="gatelock-bench-"))
     folder.chmod(0o755)
     (folder / "postgres").mkdir(mode=0o755)
     postgres = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
     print(f"Python {platform.python_version()}, {platform.machine()}, postgresql {postgres.kind}")
     try:
-        for name in names:
+        for name, size in sizes.items():
             print(name)
             if name in WITH_POSTGRES:
-                WITH_POSTGRES[name](postgres)
+                WITH_POSTGRES[name](postgres, **size)
                 continue
             for machine in machines(postgres, folder):
-                ON_BOTH[name](machine)
+                ON_BOTH[name](machine, **size)
     finally:
         postgres.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -193,11 +193,11 @@ def measure(
     return found
 
 
-def run(postgres: Postgres, rounds: int = 3) -> None:
+def run(postgres: Postgres, rounds: int = 3, seconds: float = SECONDS) -> None:
     """Prints throughput and delay where totals meet, beside traffic whose totals do not meet."""
     print(
         f"  {ANALYZERS} analyzers, {CALLERS} callers a flush, {RANGES_TOUCHED} ranges where there are ranges;"
-        f" {rounds} rounds of {SECONDS:g} s in turns"
+        f" {rounds} rounds of {seconds:g} s in turns"
     )
     for own, meeting in ((OWN, MEETING), (OWN_CALLERS, SPREAD)):
         for every_s, pace in ((1 / PER_S, f"{PER_S} flushes/s each"), (0.0, "without a pause")):
@@ -205,8 +205,8 @@ def run(postgres: Postgres, rounds: int = 3) -> None:
             found: dict[str, list[list[Flushes]]] = {own.name: [], meeting.name: []}
             for _ in range(rounds):
                 for traffic in (own, meeting):
-                    found[traffic.name].append(measure(postgres, traffic, every_s))
-            rates = {name: median(map(_rate, runs)) for name, runs in found.items()}
+                    found[traffic.name].append(measure(postgres, traffic, every_s, seconds))
+            rates = {name: median(_rate(run, seconds) for run in runs) for name, runs in found.items()}
             for name, runs in found.items():
                 waits_s = [after - due for run in runs for one in run for due, after in one.spans]
                 failed = sum(one.failed for run in runs for one in run)
@@ -218,30 +218,32 @@ def run(postgres: Postgres, rounds: int = 3) -> None:
             print(f"    asked: {meeting.asked} of the first at {PER_S} flushes/s each")
 
 
-def run_stopped(postgres: Postgres) -> None:
+def run_stopped(postgres: Postgres, seconds: float = 24.0, stop_at_s: float = 6.0) -> None:
     """Prints the delays of three analyzers while the fourth is stopped before the commit of a flush."""
     print("  three analyzers while a fourth is stopped in mid-flush; everyone and 2,000 ranges")
     print("  asked: p99 at most 7 s, then normal")
-    seconds, stop_at_s = 24.0, 6.0
     others = measure(postgres, MEETING, 1 / PER_S, seconds, stop_at_s)[:-1]
     spans = [span for one in others for span in one.spans]
     began_s = min(due for due, _ in spans)
     stopped_s = began_s + stop_at_s
-    periods = {"before": (began_s, stopped_s), "the first 10 s": (stopped_s, stopped_s + 10.0),
-               "afterwards": (stopped_s + 10.0, began_s + seconds)}  # fmt: skip
+    after_s = min(10.0, (seconds - stop_at_s) / 2)
+    periods = {"before": (began_s, stopped_s), f"the first {after_s:g} s": (stopped_s, stopped_s + after_s),
+               "afterwards": (stopped_s + after_s, began_s + seconds)}  # fmt: skip
     for name, (from_s, to_s) in periods.items():
         waits_s = [after - due for due, after in spans if from_s <= due < to_s]
         print(
-            f"    {name:16} {len(waits_s):5} flushes   p50 {median(waits_s):6.3f} s"
-            f"   p99 {_p99(waits_s):6.3f} s   max {max(waits_s):6.3f} s"
+            f"    {name:16} {len(waits_s):5} flushes   p50 {median(waits_s or [0.0]):6.3f} s"
+            f"   p99 {_p99(waits_s):6.3f} s   max {max(waits_s, default=0.0):6.3f} s"
         )
     print(f"    failed and repeated: {sum(one.failed for one in others)}")
 
 
-def _rate(run: Sequence[Flushes]) -> float:
+def _rate(run: Sequence[Flushes], seconds: float) -> float:
     """Returns the flushes per second of all analyzers together."""
-    return sum(len(one.spans) for one in run) / SECONDS
+    return sum(len(one.spans) for one in run) / seconds
 
 
 def _p99(waits_s: Sequence[float]) -> float:
-    return quantiles(waits_s, n=100)[98]
+    if len(waits_s) < 2:
+        return max(waits_s, default=0.0)
+    return quantiles(waits_s, n=100, method="inclusive")[98]

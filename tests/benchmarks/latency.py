@@ -28,7 +28,7 @@ def run(servers: Servers, seconds: float = 30.0) -> None:
         producer.flush()
         store.wait_for(warm, 30)
         waits_s, cores = _measure(producer, topic, analyzer, store, seconds, warm)
-    cuts = quantiles(waits_s, n=100)
+    cuts = quantiles(waits_s, n=100, method="inclusive")
     print(f"produced to counted, s, {RATE:,} records/s for {seconds:g} s, flush every 0.1 s")
     print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {max(waits_s):.3f}")
     print(f"  at {cores:.3f} of a core")

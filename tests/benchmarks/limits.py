@@ -136,7 +136,7 @@ def bytes_per_caller(make: Make, callers: int, requests: int = 1) -> float:
     return allocated / callers
 
 
-def longest_insert_ms(make: Make, callers: int = 1_000_000) -> float:
+def longest_insert_ms(make: Make, callers: int) -> float:
     """Returns the longest decision of those for `callers` new keys, in processor time of this thread."""
     allow, clock, longest_ns = make(100, 3600), time.thread_time_ns, 0
     keys = [f"api_key:{n}" for n in range(callers)]
@@ -176,7 +176,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
-def measured(factories: Mapping[str, Make], parts: set[str], seconds: float) -> dict[str, dict[str, Any]]:
+def measured(
+    factories: Mapping[str, Make], parts: set[str], seconds: float, callers: int
+) -> dict[str, dict[str, Any]]:
     """Returns the columns: for each of them, the figure of every limiter."""
     columns: dict[str, dict[str, Any]] = {}
     if "cost" in parts:
@@ -188,9 +190,11 @@ def measured(factories: Mapping[str, Make], parts: set[str], seconds: float) -> 
             columns[f"8 threads, k/s {decision}"] = {name: rate for name, (rate, _) in seen.items()}
             columns[f"p99.9 µs {decision}"] = {name: tail for name, (_, tail) in seen.items()}
     if "memory" in parts:
-        columns["bytes a caller"] = {n: bytes_per_caller(make, 100_000) for n, make in factories.items()}
+        columns["bytes a caller"] = {
+            n: bytes_per_caller(make, callers // 10) for n, make in factories.items()
+        }
         columns["with 100 requests"] = {
-            name: bytes_per_caller(make, 2_000, 100) for name, make in factories.items()
+            name: bytes_per_caller(make, callers // 500, 100) for name, make in factories.items()
         }
     if "worst" in parts:
         columns["worst of 20"] = {name: worst_in_a_second(make) for name, make in factories.items()}
@@ -201,15 +205,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=0.3, help="approximate length of each measurement")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="of limiters, as in the table; by default all"
+    )
+    parser.add_argument(
+        "--callers", type=int, default=1_000_000, help="new keys in `stall`, of which `memory` has a tenth"
+    )
     options = parser.parse_args()
     factories = GATELOCK | limits_peers.peers()
+    if unknown := set(options.names or ()) - factories.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; expected some of {', '.join(factories)}")
+    factories = {name: make for name, make in factories.items() if name in (options.names or factories)}
     print(f"Python {platform.python_version()}, {platform.machine()}; {limits_peers.versions()}")
-    columns = measured(factories, {*options.only}, options.seconds)
+    columns = measured(factories, {*options.only}, options.seconds, options.callers)
     if columns:
         table(("", *columns), [(name, *(column[name] for column in columns.values())) for name in factories])
     for name, other in COMPARED:
         for head, column in columns.items():
-            if head.startswith(("ns ", "8 threads")) and other in column:
+            if head.startswith(("ns ", "8 threads")) and {name, other} <= column.keys():
                 slow, fast = column[other], column[name]
                 times = slow / fast if head.startswith("ns ") else fast / slow
                 print(f"{name} is {times:.1f} times as fast as {other}: {head}")
@@ -217,7 +230,8 @@ def main() -> None:
         print(f"aiolimiter, one await acquire(): {limits_peers.aiolimiter_ns(options.seconds):,.0f} ns")
     if "stall" in options.only:
         names = ("TokenBucket.allow", "Sharded TokenBucket", "SlidingLog.allow")
-        table(("a million new keys", "longest, ms"), [(n, longest_insert_ms(GATELOCK[n])) for n in names])
+        rows = [(name, longest_insert_ms(GATELOCK[name], options.callers)) for name in names]
+        table((f"{options.callers:,} new keys", "longest, ms"), rows)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from tests.benchmarks.waiting import CONFIGURATION, serving
 from tests.support.servers.child import free_port
 
 COMMITS, LOCKS = 10, 10_000  # of each commit
-ROUNDS = 3
 
 COLUMNS = """scope, key, resource, policy, kind, action, status, reason, detail, began_ms, until_ms, on_stale,
              slow_limit, slow_ms"""
@@ -66,13 +65,13 @@ class Caught(NamedTuple):
     server_cpu_s: float  # of `gatelock serve`; 0 over SQL
 
 
-def run(servers: Servers) -> None:
+def run(servers: Servers, locks: int = LOCKS, rounds: int = 3) -> None:
     """Prints the medians over SQL and over HTTP, and their ratio."""
-    print(f"{COMMITS * LOCKS:,} locks in {COMMITS} commits, one gate; medians of {ROUNDS} rounds")
+    print(f"{COMMITS * locks:,} locks in {COMMITS} commits, one gate; medians of {rounds} rounds")
     found: dict[str, list[Caught]] = {"SQL": [], "HTTP": []}
-    for _ in range(ROUNDS):  # in turns
+    for _ in range(rounds):  # in turns
         for name, results in found.items():
-            results.append(_measure(servers, over_http=name == "HTTP"))
+            results.append(_measure(servers, locks, over_http=name == "HTTP"))
     for name, results in found.items():
         late_s, gate_s, server_s = map(median, zip(*results, strict=True))
         print(
@@ -83,7 +82,7 @@ def run(servers: Servers) -> None:
     print(f"  HTTP / SQL {http_s / sql_s:.2f}")
 
 
-def _measure(servers: Servers, *, over_http: bool) -> Caught:
+def _measure(servers: Servers, locks: int, *, over_http: bool) -> Caught:
     database, port = servers.postgres.new_database(), free_port()
     upgrade(database)
     config = servers.folder / "many_locks.toml"
@@ -93,8 +92,8 @@ def _measure(servers: Servers, *, over_http: bool) -> Caught:
             wait_until_up(port)
         url = f"http://127.0.0.1:{port}" if over_http else database
         before_s = 0.0 if server is None else _cpu_s(server)
-        with _gate(url, f"api_key:{COMMITS * LOCKS - 1:016x}") as gate:
-            committed_s = _publish(database)
+        with _gate(url, f"api_key:{COMMITS * locks - 1:016x}") as gate:
+            committed_s = _publish(database, locks)
             assert gate.stdout is not None
             denied_s, gate_cpu_s = map(float, gate.stdout.readline().split())
         server_cpu_s = 0.0 if server is None else _cpu_s(server) - before_s
@@ -114,12 +113,12 @@ def _gate(url: str, last: str) -> Iterator[subprocess.Popen[str]]:
         child.wait(5)
 
 
-def _publish(database: str) -> float:
+def _publish(database: str, locks: int) -> float:
     """Publishes all locks; returns the time of the last commit."""
     engine = open_engine(database, statement_ms=0)
     try:
         for commit in range(COMMITS):
-            values = {"first": commit * LOCKS, "last": (commit + 1) * LOCKS - 1, "mark": f"{commit:08x}"}
+            values = {"first": commit * locks, "last": (commit + 1) * locks - 1, "mark": f"{commit:08x}"}
             with engine.begin() as db:
                 for statement in PUBLISH:
                     db.execute(sa.text(statement), values)

@@ -1,12 +1,13 @@
 """Time of the counter with the outcomes of requests, as a multiple of that without, and of one more meter.
 
-python -m tests.benchmarks.outcomes
+python -m tests.benchmarks.outcomes [RECORDS [TURNS]]
 """
 
 from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -16,7 +17,7 @@ from analyzer.core.model import Partition, Record, Records, SlotLayout
 from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
 
 PART = Partition("cluster", "topic", 0, "log", "log")
-RECORDS, CALLERS, ROUTES, TURNS = 20_000, 2_000, 20, 7
+CALLERS, ROUTES = 2_000, 20
 NOW_MS = 1_800_000_000_000
 MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
@@ -32,7 +33,7 @@ SHARE = (SlotLayout("caller+resource", 25, ("requests",)), SlotLayout("resource"
 OUTCOMES = SlotLayout("caller+resource+outcome", 25, ("outcomes",))
 
 
-def records() -> list[Record]:
+def records(count: int) -> list[Record]:
     """Returns a log of many callers, routes and durations."""
     drawn = random.Random(1)
     return [
@@ -49,7 +50,7 @@ def records() -> list[Record]:
                 }
             ).encode(),
         )
-        for at in range(RECORDS)
+        for at in range(count)
     ]
 
 
@@ -57,22 +58,22 @@ def took_s(log: Sequence[Record], layouts: Sequence[SlotLayout]) -> float:
     """Returns the CPU-seconds of counting and draining a log."""
     counter = PythonCounter({"log": MAPPING}, ["caller", "caller+resource", "resource"], slots=layouts)
     began_s = time.process_time()
-    for at in range(0, RECORDS, 1_000):
-        counter.feed(Records.of(PART, at, at + 1_000, log[at : at + 1_000]))
+    for at in range(0, len(log), 1_000):
+        counter.feed(Records.of(PART, at, min(at + 1_000, len(log)), log[at : at + 1_000]))
         counter.drain()
     return time.process_time() - began_s
 
 
-def main() -> None:
-    log = records()
-    turns = [(took_s(log, SHARE), took_s(log, (*SHARE, OUTCOMES))) for _ in range(TURNS)]
+def main(count: int = 20_000, turns_max: int = 7) -> None:
+    log = records(count)
+    turns = [(took_s(log, SHARE), took_s(log, (*SHARE, OUTCOMES))) for _ in range(turns_max)]
     plain_s, with_s = (median(column) for column in zip(*turns, strict=True))
     ratio = median(after / before for before, after in turns)
     print(
-        f"{RECORDS:,} records: {plain_s * 1e6 / RECORDS:.2f} us each for a share, "
-        f"{with_s * 1e6 / RECORDS:.2f} us with outcomes, {ratio:.2f} times"
+        f"{count:,} records: {plain_s * 1e6 / count:.2f} us each for a share, "
+        f"{with_s * 1e6 / count:.2f} us with outcomes, {ratio:.2f} times"
     )
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:3]))

@@ -31,18 +31,20 @@ http = "off"
 """
 
 
-def run(servers: Servers, minutes: int = 2) -> None:
-    print(f"{minutes} minutes of log, each with {A_MINUTE:,} callers who come once; one partition")
+def run(servers: Servers, minutes: int = 2, a_minute: int = A_MINUTE) -> None:
+    print(f"{minutes} minutes of log, each with {a_minute:,} callers who come once; one partition")
     for name, names in BUDGETS.items():
-        grown_mb, seconds, rows, overflow = _counted(servers, names, minutes)
+        grown_mb, seconds, rows, overflow = _counted(servers, names, minutes, a_minute)
         grew = ", ".join(f"{mb:+.0f}" for mb in grown_mb)
         print(
             f"  {name:28} memory, MB, minute by minute: {grew}; {rows:,} rows, {overflow:,} requests in the "
-            f"overflow; {minutes * A_MINUTE / seconds:,.0f} records/s; the sum is exact"
+            f"overflow; {minutes * a_minute / seconds:,.0f} records/s; the sum is exact"
         )
 
 
-def _counted(servers: Servers, names: int, minutes: int) -> tuple[list[float], float, int, int]:
+def _counted(
+    servers: Servers, names: int, minutes: int, a_minute: int
+) -> tuple[list[float], float, int, int]:
     """By how much memory is larger after each minute than when everything was loaded and nothing counted; how
     long that took; rows of callers, and requests in the overflow."""
     database = servers.postgres.new_database()
@@ -65,10 +67,10 @@ def _counted(servers: Servers, names: int, minutes: int) -> tuple[list[float], f
         store.wait_for(1_000, WAIT_S_MAX)
         began_mb = analyzer.rss_mb()
         for minute in range(minutes):
-            _write(producer, topic, _minute(start_ms, minute, A_MINUTE))
-            took_s += store.wait_for(1_000 + (minute + 1) * A_MINUTE, WAIT_S_MAX, every_s=0.1)
+            _write(producer, topic, _minute(start_ms, minute, a_minute))
+            took_s += store.wait_for(1_000 + (minute + 1) * a_minute, WAIT_S_MAX, every_s=0.1)
             grown_mb.append(analyzer.rss_mb() - began_mb)
-        rows, overflow = _look(store, 1_000 + minutes * A_MINUTE)
+        rows, overflow = _look(store, 1_000 + minutes * a_minute)
     return grown_mb, took_s, rows, overflow
 
 

@@ -2,15 +2,15 @@
 
 Writes a given number of buckets (50,000,000 by default), half of them minutes that are due to be joined,
 half of them days that are due to be deleted. Then an analyzer flushes ten times a second, first alone, then
-beside each job. `ARGS='10000000 sqlite'` measures fewer rows on one of the two databases.
+beside each job. `ARGS='10000000 sqlite'` measures fewer rows on one of the two databases,
+`--seconds 1` each for a shorter time.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import threading
 import time
-from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ class Flushing:
         return time.perf_counter() - began_s
 
     def flush_until(self, ended: threading.Event) -> list[float]:
-        took = []
+        took = [self.flush()]
         while not ended.wait(FLUSH_EVERY_S):
             took.append(self.flush())
         return took
@@ -148,14 +148,14 @@ def delays_beside(url: str, job: str, seconds: float) -> Delays:
     return Delays(len(ordered), *ms, rows, lasted_s)
 
 
-def measure(machine: Machine, rows: int) -> None:
+def measure(machine: Machine, rows: int, seconds: float) -> None:
     """Prints how long flushes take, alone and beside each job."""
     url = machine.new_url()
     began_s = time.monotonic()
     filled(url, rows).dispose()
     print(f"{machine.name}: {rows:,} rows, written in {time.monotonic() - began_s:.0f} s", flush=True)
     for job in ("", *JOBS, ""):
-        found = delays_beside(url, job, MEASURED_S)
+        found = delays_beside(url, job, seconds)
         rate = f"{found.rows:>10,} rows, {found.rows / found.seconds:>6,.0f}/s" if job else ""
         print(
             f"    {job or 'alone':14} {found.flushes:4} flushes   median {found.median:6.1f} ms   "
@@ -164,13 +164,16 @@ def measure(machine: Machine, rows: int) -> None:
         )
 
 
-def main(arguments: Sequence[str]) -> None:
-    rows = next((int(word) for word in arguments if word.isdecimal()), ROWS)
-    chosen = [word for word in arguments if not word.isdecimal()]
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-prune", description=__doc__)
+    parser.add_argument("rows", nargs="?", type=int, default=ROWS)
+    parser.add_argument("database", nargs="?", choices=("postgresql", "sqlite"), help="by default both")
+    parser.add_argument("--seconds", type=float, default=MEASURED_S, help="of each measurement")
+    given = parser.parse_args()
     for machine in started_machines():
-        if not chosen or machine.name in chosen:
-            measure(machine, rows)
+        if given.database in {None, machine.name}:
+            measure(machine, given.rows, given.seconds)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

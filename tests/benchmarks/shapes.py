@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 from tests.benchmarks.ingest import Cost, Shape, fill, run_gatelock
@@ -22,18 +23,20 @@ SHAPES = {
 }
 
 
-def run(servers: Servers, records: int = 600_000, rounds: int = 3) -> None:
-    topics = {name: fill(servers, shape, records) for name, shape in SHAPES.items()}
-    took: dict[str, list[Cost]] = {name: [] for name in SHAPES}
+def run(
+    servers: Servers, records: int = 600_000, rounds: int = 3, shapes: Mapping[str, Shape] = SHAPES
+) -> None:
+    topics = {name: fill(servers, shape, records) for name, shape in shapes.items()}
+    took: dict[str, list[Cost]] = {name: [] for name in shapes}
     for _ in range(rounds):
-        for name, shape in SHAPES.items():
+        for name, shape in shapes.items():
             took[name].append(run_gatelock(servers, shape, topics[name], records))
     print(f"us of CPU a record, {records:,} records, median of {rounds}; speed, relative to the first line")
     print(
         f"  {'':24} {'ours':>6}  share  {'postgresql':>10}  share  {'wall':>6}  {'WAL, B':>6}"
         f"  {'rows':>9}  {'B a row':>7}"
     )
-    first, us = next(iter(SHAPES)), 1e6 / records
+    first, us = next(iter(shapes)), 1e6 / records
     middle = {
         name: Cost(*(median(column) for column in zip(*costs, strict=True))) for name, costs in took.items()
     }

@@ -9,7 +9,7 @@ import gzip
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
@@ -21,7 +21,8 @@ from tests.support.feed import HandFeed, a_lock
 
 GATES = 300
 WAIT_S = 60
-CASES = (("a change of 10 locks", 20, 10), ("a change of 200 locks", 10, 200))  # rounds, locks
+Case = tuple[str, int, int]  # title, rounds, locks
+CASES: tuple[Case, ...] = (("a change of 10 locks", 20, 10), ("a change of 200 locks", 10, 200))
 SNAPSHOT_LOCKS = 10_000
 VARIANTS = {
     "shared": "compressed once, shared",
@@ -31,18 +32,26 @@ VARIANTS = {
 }
 
 
-def run() -> None:
+def run(gates: int = GATES, cases: Sequence[Case] = CASES, snapshot_locks: int = SNAPSHOT_LOCKS) -> None:
     """Prints CPU milliseconds of the server for each round, and the bytes of one answer."""
-    print(f"{GATES} gates that wait for the same changes; CPU of the server for all answers of a round")
+    print(f"{gates} gates that wait for the same changes; CPU of the server for all answers of a round")
     for variant, title in VARIANTS.items():
         print(f"  {title}")
         with server(variant) as (process, port, publish):
-            asyncio.run(_measure(variant, process, port, publish))
+            asyncio.run(_measure(variant, process, port, publish, gates, cases, snapshot_locks))
 
 
-async def _measure(variant: str, process: psutil.Process, port: int, publish: Publish) -> None:
-    gates = [await Gate.connect(port, gzipped=variant != "none") for _ in range(GATES)]
-    for title, rounds, locks in CASES:
+async def _measure(
+    variant: str,
+    process: psutil.Process,
+    port: int,
+    publish: Publish,
+    count: int,
+    cases: Sequence[Case],
+    snapshot_locks: int,
+) -> None:
+    gates = [await Gate.connect(port, gzipped=variant != "none") for _ in range(count)]
+    for title, rounds, locks in cases:
         cpu_s = elapsed_s = 0.0
         for _ in range(rounds):
             for gate in gates:
@@ -53,12 +62,12 @@ async def _measure(variant: str, process: psutil.Process, port: int, publish: Pu
             sizes = await asyncio.gather(*(gate.answer() for gate in gates))
             cpu_s, elapsed_s = cpu_s + _cpu_s(process) - before_s, elapsed_s + time.monotonic() - began_s
         _print(title, cpu_s / rounds, elapsed_s / rounds, sizes[0])
-    publish(SNAPSHOT_LOCKS)
+    publish(snapshot_locks)
     before_s, began_s = _cpu_s(process), time.monotonic()
     for gate in gates:
         gate.ask(None, "")
     sizes = await asyncio.gather(*(gate.answer() for gate in gates))
-    _print(f"all {SNAPSHOT_LOCKS:,} locks", _cpu_s(process) - before_s, time.monotonic() - began_s, sizes[0])
+    _print(f"all {snapshot_locks:,} locks", _cpu_s(process) - before_s, time.monotonic() - began_s, sizes[0])
     for gate in gates:
         gate.close()
 

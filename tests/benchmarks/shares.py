@@ -1,10 +1,11 @@
 """Cost of the warden's look at the candidates of a share policy, among callers below their floor.
 
-python -m tests.benchmarks.shares
+python -m tests.benchmarks.shares [ACTIVE [CANDIDATES]]
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -49,7 +50,7 @@ class SharedResource:
         self._version = self._store.activate(self._plan)
         self._store.begin(PART, 0)
         self._upkeep = SqlUpkeep(self.engine, "bench", lambda: f"{time.time_ns():x}"[-8:])
-        self._next = 0
+        self._next, self._candidates = 0, candidates
         slot_s = POLICY.window.slot_s
         now_s = int(time.time()) // slot_s * slot_s
         for at_s in range(now_s - 11 * slot_s, now_s + 1, slot_s):
@@ -91,11 +92,11 @@ class SharedResource:
         began_s, cpu_s = time.perf_counter(), self._cpu_s()
         waited, *_ = self._upkeep.judge_waiting()
         cost = Cost(time.perf_counter() - began_s, self._cpu_s() - cpu_s)
-        assert waited == CANDIDATES
+        assert waited == self._candidates
         return cost
 
 
-def main() -> None:
+def main(active: int = ACTIVE, candidates: int = CANDIDATES) -> None:
     with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -103,10 +104,10 @@ def main() -> None:
         postgres = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
         try:
             for machine in machines(postgres, folder):
-                resource = SharedResource(machine)
+                resource = SharedResource(machine, active, candidates)
                 wall_s, cpu_s = map(sorted, zip(*(resource.look() for _ in range(LOOKS)), strict=True))
                 print(
-                    f"{machine.name}: {CANDIDATES} of {ACTIVE:,} active callers above their floor: "
+                    f"{machine.name}: {candidates} of {active:,} active callers above their floor: "
                     f"{median(wall_s) * 1000:.1f} ms a look, {wall_s[-2] * 1000:.1f} ms at most but one; CPU "
                     f"{median(cpu_s) * 1000:.1f} ms, the database's included; bound {BOUND_S * 1000:g} ms"
                 )
@@ -116,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:3]))

@@ -1,7 +1,7 @@
 """`make bench-simulate`: policies simulated on a month of stored counts, some ten million rows.
 
 A hundred thousand callers, of which one in a hundred is active in each hour and the others in one of eight;
-what they have follows Zipf's law. `ARGS=sqlite` measures one of the two databases.
+what they have follows Zipf's law. `ARGS='1000 sqlite'` measures fewer callers on one of the two databases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analyzer.core.judging.windows import HOUR_S, Calendar, Rolling
 from analyzer.store.reports.simulated.policy_simulation import simulate
 from tests.benchmarks.judge import Machine, machines
 from tests.benchmarks.servers import AS_IN_PRODUCTION
-from tests.benchmarks.stored_month import DAYS, stored_month
+from tests.benchmarks.stored_month import CALLERS, DAYS, stored_month
 from tests.support.servers.postgres import find_postgres
 
 DAILY = Quota("daily", 10_000, Calendar("day"))
@@ -48,6 +48,8 @@ def measure(machine: Machine, engine: sa.Engine) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
+    callers = next((int(word) for word in arguments if word.isdecimal()), CALLERS)
+    chosen = [word for word in arguments if not word.isdecimal()]
     with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -55,9 +57,9 @@ def main(arguments: Sequence[str]) -> None:
         postgres: Any = find_postgres(folder / "postgres", AS_IN_PRODUCTION)
         try:
             for machine in machines(postgres, folder):
-                if arguments and machine.name not in arguments:
+                if chosen and machine.name not in chosen:
                     continue
-                engine = stored_month(machine.new_url(), plan_of([], [], [DAILY]))
+                engine = stored_month(machine.new_url(), plan_of([], [], [DAILY]), callers=callers)
                 with engine.connect() as db:
                     rows = db.exec_driver_sql("select count(*) from buckets").scalar_one()
                 print(f"{machine.name}: {rows:,} rows")

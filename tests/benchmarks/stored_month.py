@@ -1,4 +1,4 @@
-"""Stored counts of a month: a hundred thousand callers, some ten million rows, written by the database."""
+"""Stored counts of a month, written by the database: a hundred thousand callers, some ten million rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ order by name
 """
 
 
-def stored_month(url: str, plan: Plan, width_s: int = QUARTER_S) -> sa.Engine:
+def stored_month(url: str, plan: Plan, width_s: int = QUARTER_S, callers: int = CALLERS) -> sa.Engine:
     """Returns the engine of a database that has them, up to the present, in buckets of `width_s`."""
     upgrade(url)
     engine = open_engine(url, statement_ms=0)
@@ -34,7 +34,7 @@ def stored_month(url: str, plan: Plan, width_s: int = QUARTER_S) -> sa.Engine:
     hours = [
         {"hour": n, "at_s": begin_s + n * HOUR_S, "width_s": width_s} for n in range(DAYS * DAY_S // HOUR_S)
     ]
-    names = [{"n": n, "name": f"api_key:acct-{n * 7919 % CALLERS:06}"} for n in range(CALLERS)]
+    names = [{"n": n, "name": f"api_key:acct-{n * 7919 % CALLERS:06}"} for n in range(callers)]
     with engine.begin() as db:
         db.exec_driver_sql("create temporary table month_callers (n bigint, name text)")
         db.execute(sa.text("insert into month_callers values (:n, :name)"), names)

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
+from analyzer.store.database.schema import feed
 from analyzer.store.transaction import lock_feed
 from gatekeeper.model import Lock, Set
 from tests.benchmarks.gates import wait_until_up
@@ -142,7 +143,7 @@ async def _measure(
         cores, rate = (_cpu_s(process) - cpu_s) / took_s, (fleet.responses - responses) / took_s
         print(f"  {name:20} {cores:.3f} of a core, {rate:.0f} responses/s", end="")
         if delays_s:
-            cuts = quantiles(delays_s, n=20)
+            cuts = quantiles(delays_s, n=20, method="inclusive")
             print(f"; from commit to the last gate, s: p50 {cuts[9]:.3f} p95 {cuts[18]:.3f}", end="")
         print()
     print(f"  memory {before_mb:.0f} MB before, {process.memory_info().rss / 1e6:.0f} MB with them")
@@ -170,7 +171,9 @@ async def _lock(fleet: Fleet, engine: sa.Engine, seconds: float, per_s: float) -
 
 
 def _publish(engine: sa.Engine, name: str) -> int:
+    """Publishes a lock; returns the version of the feed that has it."""
     now = datetime.now(UTC)
     lock = Lock("caller", f"api_key:{name}", "daily", now, now + timedelta(hours=1))
     with engine.begin() as db:
-        return lock_feed.publish(db, [Set(lock)], name)
+        lock_feed.publish(db, [Set(lock)], name)
+        return int(db.execute(sa.select(feed.c.version)).scalar_one())

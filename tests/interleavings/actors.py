@@ -39,6 +39,7 @@ from tests.support.servers.postgres import dsn_of
 
 ASK_AFTER_S = 0.001  # without an answer to a statement: then PostgreSQL is asked whether it waits
 GIVE_UP_S = 20.0  # a step that takes as long is a bug of the harness
+CLOSED_WITHIN_S = 5.0  # a thread that waits for nothing any more
 # A deadlock is found as soon as every transaction waits. No other time-out may decide about an outcome.
 SETTINGS = {
     "deadlock_timeout": "50ms",
@@ -145,9 +146,16 @@ class Actor:
     def abandon(self) -> None:
         self._inbox.put(False)
 
-    def close(self) -> None:
+    def release(self) -> None:
+        """Lets the transaction end at once: it fails at its next step, and at the one that it waits for."""
+        self._is_abandoned = True
+        self._inbox.put(False)
         self._inbox.put((0, "", None))
-        self._thread.join()
+
+    def close(self) -> None:
+        """Ends the thread; leaves one that does not end within seconds, and has lost its connections."""
+        self._inbox.put((0, "", None))
+        self._thread.join(CLOSED_WITHIN_S)
         if "gate_source" in self.__dict__:
             self.gate_source.close()
         self.engine.dispose()
@@ -170,7 +178,10 @@ class Actor:
 
     def _run(self) -> None:
         while True:
-            self._number, self.name, function = self._inbox.get()
+            given = self._inbox.get()
+            if given is False:  # released, although it had nothing to do
+                continue
+            self._number, self.name, function = given
             if function is None:
                 return
             self._is_watched, self._is_abandoned, self._statements = True, False, []
@@ -290,6 +301,16 @@ class Transactions:
         self._running: set[int] = set()
         self._done: dict[int, Footprint] = {}
         self._waiting: dict[int, Step] = {}  # for a lock, in the middle of this statement
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether each transaction has ended."""
+        return not (self._ready or self._running or self._waiting)
+
+    def release(self) -> None:
+        """Lets all transactions fail at their next step; none of them is of use any more."""
+        for actor in self._actors:
+            actor.release()
 
     def close(self) -> None:
         self._closing.close()

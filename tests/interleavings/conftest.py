@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.interleavings.actors import SimulatedClock, Transactions
+from tests.interleavings.stage import Stage
 from tests.interleavings.worlds import World
 
 if TYPE_CHECKING:
@@ -20,17 +21,17 @@ def clock() -> SimulatedClock:
 
 
 @pytest.fixture(scope="session")
-def interleaved_url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
-    url = postgres.new_database(template=postgres_template)
-    yield url
-    postgres.drop(url)
+def stage(postgres: Postgres, postgres_template: str, clock: SimulatedClock) -> Iterator[Stage]:
+    made = Stage(postgres, postgres_template, clock)
+    yield made
+    made.discard()
 
 
-@pytest.fixture(scope="session")
-def transactions(interleaved_url: str, clock: SimulatedClock) -> Iterator[Transactions]:
-    found = Transactions(interleaved_url, clock)
-    yield found
-    found.close()
+@pytest.fixture
+def transactions(stage: Stage) -> Iterator[Transactions]:
+    """The actors, all of them idle. Those that a test leaves in a transaction are ended with it."""
+    yield stage.transactions
+    stage.tidy()
 
 
 @pytest.fixture
@@ -40,24 +41,11 @@ def rewritten(transactions: Transactions) -> Iterator[Callable[[Mapping[str, str
     transactions.mutate({})
 
 
-@pytest.fixture(scope="session")
-def worlds(interleaved_url: str, clock: SimulatedClock) -> Iterator[Callable[[str], World]]:
-    """Returns a world by its name; the one before it is closed, because they share a database."""
-    made: list[World] = []
-
-    def world_of(name: str) -> World:
-        if not made or made[-1].name != name:
-            if made:
-                made.pop().close()
-            made.append(World(interleaved_url, clock, name))
-        return made[-1]
-
-    yield world_of
-    for world in made:
-        world.close()
-
-
 @pytest.fixture
-def world(worlds: Callable[[str], World], request: pytest.FixtureRequest) -> World:
-    """The world that a test names, "usual" unless it does."""
-    return worlds(getattr(request, "param", "usual"))
+def world(transactions: Transactions, stage: Stage, request: pytest.FixtureRequest) -> World:
+    """The world that a test names, "usual" unless it does. Ends the run if none can be made."""
+    try:
+        return stage.world(getattr(request, "param", "usual"))
+    except Exception as error:
+        request.session.shouldstop = f"a world of the interleavings cannot be made: {error}"
+        raise

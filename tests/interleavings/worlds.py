@@ -73,6 +73,7 @@ TO_MIDNIGHT_MS = 41_400_000
 DAILY, MONTHLY = quota(100, "day"), quota(1_000, "month", "monthly")
 FIRST_PLAN = plan(DAILY, MONTHLY, quota(9_000, "week", "weekly"))
 PLAN = plan(DAILY, MONTHLY)
+EMPTIED_WITHIN_S = 10  # a table; a transaction of another test that is open would block for ever
 JOB, JOB_SCHEDULE, JOB_ROWS = "prune-feed", Schedule(3_600), 7
 RUN_OWNER, RUN = "a process", BegunRun(JOB, 1, JOB_SCHEDULE.latest_ms(NOW_S * 1000))
 GAP = Gap("retention", 0, 10, "gone")  # in the third partition
@@ -486,22 +487,36 @@ class World:
         self.engine = open_engine(url)
         clock.over(self.engine)
         self._db = psycopg.connect(dsn_of(url), autocommit=True)
+        self.also_reset: list[str] = []
+        self._changed: set[str] = set()
+        try:
+            self._make()
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def _make(self) -> None:
+        self._db.execute(f"set lock_timeout = '{EMPTIED_WITHIN_S}s'")
         self._db.execute("set session_replication_role = replica")  # triggers keep closed days as they are
         self._empty()
-        history = History(self.engine, clock)
+        history = History(self.engine, self.clock)
         history.make()
-        WORLDS[name](history)
+        WORLDS[self.name](history)
         self.counted = history.counted
         self.plan = history.store.active_plan()[1]
         has_old_rows = self._db.execute("select to_regclass('old_buckets')").fetchone() != (None,)
         self.tables = [*metadata.tables, *([old_buckets.name] if has_old_rows else [])]
         self._save()
         self.state = self.read()
-        self._changed: set[str] = set()
-        self.also_reset: list[str] = []
 
     def close(self) -> None:
-        self._empty()
+        """Empties the database, for the next world."""
+        try:
+            self._empty()
+        finally:
+            self.disconnect()
+
+    def disconnect(self) -> None:
         self.engine.dispose()
         self._db.close()
 

@@ -1,0 +1,167 @@
+"""Each measurement, and each long run that the Makefile or a page names, runs in its smallest form.
+
+Tables, metrics and configurations change under them, and months may pass until a person runs one. `make test`
+runs those that need no process; `make deep` each command as a person would.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.benchmarks import prune, sizes
+from tests.benchmarks.__main__ import BENCHES
+from tests.benchmarks.judge import Machine
+from tests.benchmarks.servers import Servers
+from tests.house.reading import ROOT, tracked_files
+from tests.support.depth import IS_DEEP
+
+if TYPE_CHECKING:
+    from tests.support.servers.postgres import Postgres
+
+# Arguments of the smallest form of each module that is a program.
+SMALLEST = {
+    "tests.benchmarks": ["--small"],
+    "tests.benchmarks.day": ["2000"],
+    "tests.benchmarks.gate_peers": ["--rounds", "1", "--seconds", "0.1"],
+    "tests.benchmarks.judge": ["--small"],
+    "tests.benchmarks.limits": ["--seconds", "0.01", "--callers", "2000", "--names", "TokenBucket.allow"],
+    "tests.benchmarks.limits_redis": ["--calls", "10"],
+    "tests.benchmarks.look": ["2000", "1"],
+    "tests.benchmarks.outcomes": ["2000", "1"],
+    "tests.benchmarks.prune": ["2000", "--seconds", "0.5"],
+    "tests.benchmarks.push_server": ["--sessions", "3", "--messages", "40"],
+    "tests.benchmarks.replay": ["2000", "20"],
+    "tests.benchmarks.shares": ["200", "20"],
+    "tests.benchmarks.simulate": ["100"],
+    "tests.benchmarks.sizes": ["2000"],
+    "tests.cuts": ["--seeds", "1", "--seconds", "3"],
+    "tests.faults": ["--faults", "2", "--records", "2000"],
+    "tests.simulation": ["--seeds", "2"],
+    "tests.spec": ["Stale-bound"],
+}
+# Programs that others of these start: an application under load, and alike.
+STARTED_BY_OTHERS = {
+    "tests.benchmarks.gate_apps",
+    "tests.benchmarks.logged_apps",
+    "tests.benchmarks.requestlog",  # `make bench ARGS=requestlog`
+    "tests.benchmarks.shared_gzip",
+}
+PEERS = ROOT / ".cache/peers/bin/python"  # made by `make bench-gate`, with libraries that nothing else needs
+NEED_PEERS = {"tests.benchmarks.gate_peers", "tests.benchmarks.limits"}
+NAMED = re.compile(r"(?:\$\(PY\)|bin/python|\bpython) -m (tests\.[\w.]+)")
+WITHOUT_PROCESSES = ("allow", "flush", "requestlog")
+
+
+def printed_table(output: str) -> list[str]:
+    """Returns the lines of `output` that have a figure. Raises AssertionError if they are no table."""
+    assert "nan" not in output.lower().split()
+    assert "Traceback" not in output
+    figures = [line for line in output.splitlines() if re.search(r"\d", line)]
+    assert figures, "nothing was measured"
+    return figures
+
+
+def programs() -> set[str]:
+    """Returns the modules of benchmarks that are programs."""
+    paths = [
+        path for path in tracked_files() if path.is_relative_to("tests/benchmarks") and len(path.parts) == 3
+    ]
+    names = {path for path in paths if 'if __name__ == "__main__"' in (ROOT / path).read_text()}
+    return {".".join(path.with_suffix("").parts).removesuffix(".__main__") for path in names}
+
+
+def named_programs() -> set[str]:
+    """Returns the modules that the Makefile and the documents run."""
+    pages = [path for path in tracked_files() if path.suffix == ".md" or path.name == "Makefile"]
+    return {name for path in pages for name in NAMED.findall((ROOT / path).read_text())}
+
+
+def test_each_program_that_measures_or_is_named_has_a_smallest_form() -> None:
+    in_the_makefile = {
+        "tests.cuts",
+        "tests.faults",
+        "tests.simulation",
+        "tests.spec",
+        "tests.benchmarks.prune",
+    }
+    assert named_programs() > in_the_makefile
+    expected = {name for name in named_programs() | programs() if not name.startswith("tests.support.")}
+    assert expected - STARTED_BY_OTHERS == set(SMALLEST)
+
+
+def test_each_bench_of_the_makefile_runs_a_program_with_a_smallest_form() -> None:
+    targets = re.findall(
+        r"^(bench[\w-]*|faults|cuts|simulation|soak|spec):.*\n((?:\t.*\n)+)", makefile(), re.MULTILINE
+    )
+    assert len(targets) > 12
+    for target, recipe in targets:
+        assert set(NAMED.findall(recipe)) <= set(SMALLEST), target
+
+
+def makefile() -> str:
+    return (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.skipif(not IS_DEEP, reason="make deep runs them: minutes")
+@pytest.mark.parametrize("module", SMALLEST)
+def test_the_smallest_form_prints_figures_and_no_noise(module: str) -> None:
+    python = str(PEERS) if module in NEED_PEERS else sys.executable
+    if not Path(python).exists():
+        pytest.skip("needs the libraries to compare with: make bench-gate")
+    done = subprocess.run(
+        [python, "-m", module, *SMALLEST[module]], cwd=ROOT, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    printed_table(done.stdout)
+
+
+@pytest.mark.parametrize("name", WITHOUT_PROCESSES)
+def test_a_bench_without_processes_prints_figures(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = BENCHES[name]
+    if bench.needs_servers:
+        postgres = MigratedDatabases(
+            request.getfixturevalue("postgres"), request.getfixturevalue("postgres_template")
+        )
+        bench.run(Servers(None, postgres, tmp_path), **bench.smallest)  # type: ignore[arg-type]  # no Kafka is asked
+    else:
+        bench.run(**bench.smallest)
+    output, noise = capfd.readouterr()
+    assert noise == ""
+    printed_table(output)
+
+
+class MigratedDatabases:
+    """A PostgreSQL whose new databases have all tables."""
+
+    def __init__(self, postgres: Postgres, template: str) -> None:
+        self._postgres, self._template = postgres, template
+
+    def new_database(self) -> str:
+        return self._postgres.new_database(template=self._template)
+
+
+ON_SQLITE: Mapping[str, Callable[[Machine], None]] = {
+    "prune": lambda machine: prune.measure(machine, 2_000, 0.1),
+    "sizes": lambda machine: sizes.measure(machine.name, machine.new_url(), 1_000),
+}
+
+
+@pytest.mark.parametrize("name", ON_SQLITE)
+def test_a_bench_on_a_database_alone_prints_figures(
+    name: str, new_sqlite_url: Callable[[], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    ON_SQLITE[name](Machine("sqlite", new_sqlite_url, time.process_time))
+    output, noise = capfd.readouterr()
+    assert noise == ""
+    assert len(printed_table(output)) > 2
