@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from gatekeeper.adapters import asgi, caller_extraction, django, wsgi
 from gatekeeper.adapters.admission_control import RequestIdentity
-from gatekeeper.adapters.caller_extraction import TrustedProxies, asked_caller, first
+from gatekeeper.adapters.caller_extraction import asked_caller, first
 from gatekeeper.gate import Gate
-from gatekeeper.identity import UNNAMED, NameDigest, address_of
+from gatekeeper.identity import UNNAMED, NameDigest, TrustedProxies, address_of
 from gatekeeper.model import Lock
 from gatekeeper.requestlog.log_record import LogEntry, line_of
 from gatekeeper.sources.fixed import FixedSource
@@ -220,7 +220,7 @@ PROXIES = TrustedProxies(TRUSTED)
         ("", ["192.0.2.1"], ""),
         ("/run/app.sock", ["192.0.2.1"], ""),
         ("not an address", ["192.0.2.1"], ""),
-        ("10.0.0.1:80", ["192.0.2.1"], ""),
+        ("10.0.0.1:80", ["192.0.2.1"], "192.0.2.1"),
     ],
 )
 def test_an_address_comes_from_the_peer_or_from_right_to_left_through_trusted_proxies(
