@@ -83,9 +83,10 @@ def _bytes(text: str) -> bytes:
 
 
 # A new envelope is an entry here, one in `analyzer.recount.log_envelopes`, and shapes of logs in the tests.
+# In the order in which a log is tried by them: a line of CRI also passes for syslog from a host `stdout`.
 ENVELOPES: Mapping[str, Envelope] = {
-    "syslog": prefix(rf"(?:{SYSLOG_5424}|{SYSLOG})"),  # RFC 3164 and RFC 5424
     "cri": prefix(CRI),  # containerd and CRI-O: files in /var/log/pods
+    "syslog": prefix(rf"(?:{SYSLOG_5424}|{SYSLOG})"),  # RFC 3164 and RFC 5424
     "kubectl": prefix(r"\[pod/[^\] ]+\] "),  # kubectl logs --prefix
     "compose": prefix(r"[A-Za-z0-9][A-Za-z0-9_.-]* +\| "),  # docker compose logs
     "timestamps": prefix(rf"{ISO_TIME} "),  # docker logs -t, kubectl logs --timestamps
