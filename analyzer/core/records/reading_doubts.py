@@ -6,6 +6,9 @@ it: a caller for each request, or one caller for all. `look`, `import`, `run` an
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from analyzer.core.model import DrainedCounts
 from gatekeeper.identity import UNNAMED
 
 REQUESTS_MIN = 100  # below it, chance makes one caller, or as many as requests
@@ -29,7 +32,7 @@ def doubt(requests: int, callers: int, caller: str, elsewhere: str = "") -> str:
     if requests < REQUESTS_MIN or not callers:
         return ""
     if callers == 1 and caller == UNNAMED:
-        question = "does `caller` of the source name its field?"
+        caller, question = "which has no usable name", "does `caller` of the source name its field?"
     elif callers == 1:
         question = "a proxy in front?"
     elif callers >= requests:
@@ -44,30 +47,54 @@ def doubt(requests: int, callers: int, caller: str, elsewhere: str = "") -> str:
 
 
 class ReadingTally:
-    """The first requests of a source and their callers, as an analyzer counts them.
-
-    Raises each question once: `note` returns it with the counts by which it came up.
+    """Requests and their callers as an analyzer counts them, of the first ones, or while there is one caller.
 
     >>> tally = ReadingTally()
-    >>> tally.note(99, {"address:10.0.0.5"}), tally.note(1, {"address:10.0.0.5"})
-    ('', 'one caller has 100 % of 100 requests, address:10.0.0.5: a proxy in front?')
+    >>> tally.note(99, {"address:10.0.0.5"}), tally.question()
+    (None, '')
+    >>> tally.note(1, {"address:10.0.0.5"}), tally.question()
+    (None, 'one caller has 100 % of 100 requests, address:10.0.0.5: a proxy in front?')
     """
 
     def __init__(self) -> None:
         self._requests = 0
         self._callers: set[str] = set()
-        self._is_over = False
 
-    def note(self, requests: int, callers: set[str]) -> str:
-        """Adds requests with their different callers; returns the question that they raise, "" for none."""
-        if self._is_over or not requests:
-            return ""
-        self._requests += requests
-        self._callers |= callers
-        question = self.question()
-        self._is_over = bool(question) or self._requests >= REQUESTS_MAX
-        return question
+    def note(self, requests: int, callers: Collection[str]) -> None:
+        """Adds requests with their different callers."""
+        if self._requests < REQUESTS_MAX or len(self._callers) == 1:
+            self._requests += requests
+            self._callers.update(callers)
 
     def question(self, elsewhere: str = "") -> str:
-        """Returns the question that all requests until now raise."""
+        """Returns the question that these requests raise; "" for none."""
         return doubt(self._requests, len(self._callers), min(self._callers, default=""), elsewhere)
+
+
+class ReadingQuestions:
+    """The questions that the sources of an analyzer raise, each once.
+
+    Sources whose records are counted together are judged together.
+    """
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[str, ...], ReadingTally] = {}
+        self._asked: set[tuple[str, ...]] = set()
+
+    def note(self, counted: DrainedCounts) -> str:
+        """Adds what was counted; returns a question that it raises for the first time, "" for none."""
+        sources = tuple(sorted({progress.part.source for progress in counted.parts if progress.counted}))
+        if not sources or sources in self._asked:
+            return ""
+        tally = self._tallies.setdefault(sources, ReadingTally())
+        tally.note(*requests_and_callers(counted))
+        question = tally.question()
+        if question:
+            self._asked.add(sources)
+        return f"{' and '.join(sources)}: {question}" if question else ""
+
+
+def requests_and_callers(counted: DrainedCounts) -> tuple[int, set[str]]:
+    """Returns how many records were counted, and their callers; none where no grouping is by caller."""
+    tables = [table.keys for table in counted.tables if table.grouping == "caller"]
+    return sum(progress.counted for progress in counted.parts), set().union(*tables)
