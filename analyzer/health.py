@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,11 @@ from dataclasses import dataclass, field
 from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
 from analyzer.core.judging.judge import Judged
 from analyzer.core.model import Gap, Lag, Partition
+from analyzer.core.records.reading_doubts import ReadingQuestions
 from analyzer.metrics import BY_RECORDS, Metrics, RememberedIds
 from analyzer.pipeline import FlushResult
+
+log = logging.getLogger(__name__)
 
 # One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
 LOOP_MAX_S = 30.0
@@ -50,6 +54,7 @@ class Health:
     refused_configuration: str = ""  # why the changed file is refused; empty: it is not
     delay_limits: DelayLimits = field(default_factory=DelayLimits)
     recent_delays: RecentDelays = field(default_factory=RecentDelays)  # changed by the loop alone
+    questions: ReadingQuestions = field(default_factory=ReadingQuestions)  # changed by the loop alone
     measured: MeasuredDelays = field(default_factory=MeasuredDelays)
     measured_s: float = float("-inf")
     overshoots: Sequence[str] = ()  # of the warden alone: others do not look
@@ -81,6 +86,8 @@ class Health:
         self.flush_committed_s = self.uptime_s()
         self.metrics.record_flush(result)
         self._measure(result, self.flush_committed_s)
+        if question := self.questions.note(result.counted):
+            log.warning("%s", question)
         new = {
             progress.part: RememberedIds(ids.held, ids.kept_ms)
             for progress in result.counted.parts

@@ -6,18 +6,23 @@ The analyzer and the gate call the same functions, and the same vectors test bot
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 __all__ = [
     "MISSING",
     "NAME_BYTES_MAX",
     "PREFIX6",
+    "UNIX",
     "UNNAMED",
     "NameDigest",
+    "TrustedProxies",
     "address_of",
     "caller_of",
+    "client_address",
     "is_name",
     "typed",
 ]
@@ -38,6 +43,13 @@ FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066
 
 BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 CANONICAL_IPV4 = re.compile(rf"(?:{BYTE}\.){{3}}{BYTE}")
+# Some servers and proxies write the port, too: 192.0.2.1:4711, [2001:db8::1]:4711.
+WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
+
+UNIX = "unix"  # a proxy on this machine that connects through a Unix socket, which has no address
+# Addresses of recent connections: reading them for each request would be most of a guard's cost.
+CACHE_SIZE = 1_024
+ADDRESS_CHARS_MAX = 45  # an IPv4 address in IPv6, written in full
 
 
 def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
@@ -63,8 +75,8 @@ def is_name(text: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
 def address_of(text: str, prefix6: int = 128) -> str | None:
     """The canonical text of an IP address; None for other text.
 
-    An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) becomes the IPv4 address. Zones (`fe80::1%eth0`), ports
-    and leading zeros are not accepted.
+    A port and brackets are taken off (`192.0.2.1:4711`, `[2001:db8::1]:443`). An IPv4-mapped IPv6 address
+    (`::ffff:192.0.2.1`) becomes the IPv4 address. Zones (`fe80::1%eth0`) and leading zeros are not accepted.
 
     Args:
         text: The text.
@@ -79,6 +91,9 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
         return text
     if "%" in text:
         return None
+    with_port = WITH_PORT.fullmatch(text)
+    if with_port is not None:
+        text = with_port["six"] or with_port["four"]
     try:
         address: IPv4Address | IPv6Address = ip_address(text)
     except ValueError:
@@ -90,6 +105,115 @@ def address_of(text: str, prefix6: int = 128) -> str | None:
             host_bits = 128 - prefix6
             return f"{IPv6Address(int(address) >> host_bits << host_bits)}/{prefix6}"
     return str(address)
+
+
+class TrustedProxies:
+    """Proxies whose entries in X-Forwarded-For are trusted.
+
+    Args:
+        trusted: Addresses and networks; "unix" for a proxy that connects through a Unix socket.
+
+    Raises:
+        ValueError: An entry is not one of these.
+        TypeError: `trusted` is one string instead of several.
+
+    Example:
+        >>> TrustedProxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
+        '192.0.2.1'
+    """
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        if isinstance(trusted, str):
+            raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
+        entries = list(trusted)
+        self._networks: list[IPv4Network | IPv6Network] = [
+            ip_network(entry) for entry in entries if entry != UNIX
+        ]
+        self._trusts_unix = UNIX in entries
+
+    def __bool__(self) -> bool:
+        return self._trusts_unix or bool(self._networks)
+
+    def client(self, peer: str, forwarded: Sequence[str]) -> str:
+        """The client's address: the first one, from right to left, that is not a trusted proxy's.
+
+        "" if the address is unknown: the peer has none, or a trusted proxy wrote "unknown". Entries left of
+        an untrusted address were written by that client and are ignored. `Forwarded` (RFC 7239) is not read:
+        a proxy that writes one of the two headers lets its clients write the other.
+
+        Args:
+            peer: The other end of the connection, as the server reports it.
+            forwarded: Values of X-Forwarded-For, in their order.
+        """
+        address = peer_address(peer)
+        if not forwarded or not self:
+            return address or ""
+        hops = _hops(forwarded)
+        if address is None and self._trusts_unix and hops:
+            address = address_of(hops.pop())
+        return self._last_untrusted(address, hops)
+
+    def client_in(self, forwarded: str) -> str:
+        """The client's address by one value of X-Forwarded-For in a log, whose last entry a proxy wrote.
+
+        "" if it is unknown, as for `client`.
+
+        Args:
+            forwarded: The value.
+
+        Example:
+            >>> TrustedProxies(["10.0.0.0/8"]).client_in("6.6.6.6, 192.0.2.1, 10.0.0.2")
+            '192.0.2.1'
+        """
+        hops = _hops([forwarded])
+        return self._last_untrusted(address_of(hops.pop()), hops)
+
+    def _last_untrusted(self, address: str | None, hops: list[str]) -> str:
+        while address is not None and hops and self._is_trusted(ip_address(address)):
+            address = address_of(hops.pop())
+        return address or ""
+
+    def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def _hops(forwarded: Sequence[str]) -> list[str]:
+    return [hop.strip() for value in forwarded for hop in value.split(",")]
+
+
+def peer_address(text: str) -> str | None:
+    """The normalised address of a connection's other end; None if it has no address.
+
+    Args:
+        text: The other end, as the server reports it.
+
+    Example:
+        >>> peer_address("::ffff:192.0.2.1")
+        '192.0.2.1'
+    """
+    return _cached_address(text) if len(text) <= ADDRESS_CHARS_MAX else None
+
+
+_cached_address = lru_cache(CACHE_SIZE)(address_of)
+NO_PROXIES = TrustedProxies()
+
+
+def client_address(text: str, prefix6: int = 128, trusted: TrustedProxies = NO_PROXIES) -> str | None:
+    """The canonical address of a client, as a request or a log has it; None for other text.
+
+    Of a list, as in X-Forwarded-For, it is the last one that is not a trusted proxy's: what stands left of
+    it was written by that client. Gates, the counter and `gatelock look` read addresses by this function.
+
+    Args:
+        text: An address, perhaps with a port, or a list of them with commas.
+        prefix6: As for `address_of`.
+        trusted: The proxies whose entries in a list are trusted; none by default.
+
+    Example:
+        >>> client_address("192.0.2.1:4711"), client_address("6.6.6.6, 192.0.2.1"), client_address("Nov")
+        ('192.0.2.1', '192.0.2.1', None)
+    """
+    return address_of(trusted.client_in(text) if "," in text else text, prefix6)
 
 
 def typed(kind: str, text: str) -> str:
@@ -129,7 +253,7 @@ def caller_of(*, prefix6: int = PREFIX6, **names: str | None) -> str:
     for kind, text in names.items():
         if text is None or text in MISSING:
             continue
-        name = address_of(text, prefix6) if kind == "address" else text
+        name = client_address(text, prefix6) if kind == "address" else text
         if name is not None and is_name(name):
             return typed(kind, name)
     return ""

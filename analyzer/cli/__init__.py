@@ -15,6 +15,7 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
+from analyzer.cli.exit_codes import report_bug
 from analyzer.cli.nouns import (
     callers,
     days,
@@ -65,7 +66,7 @@ app = typer.Typer(
     name="gatelock",
     cls=Commands,
     help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
-    epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable.",
+    epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable, 4 an error in gatelock.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help takes a third of the time
     pretty_exceptions_enable=False,  # they print local variables, which may be secrets
@@ -125,4 +126,8 @@ app.add_typer(db.app, name="db")
 
 
 def main() -> None:
-    app(prog_name="gatelock")
+    """Runs the command in `sys.argv`. No error reaches the terminal as a traceback."""
+    try:
+        app(prog_name="gatelock")
+    except Exception as error:  # noqa: BLE001 - the last place that can turn it into a sentence
+        sys.exit(report_bug(error))

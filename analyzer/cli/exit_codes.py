@@ -12,7 +12,8 @@ import typer
 
 from analyzer.cli.output import say
 
-FINE, FOUND, USAGE, UNREACHABLE = 0, 1, 2, 3
+FINE, FOUND, USAGE, UNREACHABLE, BUG = 0, 1, 2, 3, 4
+MESSAGE_CHARS_MAX = 300  # of an unexpected error, in its sentence; its details have all of it
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -45,6 +46,39 @@ def reporting_errors() -> Iterator[None]:
         _discard_output()
         say(f"the output cannot be written: {error.strerror}", err=True)
         raise typer.Exit(UNREACHABLE) from error
+
+
+def report_bug(error: Exception) -> int:
+    """Prints an error that no command expects as one sentence, and returns the exit code of the process.
+
+    Its details, without passwords, are written to a file of their own that only this user can read.
+    """
+    import traceback
+
+    from analyzer.config.secrets import masked
+
+    message = masked(" ".join(f"{type(error).__name__}: {error}".split()))
+    if len(message) > MESSAGE_CHARS_MAX:
+        message = f"{message[:MESSAGE_CHARS_MAX]} ..."
+    details = masked("".join(traceback.format_exception(error)))
+    say(f"an error in gatelock itself: {message}; {_written(details)}", err=True)
+    return BUG
+
+
+def _written(details: str) -> str:
+    """Writes the details of an error; returns a phrase that says where they are."""
+    import platform
+    import tempfile
+    from importlib.metadata import version
+
+    heading = f"gatelock {version('gatelock')}, Python {platform.python_version()}, {platform.platform()}\n"
+    try:
+        number, path = tempfile.mkstemp(prefix="gatelock-error-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(heading + details)
+    except OSError as error:
+        return f"its details cannot be written to {tempfile.gettempdir()}: {error.strerror}; set $TMPDIR"
+    return f"its details are in {path}; please report it with them"
 
 
 def _discard_output() -> None:

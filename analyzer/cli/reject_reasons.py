@@ -14,8 +14,8 @@ EXPECTED = {
     "tombstone": "a value; this record has none",
     "too-large": "a value of at most {value_bytes_max:,} bytes",
     "bad-utf8": "a document of the format {format} in UTF-8",
-    "bad-json": "one JSON object",
-    "bad-line": "a line of the format {format}",
+    "bad-json": "one JSON object{in_envelope}",
+    "bad-line": "a line of the format {format}{in_envelope}",
     "bad-caller": "a caller: text in at least one of {caller}",
     "bad-time": "a time between 1970 and 9997, in {time}",
     "bad-number": "numbers from 0 to 2^53, in {fields}",
@@ -39,8 +39,17 @@ def expected(reason: str, source: str, mapping: SourceMapping | None) -> str:
     callers = " or ".join(f"{paths.get(name, name)} ({name})" for name in mapping.caller)
     fields = ", ".join(f"{path} ({name})" for name, path in paths.items())
     return EXPECTED[reason].format(
-        **limits, format=mapping.format, time=time, caller=callers, fields=fields or "no field"
+        **limits,
+        format=mapping.format,
+        in_envelope=_in_envelope(mapping),
+        time=time,
+        caller=callers,
+        fields=fields or "no field",
     )
+
+
+def _in_envelope(mapping: SourceMapping) -> str:
+    return f" in the envelope {', '.join(mapping.envelopes)}" if mapping.envelopes else ""
 
 
 def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
@@ -51,27 +60,27 @@ def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
         case "bad-caller":
             return "; ".join(_about_callers(sample, mapping))
         case "bad-time" | "future" | "past" if mapping.time is not None:
-            (raw,) = _values(sample, mapping.format, [mapping.time.path])
+            (raw,) = _values(sample, mapping, [mapping.time.path])
             return _about_time(raw, ".".join(mapping.time.path), mapping.time.unit)
         case _:
             return ""
 
 
-def _values(sample: bytes, format_: str, paths: Sequence[FieldPath]) -> list[Any]:
+def _values(sample: bytes, mapping: SourceMapping, paths: Sequence[FieldPath]) -> list[Any]:
     """The values of a record at these paths; None where it has none."""
-    from analyzer.core.records.formats import FORMATS
+    from analyzer.core.records.formats import decoder_of
 
-    columns, _ = FORMATS[format_].decoder(paths).read([sample])
+    columns, _ = decoder_of(mapping, paths).read([sample])
     return [column[0] for column in columns]
 
 
 def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
     fields = {name: mapping.fields[name] for name in mapping.caller if name in mapping.fields}
-    values = _values(sample, mapping.format, [field.path for field in fields.values()])
+    values = _values(sample, mapping, [field.path for field in fields.values()])
     for field, raw in zip(fields.values(), values, strict=True):
         path = ".".join(field.path)
         if raw is None or raw == "":
-            found = _elsewhere(sample, field.path[-1]) if mapping.format == "json" else ""
+            found = _elsewhere(sample, mapping, field.path[-1]) if mapping.format == "json" else ""
             yield f"the record has no {path}" + (f"; did you mean {found}?" if found else "")
         elif not isinstance(raw, str):
             yield f"{path} is a number or a table; names are text"
@@ -87,10 +96,12 @@ def _about_time(raw: object, path: str, unit: str) -> str:
     return ""
 
 
-def _elsewhere(sample: bytes, key: str) -> str:
+def _elsewhere(sample: bytes, mapping: SourceMapping, key: str) -> str:
     """The path of text under this key in another object of a JSON record; "" if there is none."""
+    from analyzer.core.records.envelopes import unwrapped
+
     try:
-        document = json.loads(sample)
+        document = json.loads(unwrapped([sample], mapping.envelopes)[0])
     except (ValueError, RecursionError):
         return ""
     return next(iter(_paths_to(document, key)), "")

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
+from ipaddress import ip_network
 from typing import Annotated, NamedTuple, NoReturn, get_args
 from zoneinfo import available_timezones
 
@@ -196,8 +197,13 @@ def _name(value: object) -> str:
     return value
 
 
+def several(value: object) -> object:
+    """Returns one text as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
 def _names(value: object) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value
+    names = several(value)
     if not isinstance(names, (list, tuple)) or not names:
         raise_fault(f"must be a list of names, not {quote(value)}", 'write ["one", "two"]')
     return tuple(dict.fromkeys(_text(name) for name in names))
@@ -224,6 +230,20 @@ def _path(value: object) -> tuple[str, ...]:
             '["http", "api.key"]',
         )
     return tuple(parts)
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    """Addresses and networks, as a list or a single one."""
+    entries = several(value)
+    if not isinstance(entries, (list, tuple)):
+        raise_fault(f"must be a list of addresses and networks, not {quote(value)}", 'write ["10.0.0.0/8"]')
+    for entry in entries:
+        text = _text(entry)
+        try:
+            ip_network(text)
+        except ValueError as error:
+            raise_fault(f"{quote(entry)} is not an address or a network: {error}", 'write "10.0.0.0/8"')
+    return tuple(dict.fromkeys(entries))
 
 
 def _condition(value: object) -> tuple[str, ...]:
@@ -279,6 +299,7 @@ def _listen(value: object) -> str:
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPathText = Annotated[tuple[str, ...], BeforeValidator(_path)]
 ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_condition)]

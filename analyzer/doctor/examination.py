@@ -36,6 +36,7 @@ from analyzer.doctor.delay_checks import delays_and_clocks, late_locks
 from analyzer.doctor.id_checks import duplicates
 from analyzer.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.doctor.observations import LISTED_MAX, Finding, Installation, Observation
+from analyzer.doctor.reading_checks import doubtful_callers
 from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
 from analyzer.jobs.upkeep_jobs import schedules
 from analyzer.store.database.clock import instant
@@ -521,6 +522,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("delays", delays_and_clocks),
     ("gaps", _gaps),
     ("rejects", _rejects),
+    ("callers", doubtful_callers),
     ("duplicates", duplicates),
     ("verdicts", _verdicts),
     ("days", waiting_days),

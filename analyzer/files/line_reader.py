@@ -13,6 +13,7 @@ CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
 FIRST_PREFIX_BYTES = 4096
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file it is no content
 # Within these bytes the end of each line has a digest of everything before it.
 LINE_DIGESTS_MAX, LINE_DIGEST_CHARS = 64, 12
 
@@ -112,6 +113,8 @@ class LineReader:
         if not end:
             return None
         columns = _columns_of(lines, self.next + begin, self._line_bytes_max + 1)
+        if self.next == 0 and data.startswith(BYTE_ORDER_MARK):
+            columns = _without_mark(columns)
         self._advance(end)
         return columns
 
@@ -172,6 +175,15 @@ class LineReader:
                 self._line_digests += (self._digest.hexdigest()[:LINE_DIGEST_CHARS],)
             if self.next == prefix_bytes:
                 self._prefix_digests += (self._digest.hexdigest()[:16],)
+
+
+def _without_mark(columns: RecordColumns) -> RecordColumns:
+    """Returns the first lines of a stream without its byte order mark."""
+    first, *others = columns.values
+    line = (first or b"").removeprefix(BYTE_ORDER_MARK)
+    if line in (b"", b"\r"):
+        return columns.part(1, len(columns.values))
+    return columns._replace(values=[line, *others])
 
 
 def _columns_of(lines: list[bytes], first: int, bytes_max: int) -> RecordColumns:

@@ -11,7 +11,7 @@ from typing import IO
 
 from analyzer.errors import LogUnreadable
 from analyzer.files.compressed_files import DamagedFile, open_log
-from analyzer.files.line_reader import FIRST_LINE_BYTES_MAX
+from analyzer.files.line_reader import BYTE_ORDER_MARK, FIRST_LINE_BYTES_MAX
 
 READ_BYTES = 1 << 20
 
@@ -59,6 +59,7 @@ def _lines(file: Path, stream: IO[bytes], end: int) -> Iterator[tuple[int, bytes
         if not part:
             lines, rest = [rest], b""  # the last line needs no line feed
         for line in lines:
-            if line and at < end:
-                yield at, line
+            content = line.removeprefix(BYTE_ORDER_MARK) if at == 0 else line
+            if content and at < end:
+                yield at, content
             at += len(line) + 1

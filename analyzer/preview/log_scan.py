@@ -22,9 +22,9 @@ from analyzer.files.compressed_files import DamagedFile
 from analyzer.files.line_reader import LineReader
 from analyzer.preview.log_detection import SAMPLE_LINES, DetectedLog, Table, detect
 from analyzer.preview.traffic_profile import COUNTED, METERS, TrafficProfile
+from analyzer.preview.unread_formats import SAMPLE_CHARS, refusal
 
 LINE_BYTES_MAX = 1 << 20
-SAMPLE_CHARS = 160  # of a line that was not read, for display
 ROWS_MAX = 400_000  # values in memory
 READ_ERRORS = (OSError, EOFError, DamagedFile)
 
@@ -54,6 +54,7 @@ class ScannedFile:
     unread: Counter[RejectReason] = field(default_factory=Counter)
     first_unread: list[UnreadLine] = field(default_factory=list)
     problem: str = ""
+    elsewhere: str = ""  # a sentence on another field that has addresses
 
 
 class LogScan:
@@ -126,7 +127,7 @@ class LogScan:
         if file.missing:
             file.problem = f"the log has no {' and no '.join(file.missing)}"
             return None
-        file.format, file.source = detected.name, detected.source
+        file.format, file.source, file.elsewhere = detected.name, detected.source, detected.elsewhere
         mapping = self._mapping_of(detected.source).without_limits()
         return PythonCounter(
             {"look": mapping}, [self._grouping.name], METERS, slots=[self._slots], rows_max=ROWS_MAX
@@ -164,9 +165,4 @@ class _Pending:
 
 
 def _problem_of(detected: DetectedLog | None, sample: Sequence[bytes]) -> str:
-    if detected is not None:
-        return detected.problem
-    if any(b"\0" in line for line in sample):
-        return "is binary, not a log of lines"
-    first = text_of_bytes(sample[0])[:SAMPLE_CHARS] if sample else ""
-    return f"has no format that is known (combined, common, or JSON lines); it begins with: {first}"
+    return refusal(sample) if detected is None else detected.problem

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from analyzer.core.judging.brakes import first_exceeded_s
 from analyzer.core.judging.policies import Surge
 from analyzer.core.judging.windows import HOUR_S
+from analyzer.core.records.reading_doubts import doubt
 from analyzer.preview.limit_suggestions import LimitSuggestion
 from analyzer.preview.log_scan import ScannedFile
 from analyzer.preview.rehearsal import RehearsedLock
@@ -81,6 +82,14 @@ class LogReport(NamedTuple):
     has_status: bool
     has_bytes: bool
     is_interrupted: bool
+
+    @property
+    def question(self) -> str:
+        """What the number of callers makes doubtful about the reading; "" for nothing."""
+        if self.by != "caller" or not self.top or self.joined.series:
+            return ""
+        elsewhere = next((file.elsewhere for file in self.files if file.elsewhere), "")
+        return doubt(self.requests, self.series, self.top[0].key, elsewhere)
 
     @property
     def unread(self) -> int:

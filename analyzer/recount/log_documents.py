@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
+
+from analyzer.recount.log_envelopes import Unreadable, content_of
 
 FORMATS = ("json", "combined", "vhost_combined")
 
 LINE = re.compile(
-    r"(?:(?P<vhost>(?:[^: ]+|\[[^\] ]+\]):[0-9]{1,5}) (?=[0-9a-fA-F.:]*[.:][0-9a-fA-F.:]* ))?"
+    r"(?:(?P<vhost>(?:[^: ]+|\[[^\] ]+\]):[0-9]{1,5}) (?=[0-9a-fA-F.:]*[.:][0-9a-fA-F.:]* )"
+    r"|(?P<host>(?:[^: ]+|\[[^\] ]+\])) (?=(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
+    r"|[0-9a-fA-F]*:[0-9a-fA-F.]*:[0-9a-fA-F.:]*) - [^\[]))?"
     r"(?P<address>[^ ]+) [^ ]+ "
     r'(?:"" \[(?P<time>[^\[\]]+)\] |(?P<user>(?:[^"\\]|\\.)*) \[(?P<time_behind>[^\[\]"]+)\] )'
-    r'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>[0-9]{3}|-) (?P<bytes>[0-9]+|-)(?: .*)?',
+    r'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>[0-9]{3}|-) (?P<bytes>[0-9]+|-)(?: (?P<rest>.*))?',
     re.DOTALL,
 )
+BEHIND_BYTES = re.compile(r'(?:"(?:[^"\\]|\\.)*" ){2}"(?P<forwarded>(?:[^"\\]|\\.)*)"(?: .*)?', re.DOTALL)
 REQUEST = re.compile(r"([A-Z]+) ([^ ]+)(?: HTTP/[0-9.]+)?", re.DOTALL)
-
-
-class Unreadable(ValueError):
-    """A record that cannot be counted."""
 
 
 class Digits(str):
@@ -28,9 +30,9 @@ class Digits(str):
     __slots__ = ()
 
 
-def document_of(value: bytes, format_: str) -> dict[str, Any]:
-    """Returns the document in a record. Raises Unreadable."""
-    text = value.decode("utf-8", "surrogateescape")
+def document_of(value: bytes, format_: str, envelopes: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the document in a record, within these envelopes. Raises Unreadable."""
+    text = content_of(value, envelopes).decode("utf-8", "surrogateescape")
     return _object_of(text) if format_ == "json" else _parts_of(text)
 
 
@@ -55,9 +57,11 @@ def _parts_of(text: str) -> dict[str, Any]:
     if all(word in {"", "-"} for word in user.split(" ")):
         user = "-"
     request = REQUEST.fullmatch(line["request"])
+    behind = BEHIND_BYTES.fullmatch(line["rest"] or "")
     method, path = request.groups() if request else ("-", "-")
     found = {
-        "vhost": line["vhost"] or "-", "address": line["address"], "user": user, "method": method,
+        "vhost": line["vhost"] or line["host"] or "-", "forwarded": behind["forwarded"] if behind else "-",
+        "address": line["address"], "user": user, "method": method,
         "path": path, "time": line["time"] or line["time_behind"],
         "status": Digits(line["status"]), "bytes": Digits(line["bytes"]),
     }  # fmt: skip

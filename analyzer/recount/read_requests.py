@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.recount.log_documents import FORMATS, Digits, Unreadable, document_of
+from analyzer.recount.log_documents import FORMATS, Digits, document_of
+from analyzer.recount.log_envelopes import Unreadable
 from analyzer.recount.single_values import (
     TIME_MS_MAX,
     StoredField,
-    address_of,
+    client_of,
     counted_text,
     digested,
+    is_host_name,
     is_name,
     network_of,
     number_of,
@@ -84,7 +86,7 @@ class SourceReading:
         mapping = self.mapping
         if value is None or len(value) > mapping["value_bytes_max"]:
             raise Unreadable("no value, or too large")
-        document = document_of(value, mapping["format"])
+        document = document_of(value, mapping["format"], mapping.get("envelope", ()))
 
         def look_up(path: Sequence[str]) -> Any:
             found: Any = document
@@ -137,7 +139,11 @@ class SourceReading:
         field = self.fields[name]
         if value in {"", "-"}:
             return ""
-        text = address_of(value, field["prefix6"]) if field["type"] == "address" else value
+        text = value
+        if field["type"] == "address":
+            text = client_of(value, field)
+        elif name == "host":
+            text = "" if client_of(value, {"prefix6": 128}) or not is_host_name(value) else value
         if not is_name(text, self.mapping["name_bytes_max"]):
             return ""
         return f"{name}:{digested(text, field, self.secrets)}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.recount.log_documents import Unreadable
+from analyzer.recount.log_envelopes import Unreadable
 from analyzer.recount.read_requests import DUPLICATES, Request, SourceReading, Unsupported
 from analyzer.recount.repeated_ids import RepeatedIds
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
-from analyzer.recount.log_documents import Digits, Unreadable
+from analyzer.recount.log_documents import Digits
+from analyzer.recount.log_envelopes import Unreadable
 
 StoredField = Mapping[str, Any]  # of a mapping, as the plan stores it
 NUMBER_MAX = 2**53
@@ -27,6 +28,7 @@ CLF = re.compile(
     r"([0-9]{2})/([A-Z][a-z]{2})/([0-9]{4}):([0-9]{2}):([0-9]{2}):([0-9]{2}) ([+-])([0-9]{2})([0-9]{2})"
 )
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def is_name(text: str, bytes_max: int) -> bool:
@@ -78,10 +80,33 @@ def number_of(value: Any, field: StoredField) -> int:
     return number
 
 
+def client_of(text: str, field: StoredField) -> str:
+    """Returns the client's address in a text, which may be a list; "" for a text without one.
+
+    Of a list it is the last one that no trusted proxy has.
+    """
+    entries = [entry.strip() for entry in text.split(",")] if "," in text else [text]
+    proxies = [ip_network(proxy) for proxy in field.get("trusted_proxies", ())]
+    for entry in reversed(entries):
+        address = address_of(entry, 128)
+        if not address or not any(ip_address(address) in proxy for proxy in proxies):
+            break
+    return address_of(entry, field["prefix6"])
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a text can be the name of a machine, and not a part of a time."""
+    is_time = re.match("[0-9]{4}-?[0-9]{2}-?[0-9]{2}[tT][0-9]", text) or text in MONTHS or text in WEEKDAYS
+    labels = text.removesuffix(".").split(".")
+    is_of_labels = all(re.fullmatch("[-0-9A-Za-z_]{1,63}", label) for label in labels)
+    return is_of_labels and len(text) < 254 and not is_time and re.search("[A-Za-z]", text) is not None
+
+
 def address_of(text: str, prefix6: int) -> str:
-    """Returns an address in its one spelling; "" for a text that is none."""
+    """Returns an address in its one spelling, without its port; "" for a text that is none."""
+    bare = re.fullmatch(r"\[([0-9a-fA-F.:]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}", text)
     try:
-        address = ip_address(text)
+        address = ip_address((bare[1] or bare[2]) if bare else text)
     except ValueError:
         return ""
     if isinstance(address, IPv6Address):
@@ -141,7 +166,7 @@ def counted_text(value: Any, field: StoredField, bytes_max: int, secrets: Mappin
     if text is None:
         raise Unreadable("a field is not text")
     if text and field["type"] == "address":
-        return address_of(text, field["prefix6"])
+        return client_of(text, field)
     return digested(text, field, secrets) if is_name(text, bytes_max) else ""
 
 

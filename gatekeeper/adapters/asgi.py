@@ -17,17 +17,15 @@ from gatekeeper.adapters.admission_control import (
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
-    TrustedProxies,
     asked_caller,
     caller_name,
     name_from_header,
-    peer_address,
     require_kind,
 )
 from gatekeeper.adapters.refusal_response import VERDICT_BYTES, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
-from gatekeeper.identity import PREFIX6, NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest, TrustedProxies, peer_address
 from gatekeeper.model import ALLOWED
 
 __all__ = ["AppResponse", "Guard", "PerAddress", "address", "behind", "header", "peer", "routes", "user"]

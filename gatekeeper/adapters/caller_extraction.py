@@ -8,24 +8,22 @@ trusted proxies appended counts.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeVar, get_args
 
-from gatekeeper.identity import NAME_BYTES_MAX, PREFIX6, UNNAMED, NameDigest, address_of, is_name, typed
+from gatekeeper.identity import (
+    CACHE_SIZE,
+    NAME_BYTES_MAX,
+    PREFIX6,
+    UNNAMED,
+    NameDigest,
+    client_address,
+    is_name,
+    typed,
+)
 
 CallerKind = Literal["api_key", "user", "address"]
-
-# Names and addresses of recent callers: validating them for each request would be most of a guard's cost.
-CACHE_SIZE = 1_024
-ADDRESS_CHARS_MAX = 45  # an IPv4 address in IPv6, written in full
-
-UNIX = "unix"  # a proxy on this machine that connects through a Unix socket, which has no address
-
-# Some proxies write the port, too: 192.0.2.1:4711, [2001:db8::1]:4711.
-ADDRESS_WITH_PORT = re.compile(r"\[(?P<six>[0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|(?P<four>[0-9.]+):[0-9]{1,5}")
 
 Request = TypeVar("Request")
 
@@ -37,7 +35,7 @@ def caller_name(kind: str, text: str, prefix6: int = PREFIX6) -> str:
 
     Equal to `caller_of`, at a third of its cost.
     """
-    name = address_of(text, prefix6) if kind == "address" else text
+    name = client_address(text, prefix6) if kind == "address" else text
     return typed(kind, name) if name and name != "-" and is_name(name) else ""
 
 
@@ -101,68 +99,3 @@ def decode_header(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return ""
-
-
-class TrustedProxies:
-    """Proxies whose entries in X-Forwarded-For are trusted.
-
-    Args:
-        trusted: Addresses and networks; "unix" for a proxy that connects through a Unix socket.
-
-    Raises:
-        ValueError: An entry is not one of these.
-        TypeError: `trusted` is one string instead of several.
-    """
-
-    def __init__(self, trusted: Iterable[str] = ()) -> None:
-        if isinstance(trusted, str):
-            raise TypeError(f"trusted_proxies: expected a list of addresses and networks, got {trusted!r}")
-        entries = list(trusted)
-        self._networks: list[IPv4Network | IPv6Network] = [
-            ip_network(entry) for entry in entries if entry != UNIX
-        ]
-        self._trusts_unix = UNIX in entries
-
-    def __bool__(self) -> bool:
-        return self._trusts_unix or bool(self._networks)
-
-    def client(self, peer: str, forwarded: Sequence[str]) -> str:
-        """Returns the client's address: the first one, from right to left, that is not a trusted proxy's.
-
-        "" if the address is unknown: the peer has none, or a trusted proxy wrote "unknown". Entries left of
-        an untrusted address were written by that client and are ignored. `Forwarded` (RFC 7239) is not read:
-        a proxy that writes one of the two headers lets its clients write the other.
-
-        Args:
-            peer: The other end of the connection, as the server reports it.
-            forwarded: Values of X-Forwarded-For, in their order.
-
-        >>> TrustedProxies(["10.0.0.0/8"]).client("10.0.0.1", ["6.6.6.6, 192.0.2.1", "10.0.0.2"])
-        '192.0.2.1'
-        """
-        address = peer_address(peer)
-        if not forwarded or not self:
-            return address or ""
-        hops = [hop.strip() for value in forwarded for hop in value.split(",")]
-        if address is None and self._trusts_unix and hops:
-            address = _hop_address(hops.pop())
-        while address is not None and hops and self._is_trusted(ip_address(address)):
-            address = _hop_address(hops.pop())
-        return address or ""
-
-    def _is_trusted(self, address: IPv4Address | IPv6Address) -> bool:
-        return any(address in network for network in self._networks)
-
-
-def peer_address(text: str) -> str | None:
-    """Returns the normalised address of a connection's other end; None if it has no address."""
-    return _cached_address(text) if len(text) <= ADDRESS_CHARS_MAX else None
-
-
-_cached_address = lru_cache(CACHE_SIZE)(address_of)
-
-
-def _hop_address(text: str) -> str | None:
-    """Returns the address in one entry of X-Forwarded-For; None for "unknown", a name or an empty entry."""
-    with_port = ADDRESS_WITH_PORT.fullmatch(text)
-    return address_of(text if with_port is None else with_port["six"] or with_port["four"])

@@ -40,7 +40,6 @@ from gatekeeper.adapters.admission_control import (
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
-    TrustedProxies,
     caller_name,
     name_from_header,
     require_kind,
@@ -48,7 +47,7 @@ from gatekeeper.adapters.caller_extraction import (
 from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, require_style
 from gatekeeper.adapters.route_patterns import OTHER, pattern_of_django
 from gatekeeper.gate import Gate
-from gatekeeper.identity import PREFIX6, NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest, TrustedProxies
 
 __all__ = [
     "Gatelock",

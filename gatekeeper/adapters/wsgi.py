@@ -16,16 +16,14 @@ from gatekeeper.adapters.admission_control import (
 )
 from gatekeeper.adapters.caller_extraction import (
     CallerKind,
-    TrustedProxies,
     caller_name,
     name_from_header,
-    peer_address,
     require_kind,
 )
 from gatekeeper.adapters.refusal_response import VERDICT, HeaderStyle, RefusalResponse
 from gatekeeper.adapters.route_patterns import OTHER, RoutePatterns
 from gatekeeper.gate import Gate
-from gatekeeper.identity import PREFIX6, NameDigest
+from gatekeeper.identity import PREFIX6, NameDigest, TrustedProxies, peer_address
 
 __all__ = [
     "DECISION",

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from gatekeeper.identity import NAME_BYTES_MAX, UNNAMED, address_of, caller_of, is_name, typed
-from tests.support.vectors import VECTORS, Vector
+from gatekeeper.identity import (
+    NAME_BYTES_MAX,
+    UNNAMED,
+    TrustedProxies,
+    address_of,
+    caller_of,
+    client_address,
+    is_name,
+    typed,
+)
+from tests.support.vectors import FORWARDED, VECTORS, ForwardedVector, Vector
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
 def test_each_caller_has_one_name(vector: Vector) -> None:
     assert (caller_of(prefix6=vector.prefix6, **vector.names) or UNNAMED) == vector.caller
+
+
+@pytest.mark.parametrize("vector", FORWARDED, ids=str)
+def test_the_log_reads_forwarded_addresses_as_the_gate_does(vector: ForwardedVector) -> None:
+    proxies = TrustedProxies(vector.trusted)
+    assert (client_address(vector.forwarded, trusted=proxies) or "") == vector.address
+    # A gate also knows the peer, which it must trust to read the header at all.
+    behind = TrustedProxies([*vector.trusted, "127.0.0.1"])
+    assert behind.client("127.0.0.1", [vector.forwarded]) == vector.address
 
 
 def test_a_name_has_at_most_256_bytes() -> None:

@@ -51,3 +51,20 @@ class DigestVector(NamedTuple):
 
 
 DIGESTS = [DigestVector(**entry) for entry in json.loads((FOLDER / "digests.json").read_text())]
+
+
+class ForwardedVector(NamedTuple):
+    """A value of X-Forwarded-For, the proxies that are trusted, and the client's address; "": unknown."""
+
+    forwarded: str
+    trusted: tuple[str, ...]
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.forwarded} behind {', '.join(self.trusted) or 'none'}"
+
+
+FORWARDED = [
+    ForwardedVector(entry["forwarded"], tuple(entry["trusted"]), entry["address"])
+    for entry in json.loads((FOLDER / "forwarded.json").read_text())
+]

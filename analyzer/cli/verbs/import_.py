@@ -6,8 +6,8 @@ import logging
 import re
 import threading
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,7 @@ import typer
 from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.cli.options import ConfigOption, JsonOption, add_a_source, config_file
 from analyzer.cli.output import say
+from analyzer.core.records.reading_doubts import ReadingTally, requests_and_callers
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import FlushResult
 
-ONE_CALLER_MIN = 1_000  # records of one caller, and of no other, from which the mapping may be wrong
+LINE_BYTES_MAX = 1 << 20  # of a line that is looked at for another field with addresses
 RECORDS_LOOKED_AT = 20  # for each reason, until one shows what it has instead
 ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten seconds if it refuses at once
 
@@ -36,15 +37,15 @@ ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten secon
 class ImportProgress:
     """Observes the loop of an import: records stored, and failed attempts in a row at the database.
 
-    `renamed` records are counted under another name, because theirs is unusable. Of `callers` one is kept, or
-    two, which show that there are several.
+    `renamed` records are counted under another name, because theirs is unusable. `question` is what the
+    callers of the first ones make doubtful about the mapping.
     """
 
     stored: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("seen", "counted", "dead", "late"), 0)
     )
     renamed: int = 0
-    callers: set[str] = field(default_factory=set)
+    tally: ReadingTally = field(default_factory=ReadingTally)
     rejected: Tally[str] = field(default_factory=Tally)  # records by reason
     advice: dict[str, str] = field(default_factory=dict)  # for each reason, by a record that shows it
     mapping: SourceMapping | None = None
@@ -62,9 +63,7 @@ class ImportProgress:
             for name in self.stored:
                 self.stored[name] += getattr(progress, name)
             self.renamed += progress.renamed
-        for table in result.counted.tables:
-            if table.grouping == "caller" and len(self.callers) < 2:
-                self.callers.update([min(table.keys), max(table.keys)])
+        self.tally.note(*requests_and_callers(result.counted))
         for rejected in result.counted.rejected:
             self.rejected[rejected.reason] += 1
             self.note(rejected)
@@ -157,7 +156,7 @@ def import_(
             problems = _import(daemon, imported, progress)
         for rejected in daemon.pipeline.unreadable.values():
             progress.note(rejected)
-        _print(progress, problems, source, as_json=json)
+        _print(progress, problems, source, files, as_json=json)
         is_readable = progress.rejected_share <= share_max and not problems
         if not is_readable or (progress.stored["seen"] and not progress.stored["counted"]):
             raise typer.Exit(FOUND)
@@ -211,7 +210,9 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
         daemon.close()
 
 
-def _print(progress: ImportProgress, problems: dict[str, str], source: str, *, as_json: bool) -> None:
+def _print(
+    progress: ImportProgress, problems: dict[str, str], source: str, files: Sequence[Path], *, as_json: bool
+) -> None:
     from analyzer.cli.output import json_lines
 
     stored = progress.stored
@@ -222,19 +223,16 @@ def _print(progress: ImportProgress, problems: dict[str, str], source: str, *, a
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
     say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
-    for line in (*_why_rejected(progress, source), *_doubts(progress)):
+    for line in (*_why_rejected(progress, source), *_doubts(progress, files)):
         say(line, err=True)
     for name, reason in problems.items():
         say(f"{name}: {reason}", err=True)
 
 
-def _doubts(progress: ImportProgress) -> Iterator[str]:
+def _doubts(progress: ImportProgress, files: Sequence[Path]) -> Iterator[str]:
     """Yields what a wrong mapping would look like, for the operator to decide."""
-    counted = progress.stored["counted"]
-    if len(progress.callers) == 1 and counted >= ONE_CALLER_MIN:
-        (caller,) = progress.callers
-        question = "does `caller` of the source name its field?"
-        yield f"all {counted:,} records have one caller, {caller!a}: {question}"
+    if progress.tally.question():
+        yield progress.tally.question(_elsewhere(files))
     if progress.renamed:
         yield (
             f"{progress.renamed:,} of them had no usable name, or lost it by count_if, and count under their "
@@ -242,6 +240,22 @@ def _doubts(progress: ImportProgress) -> Iterator[str]:
             'an IP address; to count host names write caller = ["host"], and host = "address" in '
             "[sources.fields]"
         )
+
+
+def _elsewhere(files: Sequence[Path]) -> str:
+    """A sentence on another field of these files that has addresses; "" where none is recognised."""
+    from analyzer.files.compressed_files import DamagedFile, open_log
+    from analyzer.files.line_reader import LineReader
+    from analyzer.preview.log_detection import SAMPLE_LINES, detect
+
+    for file in files:
+        with suppress(OSError, EOFError, DamagedFile), closing(open_log(str(file))) as stream:
+            lines = LineReader(stream, LINE_BYTES_MAX).take(final=True)
+            values = [] if lines is None else [value for value in lines.values[:SAMPLE_LINES] if value]
+            detected = detect(values)
+            if detected is not None and detected.elsewhere:
+                return detected.elsewhere
+    return ""
 
 
 def _why_rejected(progress: ImportProgress, source: str) -> Iterator[str]:

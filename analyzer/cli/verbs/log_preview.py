@@ -295,6 +295,8 @@ def _say_problems(report: LogReport, policy: Surge) -> None:
             say(f"{file.name}: {file.problem}", err=True)
         if file.unread:
             _say_unread(file)
+    if question := report.question:
+        say(question, err=True)
     if report.is_interrupted:
         say("interrupted: this is what was read until then", err=True)
     if report.requests and report.rehearsal is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
+from analyzer.cli.exit_codes import BUG, UNREACHABLE, reporting_errors
 from analyzer.cli.options import ConfigOption, config_file, load_to_run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(
         except Exception as bug:
             # Through the log, which masks secrets; a bare traceback would show them.
             log.critical("stopped by an internal error", exc_info=bug)
-            raise typer.Exit(FOUND) from bug
+            raise typer.Exit(BUG) from bug
         if not is_stored:
             raise typer.Exit(UNREACHABLE)
         log.info("stopped")

@@ -11,6 +11,7 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.values import (
     Amount,
     FieldPathText,
+    Networks,
     RouteList,
     Text,
     integer_between,
@@ -19,6 +20,7 @@ from analyzer.config.values import (
     raise_fault,
 )
 from analyzer.core.records.mapping import (
+    NO_PROXIES,
     AddressField,
     NumberField,
     ResourceField,
@@ -61,9 +63,10 @@ class TimeEntry(FieldEntry):
 
 class AddressEntry(FieldEntry):
     prefix6: Annotated[int, integer_between(1, 128)] = PREFIX6
+    trusted_proxies: Networks = ()  # whose entries are trusted, where the field has X-Forwarded-For
 
     def field(self) -> AddressField:
-        return AddressField(self.path, self.prefix6)
+        return AddressField(self.path, self.prefix6, self.trusted_proxies or NO_PROXIES)
 
 
 class ResourceEntry(FieldEntry):

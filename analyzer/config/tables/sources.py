@@ -6,7 +6,7 @@ from itertools import compress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
@@ -21,11 +21,14 @@ from analyzer.config.values import (
     duration_between,
     integer_between,
     one_of,
+    several,
 )
+from analyzer.core.records.envelopes import ENVELOPES
 from analyzer.core.records.formats import FORMATS
 from analyzer.core.records.mapping import (
     COUNT_ALL,
     FACTS,
+    NO_ENVELOPE,
     NO_FACTS,
     NO_ID,
     NO_WEIGHT,
@@ -38,8 +41,11 @@ from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
     FormatName = str
+    EnvelopeName = str
 else:
     FormatName = Literal[tuple(FORMATS)]
+    EnvelopeName = Literal[tuple(ENVELOPES)]
+EnvelopeNames = Annotated[tuple[Annotated[EnvelopeName, one_of(EnvelopeName)], ...], BeforeValidator(several)]
 StartPosition = Literal["earliest", "latest"]
 FactName = Literal["plan", "tenant", "zone", "anchor"]
 FactNames = tuple[Annotated[FactName, one_of(FactName)], ...]
@@ -52,6 +58,7 @@ class SourceTable(ConfigTable):
     topic: Text | None = None
     file: Text | None = None
     format: Annotated[FormatName, one_of(FormatName)] = "json"
+    envelope: EnvelopeNames = ()  # what shippers put around each record, from the outside in
     caller: Names | None = None
     deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
     # Conditions under which a request counts under its caller's name; and whether each record's caller is the
@@ -130,6 +137,7 @@ class SourceTable(ConfigTable):
         time = self.fields.time
         return SourceMapping(
             format=self.format,
+            envelope=self.envelope or NO_ENVELOPE,
             time=None if time is None else time.field(),
             caller=self.callers,
             fields=fields,

@@ -1,6 +1,7 @@
 """The "combined", "common" and "vhost_combined" log formats of Apache and nginx: the parts of each line.
 
-A line of Debian's vhost_combined has host and port in front; each line is recognised by itself. The user is
+A line may have a host in front, with its port, as in Debian's vhost_combined, or without; each line is
+recognised by itself. Behind the agent a quoted X-Forwarded-For may follow, as nginx has it. The user is
 what a client says, and servers write it as it is: blanks, brackets, nothing at all. So the line is read from
 both ends: what stands between the identity and the last bracket before the request is the user.
 
@@ -33,9 +34,14 @@ from gatekeeper.identity import PREFIX6
 
 # Anchored, possessive, one way to match each part: a hostile line cannot make the expression backtrack.
 QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-# A host and its port, only in front of an address: an IPv6 address alone is not a host.
-VHOST = r"(?:((?:[^ :]++|\[[^ \]]++\]):[0-9]{1,5}) (?=[0-9A-Fa-f]*+[.:][0-9A-Fa-f.:]*+ ))?+"
-BEHIND = rf"{QUOTED} ([0-9]{{3}}|-) ([0-9]++|-)(?: {QUOTED} {QUOTED})?+(?: .*+)?"
+# A host, only in front of an address: an IPv6 address alone is not a host. Without its port, `-` and a user
+# must follow the address, too: `192.0.2.1 a.be ann [` has no host in front.
+HOST = r"(?:[^ :]++|\[[^ \]]++\])"
+PORT = r":[0-9]{1,5}(?= [0-9A-Fa-f]*+[.:][0-9A-Fa-f.:]*+ )"
+NO_PORT = r"(?= (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*+(?::[0-9A-Fa-f.]*+){2,}+) - [^\[])"
+VHOST = rf"(?:({HOST}(?:{PORT}|{NO_PORT})) )?+"
+AGENT = rf"(?: {QUOTED} {QUOTED}(?: {QUOTED}(?= |\Z))?+)?+"
+BEHIND = rf"{QUOTED} ([0-9]{{3}}|-) ([0-9]++|-){AGENT}(?: .*+)?"
 # Apache writes "" for an empty user.
 LINE = re.compile(rf'{VHOST}([^ ]++) [^ ]++ ("" )?+([^"\\]*+(?:\\.[^"\\]*+)*+){BEHIND}', re.DOTALL)
 # A line without host, with a user of one word: the same parts in half the time. Group 1 never matches.
@@ -43,7 +49,7 @@ USUAL_LINE = re.compile(rf'(?:(?!)())?+([^ ]++) - ([^ \["\\]++) \[([^\[\]"\\]++)
 STATUS = re.compile("[0-9]{3}|-")
 REQUEST = re.compile(r"([A-Z]++) ([^ ]++)(?: (HTTP/[0-9.]++))?")
 # "": the request.
-LINE_PARTS = ("vhost", "address", "user", "time", "", "status", "bytes", "referer", "agent")
+LINE_PARTS = ("vhost", "address", "user", "time", "", "status", "bytes", "referer", "agent", "forwarded")
 REQUEST_PARTS = ("method", "path", "protocol")
 PARTS = (
     "vhost",
@@ -57,13 +63,14 @@ PARTS = (
     "bytes",
     "referer",
     "agent",
+    "forwarded",
 )
 INTEGER_PARTS = ("status", "bytes")
 INTEGER_DIGITS_MAX = 19
 
 BLOCK_LINES = 200  # one unusual line makes a block slower; a block has fixed costs of some calls
 ORDINARY_QUOTES = 6
-QUOTES = (ORDINARY_QUOTES, 8)  # nginx's own configuration adds X-Forwarded-For
+QUOTES = (ORDINARY_QUOTES, 8)  # nginx's own configuration adds X-Forwarded-For: the part "forwarded"
 
 LineParts = dict[str, Sequence[str | None]]  # by the names in LINE_PARTS, with one text per line
 
@@ -174,7 +181,8 @@ def split_block(values: Sequence[bytes]) -> LineParts | None:
     numbers = _split_numbers(texts[2::quotes])
     if gaps != {" "} or fronts is None or numbers is None:
         return None
-    return fronts | numbers | {"": texts[1::quotes], "referer": texts[3::quotes], "agent": texts[5::quotes]}
+    parts = fronts | numbers | {"": texts[1::quotes], "referer": texts[3::quotes], "agent": texts[5::quotes]}
+    return parts if quotes == ORDINARY_QUOTES else parts | {"forwarded": texts[7::quotes]}
 
 
 def _split_fronts(fronts: Sequence[str]) -> LineParts | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from analyzer.core.records import combined_format
+from analyzer.core.records.envelopes import UnwrappingDecoder
 from analyzer.core.records.format_decoder import FormatDecoder
 from analyzer.core.records.json_format import JsonFormat
 from analyzer.core.records.mapping import CALLER_FIELDS, Field, FieldPath, SourceMapping, TimeField
@@ -41,6 +42,12 @@ FORMATS: Mapping[str, RecordFormat] = {
     "combined": COMBINED,
     "vhost_combined": COMBINED,  # recognised line by line, so this is a second name
 }
+
+
+def decoder_of(mapping: SourceMapping, paths: Sequence[FieldPath]) -> FormatDecoder:
+    """Returns the decoder of a source's records. Raises KeyError for an unknown format."""
+    decoder = FORMATS[mapping.format].decoder(paths)
+    return UnwrappingDecoder(mapping.envelopes, decoder) if mapping.envelopes else decoder
 
 
 def with_default_fields(mapping: SourceMapping) -> SourceMapping:

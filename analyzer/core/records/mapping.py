@@ -10,6 +10,7 @@ TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
 NumberKind = Literal["whole", "decimal", "duration"]
 NumberUnit = Literal["s", "ms", "us", "ns"]
 FieldPath = tuple[str, ...]
+NO_PROXIES = msgspec.UNSET
 
 
 class TimeField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,11 +31,16 @@ class TextField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="te
 
 
 class AddressField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="address"):
-    """An IP address in its canonical spelling; IPv6 cut to its first `prefix6` bits."""
+    """An IP address in its canonical spelling; IPv6 cut to its first `prefix6` bits.
+
+    Of a list, as in X-Forwarded-For, the last address that is not one of `trusted_proxies` counts.
+    """
 
     path: FieldPath
     # The configuration has another default. Digests of stored plans omit this one, so it must not change.
     prefix6: int = 128
+    # Addresses and networks of proxies. Absent from stored plans where none is trusted.
+    trusted_proxies: tuple[str, ...] | msgspec.UnsetType = NO_PROXIES
 
 
 class ResourceField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="resource"):
@@ -69,6 +75,8 @@ NO_WEIGHT = msgspec.UNSET
 COUNT_ALL = msgspec.UNSET
 NO_FACTS = msgspec.UNSET
 NO_ID = msgspec.UNSET
+NO_ENVELOPE = msgspec.UNSET
+HOST = "host"  # name of the field with the host name of a client, where a server looks it up
 Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
@@ -115,6 +123,13 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: tuple[str, ...] | msgspec.UnsetType = NO_FACTS
     # Which field has the id of the event. Absent where records have none.
     id: EventIdRule | msgspec.UnsetType = NO_ID
+    # Names in `envelopes.ENVELOPES`, from the outside in. Absent where records are in none.
+    envelope: tuple[str, ...] | msgspec.UnsetType = NO_ENVELOPE
+
+    @property
+    def envelopes(self) -> tuple[str, ...]:
+        """What is taken off each record, in this order, before its format reads it."""
+        return () if isinstance(self.envelope, msgspec.UnsetType) else self.envelope
 
     @property
     def fact_names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from analyzer.core.records.columns import ColumnIndex
 from analyzer.core.records.format_decoder import RawValue
-from analyzer.core.records.formats import FORMATS
+from analyzer.core.records.formats import decoder_of
 from analyzer.core.records.mapping import SourceMapping, TextField
 from analyzer.core.records.value_rules import MemoizedRule
 from gatekeeper.identity import is_name
@@ -35,7 +35,7 @@ class PolicyNames:
             (index.of(field.path), MemoizedRule(lambda raw: rule(raw, mapping.name_bytes_max)))
             for field in fields
         ]
-        self._format = FORMATS[mapping.format].decoder(index.paths) if fields else None
+        self._format = decoder_of(mapping, index.paths) if fields else None
 
     def read(self, values: Sequence[bytes]) -> list[str]:
         """Returns the policy that each record names; "" where it names none. `values` is not empty."""

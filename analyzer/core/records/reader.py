@@ -30,7 +30,7 @@ from analyzer.core.records.columns import (
     WeightColumn,
 )
 from analyzer.core.records.format_decoder import Columns
-from analyzer.core.records.formats import FORMATS, with_default_fields
+from analyzer.core.records.formats import decoder_of, with_default_fields
 from analyzer.core.records.mapping import Condition, SourceMapping
 from analyzer.core.records.policy_names import PolicyNames
 from analyzer.core.records.value_rules import NO_DIGESTS, Digests
@@ -120,7 +120,7 @@ class RecordReader:
         self._distinct = [DistinctColumn(mapping, name, index, digests) for name in projection.distinct]
         self._facts = [FactColumn(mapping, name, index, digests) for name in mapping.fact_names]
         self._ids = IdColumn(mapping, index)
-        self._format = FORMATS[mapping.format].decoder(index.paths)
+        self._format = decoder_of(mapping, index.paths)
 
     def read(
         self, records: RecordColumns, read_ms: int | None = None

@@ -11,9 +11,9 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from analyzer.core.records.format_decoder import RawValue
-from analyzer.core.records.mapping import AddressField, Field, NumberField, ResourceField, TextField
+from analyzer.core.records.mapping import HOST, AddressField, Field, NumberField, ResourceField, TextField
 from analyzer.core.records.route_matcher import RouteMatcher
-from gatekeeper.identity import MISSING, NameDigest, address_of, is_name, typed
+from gatekeeper.identity import MISSING, NameDigest, TrustedProxies, client_address, is_name, typed
 
 Digests = Mapping[str, NameDigest]  # by fingerprint
 NO_DIGESTS: Digests = {}
@@ -25,6 +25,13 @@ UNUSABLE = False
 
 # A time zone's name by its form; which zones there are, the machine that judges knows.
 ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,2}")
+
+# A machine's name: not a number, a list, a time or an address with a port. Syslog writes `Nov` in front.
+HOST_NAME = re.compile(r"(?=.{1,253}\Z)(?=[^A-Za-z]*+[A-Za-z])(?:[A-Za-z0-9_-]{1,63}(?:\.|\Z))+")
+PART_OF_TIME = re.compile(
+    r"Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mon|Tue|Wed|Thu|Fri|Sat|Sun"
+    r"|[0-9]{4}-?[0-9]{2}-?[0-9]{2}[Tt][0-9].*"
+)
 
 NO_VALUE = ""  # in place of the digest of a value that a record does not have
 VALUE_BYTES = 8  # of the digest of a value
@@ -103,16 +110,33 @@ def digest_of(field: Field, digests: Digests) -> NameDigest | None:
     return digests[fingerprint] if fingerprint else None
 
 
+def address_rule(field: AddressField) -> Callable[[str], str | None]:
+    """Returns the rule of a client's address in a text, which may be a list; None for a text without one."""
+    prefix6, trusted = field.prefix6, TrustedProxies(field.trusted_proxies or ())
+    return lambda text: client_address(text, prefix6, trusted)
+
+
+def host_name(text: str) -> str | None:
+    """Returns a text that can be the host name of a client, "" for an address, None for any other text.
+
+    >>> [host_name(text) for text in ("web1.example", "192.0.2.1", "Nov", "a,b", "2026-11-24T08:00:00Z")]
+    ['web1.example', '', None, None, None]
+    """
+    if client_address(text) is not None:
+        return ""
+    return text if HOST_NAME.fullmatch(text) and not PART_OF_TIME.fullmatch(text) else None
+
+
 def caller_rule(kind: str, field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule:
     """Returns the rule of a caller's typed name.
 
     "" where the field is missing; UNUSABLE for text that cannot be a name; None for a value that is not text.
-    A number is not a name, so that 1 and "1" never collide. Raises ValueError for a field that cannot hold a
-    name; SecretMissing.
+    A number is not a name, so that 1 and "1" never collide. An address in the field `host` is left to that of
+    the address, which gates ask for. Raises ValueError for a field that cannot hold a name; SecretMissing.
     """
     if isinstance(field, ResourceField | NumberField):
         raise ValueError(f"{kind}: a {type(field).__name__} cannot name a caller")  # noqa: TRY004 - a wrong mapping
-    prefix6 = field.prefix6 if isinstance(field, AddressField) else None
+    read = address_rule(field) if isinstance(field, AddressField) else host_name if kind == HOST else None
     digest = digest_of(field, digests)
 
     def name(raw: RawValue) -> str | bool | None:
@@ -120,7 +144,9 @@ def caller_rule(kind: str, field: Field, bytes_max: int, digests: Digests = NO_D
             return "" if raw is None else None
         if raw in MISSING:
             return ""
-        text = raw if prefix6 is None else address_of(raw, prefix6)
+        text = raw if read is None else read(raw)
+        if text == "":
+            return ""
         if text is None or not is_name(text, bytes_max):
             return UNUSABLE
         return typed(kind, text if digest is None else digest.of(text))
@@ -136,15 +162,15 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
     """
     if isinstance(field, ResourceField):
         return RouteRule(field)
-    prefix6 = field.prefix6 if isinstance(field, AddressField) else None
+    read = address_rule(field) if isinstance(field, AddressField) else None
     digest = digest_of(field, digests)
 
     def text(raw: RawValue) -> str | None:
         plain = text_of(raw)
         if plain == "" or plain is None:
             return plain
-        if prefix6 is not None:
-            return address_of(plain, prefix6) or ""
+        if read is not None:
+            return read(plain) or ""
         if not is_name(plain, bytes_max):
             return ""
         return plain if digest is None else digest.of(plain)

@@ -44,7 +44,45 @@ def test_a_line_has_its_parts() -> None:
         "bytes": 2326,
         "referer": "https://a.example/",
         "agent": "Mozilla/5.0 (X11)",
+        "forwarded": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("behind", "forwarded"),
+    [
+        (' "192.0.2.9, 10.0.0.1"', "192.0.2.9, 10.0.0.1"),
+        (' "192.0.2.9" 0.004', "192.0.2.9"),
+        (' "-"', None),
+        (' 0.004 "192.0.2.9"', None),
+        (' "192.0.2.9"x', None),
+        ("", None),
+    ],
+)
+def test_a_quoted_text_behind_the_agent_is_the_forwarded_address(behind: str, forwarded: str | None) -> None:
+    found = parts(f"{USUAL} {AGENT}{behind}")
+    assert found is not None
+    assert found["forwarded"] == forwarded
+
+
+@pytest.mark.parametrize(
+    ("front", "vhost", "address"),
+    [
+        ("shop.example 192.0.2.1 - - ", "shop.example", "192.0.2.1"),
+        ("shop.example 2001:db8::1 - ann ", "shop.example", "2001:db8::1"),
+        ("_ 192.0.2.1 - - ", "_", "192.0.2.1"),
+        ("[2001:db8::5] 192.0.2.1 - - ", "[2001:db8::5]", "192.0.2.1"),
+        # A client chooses the host that it asks for: it is never taken for an address.
+        ("198.51.100.9 192.0.2.1 - - ", "198.51.100.9", "192.0.2.1"),
+        ("192.0.2.1 a.be - ", None, "192.0.2.1"),
+        ("192.0.2.1 - 192.0.2.2 ", None, "192.0.2.1"),
+        ("192.0.2.1 10.0.0.1 - ", None, "192.0.2.1"),
+    ],
+)
+def test_a_host_may_stand_in_front_without_a_port(front: str, vhost: str | None, address: str) -> None:
+    found = parts(USUAL.replace("192.0.2.1 - ann ", front))
+    assert found is not None
+    assert (found["vhost"], found["address"]) == (vhost, address)
 
 
 def test_a_value_that_the_server_did_not_know_is_missing() -> None:
@@ -233,6 +271,7 @@ ODD = [
     f'{USUAL} "a" "b"x"c"',
     f'{USUAL} "a" "b"',
     f'{USUAL} "a" "b" "c" "d"',
+    f"shop.example {USUAL}",
     r'192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a\" "b" "c"',
     '192.0.2.1 - ann lee [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a" "b"',
     '192.0.2.1 -  [10/Oct/2000:13:55:36 -0700] "GET /" 200 7 "a" "b"',
@@ -264,6 +303,8 @@ def assert_split_as_matched(lines: list[bytes]) -> None:
     if found is not None:
         assert not unreadable
         assert parts.pop("vhost") == (None,) * len(lines)
+        if "forwarded" not in found:
+            assert parts.pop("forwarded") == (None,) * len(lines)
         assert {name: list(column) for name, column in found.items()} == {
             name: list(column) for name, column in parts.items()
         }

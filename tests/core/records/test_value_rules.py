@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-from analyzer.core.records.mapping import NumberField, SourceMapping, TextField
+from analyzer.core.records.mapping import AddressField, NumberField, SourceMapping, TextField
 from analyzer.core.records.value_rules import UNUSABLE, MemoizedRule, caller_rule
+from analyzer.recount.single_values import client_of
+from tests.oracle.counter import slow_values
 from tests.support.counting import counted, totals
+from tests.support.vectors import FORWARDED, ForwardedVector
 
 
 def test_callers_that_were_dropped_from_the_cache_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +37,38 @@ def test_long_values_are_not_cached() -> None:
     rule = caller_rule("api_key", TextField(("key",)), 256)
     assert rule.read(["acme", "x" * 1000, "ann"]) == ["api_key:acme", UNUSABLE, "api_key:ann"]
     assert set(rule) == {"acme", "ann"}
+
+
+@pytest.mark.parametrize("vector", FORWARDED, ids=str)
+def test_a_list_of_addresses_names_the_client_behind_trusted_proxies(vector: ForwardedVector) -> None:
+    """The vectors that the gate is tested by, for the counter and both recounts."""
+    field = AddressField(("xff",), trusted_proxies=vector.trusted)
+    rule = caller_rule("address", field, 256)
+    assert rule.read([vector.forwarded]) == [f"address:{vector.address}" if vector.address else UNUSABLE]
+    stored = {"prefix6": 128, "trusted_proxies": vector.trusted}
+    assert client_of(vector.forwarded, stored) == vector.address
+    assert (slow_values.client_of(vector.forwarded, 128, vector.trusted) or "") == vector.address
+
+
+@pytest.mark.parametrize(
+    ("text", "caller"),
+    [
+        ("web1.example", "host:web1.example"),
+        ("localhost", "host:localhost"),
+        ("192.0.2.1", "address:192.0.2.1"),  # of a client whose name the server did not find
+        ("192.0.2.1:4711", "address:192.0.2.1"),
+        *((text, "unnamed:") for text in ("Nov", "Sun", "24", "2026-11-24T08:00:00Z", "20261124T080000Z")),
+        *(
+            (text, "unnamed:")
+            for text in ("a,b", "web1:80", "[pod/web-1/nginx]", "[web1]", "a b", "a..b", ".")
+        ),
+    ],
+)
+def test_a_time_a_list_a_port_or_a_bracket_is_no_host_name(text: str, caller: str) -> None:
+    mapping = SourceMapping(
+        caller=("host",), fields={"host": TextField(("c",)), "address": AddressField(("c",), 64)}
+    )
+    assert totals(counted(mapping, json.dumps({"c": text}).encode())) == {(caller, "requests"): (1, 0)}
 
 
 def test_a_mapping_without_a_usable_caller_field_is_an_error() -> None:

@@ -19,8 +19,8 @@ from gatekeeper.adapters.admission_control import (
     make_exemption,
     require_store_client,
 )
-from gatekeeper.adapters.caller_extraction import TrustedProxies
 from gatekeeper.adapters.queued_requests import Waiting
+from gatekeeper.identity import TrustedProxies
 from gatekeeper.limits.redis import RedisStore
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock, run

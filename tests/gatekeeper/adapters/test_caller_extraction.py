@@ -15,11 +15,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gatekeeper import identity
 from gatekeeper.adapters import asgi, caller_extraction, django, wsgi
 from gatekeeper.adapters.admission_control import RequestIdentity
-from gatekeeper.adapters.caller_extraction import TrustedProxies, asked_caller, first
+from gatekeeper.adapters.caller_extraction import asked_caller, first
 from gatekeeper.gate import Gate
-from gatekeeper.identity import UNNAMED, NameDigest, address_of
+from gatekeeper.identity import UNNAMED, NameDigest, TrustedProxies, address_of
 from gatekeeper.model import Lock
 from gatekeeper.requestlog.log_record import LogEntry, line_of
 from gatekeeper.sources.fixed import FixedSource
@@ -220,7 +221,7 @@ PROXIES = TrustedProxies(TRUSTED)
         ("", ["192.0.2.1"], ""),
         ("/run/app.sock", ["192.0.2.1"], ""),
         ("not an address", ["192.0.2.1"], ""),
-        ("10.0.0.1:80", ["192.0.2.1"], ""),
+        ("10.0.0.1:80", ["192.0.2.1"], "192.0.2.1"),
     ],
 )
 def test_an_address_comes_from_the_peer_or_from_right_to_left_through_trusted_proxies(
@@ -343,12 +344,10 @@ def test_nothing_that_a_client_writes_changes_its_address(
 
 
 def test_values_too_long_for_a_name_or_an_address_are_not_cached() -> None:
-    names, addresses = caller_extraction._cached_name.cache_info, caller_extraction._cached_address.cache_info
+    names, addresses = caller_extraction._cached_name.cache_info, identity._cached_address.cache_info
     before = names().misses, addresses().misses
     assert caller_extraction.name_from_header("api_key", b"k" * 60_000) == ""
-    assert caller_extraction.peer_address("1" * 60_000) is None
+    assert identity.peer_address("1" * 60_000) is None
     assert (names().misses, addresses().misses) == before
     assert caller_extraction.name_from_header("api_key", b"k" * 256) == "api_key:" + "k" * 256
-    assert (
-        caller_extraction.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"
-    )
+    assert identity.peer_address("0000:0000:0000:0000:0000:ffff:192.100.200.255") == "192.100.200.255"

@@ -8,6 +8,7 @@ from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import DIGITS, Digits
 
 CAPITALS = set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+HEX = set("0123456789abcdefABCDEF")
 
 
 def parse_combined(line: str) -> dict[str, Any]:
@@ -48,8 +49,11 @@ class Line:
         self.at += 1
         return self.line[begin : self.at - 1]
 
-    def skip_referer_and_agent(self) -> None:
-        """Skips both quoted texts, or nothing where two of them do not follow."""
+    def skip_referer_and_agent(self) -> str:
+        """Skips both quoted texts, or nothing where two of them do not follow.
+
+        Returns the quoted text behind them, "-" where there is none.
+        """
         begin = self.at
         try:
             for _ in range(2):
@@ -57,6 +61,18 @@ class Line:
                 self.quoted()
         except Refused:
             self.at = begin
+            return "-"
+        begin = self.at
+        try:
+            self.expect(" ")
+            forwarded = self.quoted()
+            if self.at < len(self.line):
+                self.expect(" ")
+                self.at -= 1
+        except Refused:
+            self.at = begin
+            return "-"
+        return forwarded
 
     def user_and_time(self) -> tuple[str, str]:
         """Reads up to the quote of the request: the time is in the last brackets, the user before them."""
@@ -87,14 +103,20 @@ class Line:
         return ("-" if all(word in {"", "-"} for word in user.split(" ")) else user), time
 
     def vhost(self) -> str:
-        """Reads host and port in front of an address; "-" where they are not there."""
+        """Reads the host in front of an address, perhaps with its port; "-" where it is not there."""
         first, _, rest = self.line.partition(" ")
         host, _, port = first.rpartition(":")
-        is_host = host != "" and (":" not in host or (host[0] == "[" and host.find("]") == len(host) - 1 > 1))
-        if not is_host or not 1 <= len(port) <= 5 or not set(port) <= DIGITS:
+        has_port = is_host(host) and 1 <= len(port) <= 5 and set(port) <= DIGITS
+        if not has_port and not is_host(first):
             return "-"
-        second, blank, _ = rest.partition(" ")
-        like_address = set(second) <= set("0123456789abcdefABCDEF.:") and set(second) & set(".:")
+        second, blank, behind = rest.partition(" ")
+        like_address = set(second) <= HEX | set(".:") and set(second) & set(".:")
+        if not has_port:
+            numbers = second.split(".")
+            is_four = len(numbers) == 4 and all(1 <= len(one) <= 3 and set(one) <= DIGITS for one in numbers)
+            is_six = second.count(":") > 1 and "." not in second.partition(":")[0]
+            like_address = like_address and (is_four or is_six)
+            like_address = like_address and behind[:2] == "- " and behind[2:3] not in ("[", "")
         if not blank or not like_address:
             return "-"
         self.at = len(first) + 1
@@ -114,7 +136,7 @@ class Line:
         size = self.until(" ")
         if not is_number(status) or not is_number(size) or (status != "-" and len(status) != 3):
             raise Refused("bad-line")
-        self.skip_referer_and_agent()
+        forwarded = self.skip_referer_and_agent()
         if self.at < len(self.line):
             self.expect(" ")  # the rest of the line is not checked
         found = {
@@ -124,8 +146,13 @@ class Line:
             "time": time,
             "status": Digits(status),
             "bytes": Digits(size),
+            "forwarded": forwarded,
         }
         return found | method_and_path(request)
+
+
+def is_host(text: str) -> bool:
+    return text != "" and (":" not in text or (text[0] == "[" and text.find("]") == len(text) - 1 > 1))
 
 
 def is_number(text: str) -> bool:

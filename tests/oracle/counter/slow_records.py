@@ -18,11 +18,12 @@ from tests.oracle.counter.slow_lines import parse_combined
 from tests.oracle.counter.slow_values import (
     MISSING,
     SECRETS,
-    address_of,
+    client_of,
     counted_text,
     digested,
     exactly,
     is_digits,
+    is_host_name,
     is_name,
     is_whole,
     text_of,
@@ -125,13 +126,26 @@ def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bo
             raise Refused("bad-caller")
         if value in {"", "-"}:
             continue
-        text = address_of(value, field.prefix6) if isinstance(field, mappings.AddressField) else value
+        text = name_in(value, name, field)
+        if text == "":
+            continue
         if text is not None and is_name(text, mapping.name_bytes_max):
             return f"{name}:{digested(text, field)}", was_unusable
         was_unusable = True
     if is_absent:
         raise Refused("bad-caller")
     return "unnamed:", True
+
+
+def name_in(value: str, name: str, field: mappings.Field) -> str | None:
+    """Returns the name in a caller's field; None for what cannot be one, "" for none."""
+    if isinstance(field, mappings.AddressField):
+        return client_of(value, field.prefix6, field.trusted_proxies or ())
+    if name != "host":
+        return value
+    if client_of(value, 128) is not None:
+        return ""
+    return value if is_host_name(value) else None
 
 
 def keeps_name(look_up: LookUp, mapping: mappings.SourceMapping) -> bool:
@@ -153,7 +167,7 @@ def nameless_caller(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
     field = mapping.fields.get("address")
     value = look_up(field.path) if isinstance(field, mappings.AddressField) else MISSING
     if isinstance(field, mappings.AddressField) and type(value) is str:
-        address = address_of(value, field.prefix6)
+        address = client_of(value, field.prefix6, field.trusted_proxies or ())
         if address is not None and is_name(address, mapping.name_bytes_max):
             return f"address:{address}"
     return "unnamed:"

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from math import floor
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.oracle.counter.slow_json import Digits
 INT64 = range(-(2**63), 2**63)
 BIDIRECTIONAL = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+WEEKDAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 MISSING = None
 
 
@@ -57,9 +58,43 @@ def is_name(text: str, bytes_max: int) -> bool:
     return 0 < len(text.encode()) <= bytes_max
 
 
+def client_of(text: str, prefix6: int, trusted: Sequence[str] = ()) -> str | None:
+    """Returns the client in a text: of a list, the last address that no trusted network has."""
+    if "," not in text:
+        return address_of(text, prefix6)
+    *others, last = [entry.strip() for entry in text.split(",")]
+    while (address := address_of(last, 128)) is not None and others:
+        if not any(ip_address(address) in ip_network(network) for network in trusted):
+            break
+        *others, last = others
+    return None if address is None else address_of(address, prefix6)
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a text can be the name of a machine: of labels, and neither a number nor a part of a time."""
+    labels = text.removesuffix(".").split(".")
+    if len(text) > 253 or not all(1 <= len(label) <= 63 for label in labels):
+        return False
+    if not all(char.isascii() and (char.isalnum() or char in "-_") for label in labels for char in label):
+        return False
+    digits = text.replace("-", "")
+    is_time = digits[8:9] in ("t", "T") and is_digits(digits[:8]) and is_digits(digits[9:10])
+    return any(char.isalpha() for char in text) and text not in {*MONTHS, *WEEKDAYS} and not is_time
+
+
+def without_port(text: str) -> str:
+    """Returns an address without its port and brackets."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and 1 <= len(port) <= 5 and is_digits(port)):
+        host = text
+    if host[:1] == "[" and host[-1:] == "]" and set(host[1:-1]) <= set("0123456789abcdefABCDEF:."):
+        return host[1:-1]
+    return host if ":" not in host and "[" not in host else text
+
+
 def address_of(text: str, prefix6: int) -> str | None:
     try:
-        address = ip_address(text)
+        address = ip_address(without_port(text))
     except ValueError:
         return None
     if isinstance(address, IPv6Address):
@@ -115,7 +150,7 @@ def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | Non
     if text is None or text == "":
         return text
     if isinstance(field, mappings.AddressField):
-        return address_of(text, field.prefix6) or ""
+        return client_of(text, field.prefix6, field.trusted_proxies or ()) or ""
     return digested(text, field) if is_name(text, bytes_max) else ""
 
 
