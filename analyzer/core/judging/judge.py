@@ -131,8 +131,9 @@ def _answer(
     until_s = at.held_off.get(lock_key(policy, standing.total), 0.0)
     if _lock_of(answer) is None or until_s <= at.now.timestamp():
         return answer
-    is_due_before = isinstance(answer, Wait) and kind.whole_of is None
-    return Wait(min(until_s, answer.until_s) if is_due_before else until_s)
+    if isinstance(answer, Wait) and kind.whole_of is None:
+        return Wait(min(until_s, answer.until_s))
+    return Wait(until_s)
 
 
 def _notices_of(
