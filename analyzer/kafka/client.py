@@ -89,11 +89,18 @@ class FetchedPartition(NamedTuple):
         if not isinstance(self.content, bytes) or self.aborted:
             yield self
             return
-        start = self.start
+        start, left = self.start, len(self.content)
         for raw in pieces_of(self.content, PIECE_RECORDS):
+            left -= len(raw)
+            if not left:
+                yield self._replace(start=start, content=raw)
+                return
             span = span_of(raw, start)
+            # Epochs only grow along a log: a later one than the last batch's is damage, as is each where the
+            # last one was not credible.
+            epoch = span.leader_epoch if span.leader_epoch <= self.leader_epoch else NO_LEADER_EPOCH
             yield self._replace(
-                start=start, next=span.next, last_ms=span.last_ms, content=raw, leader_epoch=span.leader_epoch
+                start=start, next=span.next, last_ms=span.last_ms, content=raw, leader_epoch=epoch
             )
             start = span.next
 

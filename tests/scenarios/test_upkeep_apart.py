@@ -124,7 +124,7 @@ def test_counting_continues_while_rows_that_upkeep_needs_are_locked(
         with running(url, other_engine, tmp_path) as analyzer:
             failure = analyzer.wait_for_failure("prune-rejected")
             analyzer.count_some()
-            assert failure.error.startswith("canceling statement due to lock timeout")
+            assert "(canceling statement due to lock timeout" in failure.error
             assert analyzer.health.failing_jobs == {"prune-rejected": failure.error}
             assert failed_attempts(analyzer).startswith('gatelock_failures_total{what="prune-rejected"}')
             assert "database" not in failed_attempts(analyzer)
@@ -151,7 +151,8 @@ def test_counting_continues_while_a_step_hangs_in_the_database_until_its_own_tim
         assert begun.wait(WITHIN_S)
         analyzer.count_some(times=2)
         assert analyzer.outcome("roll-up") is None, "it still hangs"
-        assert analyzer.wait_for_failure("roll-up").error == "canceling statement due to statement timeout"
+        error = analyzer.wait_for_failure("roll-up").error
+        assert error.endswith("(canceling statement due to statement timeout)")
         analyzer.count_some()
         assert "database" not in failed_attempts(analyzer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ipaddress import ip_network
-from time import process_time
+from time import thread_time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,9 +120,9 @@ def cpu_s(directory: Directory, keys: Sequence[str]) -> float:
     taken = []
     for _ in range(5):
         limits = Limits(PLAN, directory)
-        began_s = process_time()
+        began_s = thread_time()
         limits.first_judgements(sum_, keys)
-        taken.append(process_time() - began_s)
+        taken.append(thread_time() - began_s)
     return min(taken)
 
 
