@@ -1,4 +1,4 @@
-"""How much the loop counts before it stores, by what storing has cost on this machine. Pure.
+"""Bound on what the loop counts before it stores, by what storing has cost on this machine. Pure.
 
 On a machine that gives the process a twentieth of a core, what takes two seconds elsewhere takes forty.
 Nothing is wrong with that, except that a stop then cannot store in time, and that the database ends a
@@ -21,7 +21,7 @@ LOOP_CPU_S_MIN = 0.01  # less says nothing about the machine
 
 
 class TurnCost(NamedTuple):
-    """What one flush has cost: seconds of counting and draining, and CPU seconds."""
+    """Cost of one flush: seconds of counting and draining, and CPU seconds."""
 
     loop_s: float
     loop_cpu_s: float

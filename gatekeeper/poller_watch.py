@@ -62,19 +62,19 @@ def likely_cause() -> str:
 
 
 class PollerWatch:
-    """When the poller of one gate runs, and whether it does.
+    """Watch over the poller of one gate: when it is due, and whether it runs.
 
     Attributes:
         is_stalled: Whether the poller does not run as it should; the gate is not healthy then.
     """
 
     __slots__ = (
-        "_clock", "_due_s", "_is_told", "_late_polls", "_obstacle", "_overdue_since", "_pid", "is_stalled"
+        "_clock", "_due_s", "_is_reported", "_late_polls", "_obstacle", "_overdue_since", "_pid", "is_stalled"
     )  # fmt: skip
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._is_told = False
+        self._is_reported = False
         self.reset()
 
     def reset(self) -> None:
@@ -134,6 +134,6 @@ class PollerWatch:
 
     def _note_stalled(self) -> None:
         self.is_stalled = True
-        if not self._is_told:
-            self._is_told = True  # once in a process: it will not change by itself
+        if not self._is_reported:
+            self._is_reported = True  # once in a process: it will not change by itself
             log.warning("the gate learns of locks late, because its poller does not run: %s", likely_cause())

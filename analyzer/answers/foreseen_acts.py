@@ -1,4 +1,4 @@
-"""What an act that cannot be undone will do, said before it is done: by commands, by the API and by pages.
+"""Effects of acts that cannot be undone, shown before they are done: by commands, by the API and by pages.
 
 Such an act is foreseen by a function that reads and changes nothing. Commands show it with `--dry-run`, and
 ask by it on a terminal; the API answers with it until a request is confirmed; a page asks by it.
@@ -13,7 +13,7 @@ LOCKS_UNASKED_MAX = 10  # so many are cleared without a question
 
 
 class Foreseen(NamedTuple):
-    """What an act will do.
+    """Effect of an act.
 
     Attributes:
         sentences: What will be, with its numbers, for people.

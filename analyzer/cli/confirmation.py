@@ -21,7 +21,7 @@ YesOption = Annotated[
 def is_confirmed(foreseen: Foreseen, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
     """Returns whether an act is to be done; with `dry_run` shows it and returns False.
 
-    Exits with 2 where it is declined, or nobody can be asked and `yes` is missing.
+    Exits with 2 where it is declined, or there is no terminal to ask on and `yes` is missing.
     """
     if dry_run:
         if as_json:

@@ -51,7 +51,7 @@ def reporting_errors() -> Iterator[None]:
 def report_bug(error: Exception) -> int:
     """Prints an error that no command expects as one sentence, and returns the exit code of the process.
 
-    Its details, without passwords, are written to a file of their own that only this user can read.
+    Its details, without passwords, are written to a file that only this user can read.
     """
     import traceback
 

@@ -1,4 +1,4 @@
-"""How much traffic the demo makes, and how long it waits: both by the speed of this machine."""
+"""The size of the demo's traffic and its waits, both by the speed of this machine."""
 
 from __future__ import annotations
 

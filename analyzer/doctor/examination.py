@@ -522,7 +522,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("delays", delays_and_clocks),
     ("gaps", _gaps),
     ("rejects", _rejects),
-    ("callers", doubtful_callers),
     ("duplicates", duplicates),
     ("verdicts", _verdicts),
     ("days", waiting_days),
@@ -538,5 +537,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("locks", _waiting),
     ("locks", late_locks),
     ("locks", _usual),
+    ("callers", doubtful_callers),
     ("callers", _callers),
 )

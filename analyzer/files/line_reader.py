@@ -13,7 +13,7 @@ CHUNK_BYTES = 1 << 20
 FIRST_LINE_BYTES_MAX = 64 * 1024
 TAIL_BYTES = 256
 FIRST_PREFIX_BYTES = 4096
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file it is no content
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file it does not belong to the content
 # Within these bytes the end of each line has a digest of everything before it.
 LINE_DIGESTS_MAX, LINE_DIGEST_CHARS = 64, 12
 

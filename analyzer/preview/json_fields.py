@@ -61,7 +61,7 @@ UNITS: Mapping[TimeUnit, range] = {  # by digits
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "fc00::/7", "::1/128")
 
 Table = dict[str, Any]
-Columns = Mapping[FieldPath, Sequence[object]]
+FieldValues = Mapping[FieldPath, Sequence[object]]
 
 
 class JsonSource(NamedTuple):
@@ -120,7 +120,7 @@ def _private_network(address: str) -> str | None:
     return next((network for network in PRIVATE if ip_address(address) in ip_network(network)), None)
 
 
-def _columns(documents: Sequence[Mapping[str, object]]) -> Columns:
+def _columns(documents: Sequence[Mapping[str, object]]) -> FieldValues:
     columns: dict[FieldPath, list[object]] = {}
     for document in documents:
         for path, value in _leaves(document):
@@ -155,14 +155,14 @@ def _entry(name: str, path: FieldPath, values: Sequence[object]) -> str | list[s
             return shown
 
 
-def _path_to(name: str, columns: Columns, documents: int) -> FieldPath | None:
+def _path_to(name: str, columns: FieldValues, documents: int) -> FieldPath | None:
     """Returns the path of a field; None if no path of its names has values that can be read."""
     return next(
         (path for path in _paths_named(name, columns) if _is_readable(name, columns[path], documents)), None
     )
 
 
-def _paths_named(name: str, columns: Columns) -> Iterator[FieldPath]:
+def _paths_named(name: str, columns: FieldValues) -> Iterator[FieldPath]:
     plain = {path: _plain(".".join(path)) for path in columns}
     for wanted in map(_plain, NAMES[name]):
         matching = [path for path, text in plain.items() if wanted in (text, text.rpartition(".")[2])]
@@ -173,7 +173,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _elsewhere(columns: Columns, address: FieldPath | None) -> str:
+def _elsewhere(columns: FieldValues, address: FieldPath | None) -> str:
     """Returns a sentence on a field of addresses besides `address`; "" where there is none."""
     for path in _paths_named("address", columns):
         if path != address and _is_readable("address", columns[path], 0):

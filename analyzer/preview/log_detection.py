@@ -2,21 +2,22 @@
 
 The result is a table as `[[sources]]` of a configuration has it. A reading is judged by what it yields: a
 field is taken only if the counter reads the values that the sample has there, and a first word that is
-neither an address nor a host name is no caller. `json_fields` recognises the fields of JSON documents.
+neither an address nor a host name is not taken for a caller. `json_fields` recognises the fields of JSON
+documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analyzer.core.records import strict_json
 from analyzer.core.records.combined_format import match_lines
 from analyzer.core.records.envelopes import ENVELOPES, unwrapped
 from analyzer.core.records.format_decoder import text_of_bytes
 from analyzer.core.records.value_rules import host_name
-from analyzer.preview.json_fields import REQUEST_FIELDS, json_source, keys_in, program, proxies_in
+from analyzer.preview.json_fields import REQUEST_FIELDS, Table, json_source, keys_in, program, proxies_in
 from analyzer.preview.route_suggestions import suggest_routes
 from analyzer.preview.unread_formats import OTHERWISE, SAMPLE_CHARS
 from gatekeeper.identity import PREFIX6, client_address
@@ -27,8 +28,6 @@ PROBED_LINES = 500  # of the sample, by which envelopes are recognised
 READABLE_SHARE = 0.2
 ENVELOPES_MAX = 2  # around each other
 NAMED_SHARE = 0.5  # of combined lines, with an address or a host name as first word
-
-Table = dict[str, Any]
 
 
 class DetectedLog(NamedTuple):
@@ -42,7 +41,7 @@ class DetectedLog(NamedTuple):
 
     @property
     def quality(self) -> int:
-        """How sure it is that these are requests: 2 with fields of requests, 1 without, 0 with a problem."""
+        """Returns how certain requests are: 2 with fields of requests, 1 without, 0 with a problem."""
         if self.problem:
             return 0
         return 2 if self.fields & REQUEST_FIELDS else 1

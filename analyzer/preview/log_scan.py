@@ -20,7 +20,8 @@ from analyzer.core.records.format_decoder import text_of_bytes
 from analyzer.core.records.mapping import SourceMapping
 from analyzer.files.compressed_files import DamagedFile
 from analyzer.files.line_reader import LineReader
-from analyzer.preview.log_detection import SAMPLE_LINES, DetectedLog, Table, detect
+from analyzer.preview.json_fields import Table
+from analyzer.preview.log_detection import SAMPLE_LINES, DetectedLog, detect
 from analyzer.preview.traffic_profile import COUNTED, METERS, TrafficProfile
 from analyzer.preview.unread_formats import SAMPLE_CHARS, refusal
 

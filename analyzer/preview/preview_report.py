@@ -85,7 +85,7 @@ class LogReport(NamedTuple):
 
     @property
     def question(self) -> str:
-        """What the number of callers makes doubtful about the reading; "" for nothing."""
+        """Returns what the number of callers makes doubtful about the reading; "" for nothing."""
         if self.by != "caller" or not self.top or self.joined.series:
             return ""
         elsewhere = next((file.elsewhere for file in self.files if file.elsewhere), "")

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from analyzer.preview.log_detection import Table
+from analyzer.preview.json_fields import Table
 
 POLICY = "surge"
 # A policy that was never watched must lock no caller. The one place that says how it only watches.

@@ -1,4 +1,4 @@
-"""What syslog, containers and log shippers put around a record, taken off."""
+"""Envelopes that syslog, containers and log shippers put around a record."""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import sqlalchemy as sa
+try:
+    import sqlalchemy as sa
+except ImportError as missing:
+    raise ImportError("gatekeeper.sources.sql needs SQLAlchemy: pip install 'gatelock[sql]'") from missing
 
 __all__ = ["is_pooled", "set_up_sessions"]
 

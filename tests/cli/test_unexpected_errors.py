@@ -1,4 +1,4 @@
-"""Errors that no command expects: one sentence, a file with details, and an exit code of their own."""
+"""Errors that no command expects: one sentence, a file with details, and a dedicated exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A command line whose `demo` fails by a fault of its own; returns the folder for temporary files."""
+    """A command line whose `demo` fails by a fault of the program; returns the folder for temporary files."""
     command = next(one for one in cli.app.registered_commands if one.name == "demo")
     monkeypatch.setattr(command, "callback", raise_validation_error)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

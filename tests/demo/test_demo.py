@@ -127,7 +127,7 @@ def test_the_overshoot_and_the_delay_of_the_refusal() -> None:
     assert len(summary(results)) == 4
 
 
-def test_a_lock_that_took_longer_than_assumed_is_held_against_the_bound_of_its_own_delay() -> None:
+def test_a_lock_that_took_longer_than_assumed_is_compared_with_the_bound_of_its_delay() -> None:
     results = a_noisy_run([number / 10 for number in range(1, 120)])
     assert results.delay_s == 11.9 > results.assumed_delay_s == 2.9
     assert results.overshoot_bound == USUAL.overshoot_bound(11.9) == 4 * 20 * 12 + 24
@@ -153,7 +153,7 @@ def test_more_than_limiters_can_admit_is_a_broken_promise() -> None:
         ({"api_key:bob": (1, 0)}, 3, False),
     ],
 )
-def test_late_counts_are_told_from_wrong_ones(
+def test_late_counts_differ_from_wrong_ones(
     counted: dict[str, tuple[int, int]], lag: int | None, is_late: bool
 ) -> None:
     assert is_behind(counted, {NOISY: (2, 1)}, lag) is is_late

@@ -1,6 +1,6 @@
 """`make faults`: two hundred faults of every kind while records are written; then every count is checked.
 
-`make faults ARGS="--core 0.05"` is about time instead: one analyzer with so much of a core counts a backlog.
+`make faults ARGS="--core 0.05"` is about time: an analyzer with that share of a core counts a backlog.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ STOP_S = 25.0  # within which it has stored; Kubernetes waits 30 s
 
 
 class StarvedOutcome(NamedTuple):
-    """What an analyzer did with a backlog."""
+    """The result of an analyzer that counted a backlog."""
 
     records: int
     seconds: float

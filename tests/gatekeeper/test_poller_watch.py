@@ -128,7 +128,7 @@ def test_inside_uwsgi_without_threads_the_setting_is_named_at_the_start(
 
 
 @pytest.mark.parametrize(("has_threads", "loop"), [(1, None), (0, b"gevent")])
-def test_inside_uwsgi_with_threads_nothing_is_said(
+def test_inside_uwsgi_with_threads_nothing_is_logged(
     uwsgi: Any, caplog: pytest.LogCaptureFixture, has_threads: int, loop: bytes | None
 ) -> None:
     uwsgi.has_threads, uwsgi.loop = has_threads, loop

@@ -1,7 +1,7 @@
 """Each measurement, and each long run that the Makefile or a page names, runs in its smallest form.
 
-Tables, metrics and configurations change under them, and months may pass until a person runs one. `make test`
-runs those that need no process; `make deep` each command as a person would.
+Tables, metrics and configurations change under them, and months may pass until a developer runs one. `make
+test` runs those that need no process; `make deep` each command as a developer would.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WITHOUT_PROCESSES = ("allow", "flush", "requestlog")
 
 
 def printed_table(output: str) -> list[str]:
-    """Returns the lines of `output` that have a figure. Raises AssertionError if they are no table."""
+    """Returns the lines of `output` that have a figure. Raises AssertionError if they form no table."""
     assert "nan" not in output.lower().split()
     assert "Traceback" not in output
     figures = [line for line in output.splitlines() if re.search(r"\d", line)]

@@ -33,14 +33,17 @@ LAWS = {
             "gatekeeper.model",
             "gatekeeper.identity",
             "gatekeeper.feed.feed_json",
+            "gatekeeper.sources.postgres_sessions",
             "gatekeeper.telemetry.status_json",
         ),
     ),
     "the contract imports nothing of the gatekeeper": Law(
         ("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)
     ),
-    "limiters import the contract alone": Law(
-        ("gatekeeper.limits",), ("gatekeeper",), ("gatekeeper.limits", "gatekeeper.model")
+    "limiters import the contract and the hooks for forks alone": Law(
+        ("gatekeeper.limits",),
+        ("gatekeeper",),
+        ("gatekeeper.limits", "gatekeeper.lifecycle", "gatekeeper.model"),
     ),
     "limiters without Redis": Law(
         tuple(
@@ -189,6 +192,7 @@ GUESTS = {
         "analyzer.doctor",
         "analyzer.log_replay",
         "analyzer.report_files",
+        "gatekeeper.sources.postgres_sessions",
         "gatekeeper.sources.sql",
     ),
     "jinja2": ("analyzer.web.dashboard",),

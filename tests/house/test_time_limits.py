@@ -61,7 +61,7 @@ def test_tests_that_were_not_run_are_counted_by_file() -> None:
     assert verdicts([], [], [f"{n}.py::x" for n in range(50)])[0].endswith("and 10 files more")
 
 
-def test_slow_tests_are_told_from_wrong_ones(pytester: pytest.Pytester) -> None:
+def test_a_run_names_slow_tests_apart_from_wrong_ones(pytester: pytest.Pytester) -> None:
     pytester.makeini(INI)
     pytester.makeconftest(CONFTEST.format(run_s=3600))
     pytester.makepyfile(test_them=TESTS)

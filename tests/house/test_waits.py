@@ -13,6 +13,12 @@ VIRTUAL = "the clock of its event loop is virtual"
 LIMITERS = "limiters on real threads, a real Redis or a yield of the event loop"
 # Files, or folders with a slash at the end, and why they sleep.
 SLEEPS = {
+    "tests/store/database/test_poolers.py": "an analyzer counts for a second behind a pooler",
+    "tests/gatekeeper/test_uwsgi.py": "no request may come, so nothing is polled",
+    "tests/faults/starved_analyzer.py": "the share of a core is given by stopping and continuing a process",
+    "tests/faults/test_deadlocks.py": "the length of a round of the run",
+    "tests/interleavings/test_stage.py": "a test that hangs, in the text of a script",
+    "tests/house/test_time_limits.py": "a test that hangs, in the text of a script",
     "tests/benchmarks/": "measures real time",
     "tests/cli/test_doctor.py": "the pace of requests in a process that runs until it is killed",
     "tests/cli/test_serve.py": "nothing shows from outside when a gate's next long poll has begun",

@@ -1,4 +1,4 @@
-"""Where the transactions of one process's tests meet: a database, its actors, and the world that it has."""
+"""A database in which the transactions of one process's tests meet, its actors, and its world."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = (
 
 
 class Stage:
-    """Hands out the actors and a world, and makes both anew where a test has left something behind.
+    """Hands out the actors and a world, and makes both again where a test has left something behind.
 
     A test that times out leaves its actors paused in open transactions, whose locks would block each later
     test for as long as that may take.
@@ -77,7 +77,7 @@ class Stage:
             self.discard()
 
     def discard(self) -> None:
-        """Ends the actors, whatever they wait for, with all connections, and drops the database."""
+        """Ends the actors, waiting or not, with all connections, and drops the database."""
         transactions, self._transactions = self._transactions, None
         world, self._world = self._world, None
         url, self._url = self._url, ""

@@ -112,7 +112,7 @@ def test_behind_it(transactions, world):
 """
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="make deep: starts a PostgreSQL of its own")
+@pytest.mark.skipif(not IS_DEEP, reason="make deep: starts another PostgreSQL")
 def test_the_test_behind_one_that_timed_out_passes(tmp_path: Path) -> None:
     folder = ROOT / "tests/interleavings"
     file = folder / f"test_hang_{tmp_path.name}.py"

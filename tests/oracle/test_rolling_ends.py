@@ -78,8 +78,8 @@ def test_the_end_that_gates_know_is_at_most_a_slot_before_the_one_that_is_counte
 
 
 @pytest.mark.parametrize("times", [1.2, 2, 7, 30, 400])
-def test_a_lock_whose_requests_go_on_to_count_is_extended_once_in_a_slot_at_most(times: float) -> None:
-    """Requests at so many times the limit, of a client that no gate refuses."""
+def test_a_lock_whose_requests_still_count_is_extended_once_in_a_slot_at_most(times: float) -> None:
+    """Requests at `times` the limit, of a client that no gate refuses."""
     policy = RollingQuota("rolling", 120, Rolling(120))
     locked = Locked(policy)
     for now_s in range(BEGIN_S, BEGIN_S + 600):

@@ -135,7 +135,7 @@ def test_a_network_is_locked_in_the_second_in_which_others_than_its_busiest_addr
 
 
 def test_a_flood_of_one_address_is_judged_once_in_half_of_the_limit() -> None:
-    """As often for its requests as a sum that has not reached its limit, and never by time."""
+    """Requests lead to as many judgements as those of a sum below its limit; time leads to none."""
     policy = Surge("flood", 600, Rolling(60), per="address/24")
     network = Network(policy)
     for now_s in range(BEGIN_S, BEGIN_S + 200):

@@ -92,7 +92,7 @@ def test_units_of_times_are_recognised(time: float | str, unit: str) -> None:
 
 
 def test_a_field_whose_values_the_counter_cannot_read_is_not_taken() -> None:
-    """A size that is no number would reject each record, and a word is no address."""
+    """A size without digits would reject each record, and a word is not an address."""
     line = {"ts": 1_763_596_800, "client_ip": "edge, unknown", "remote_ip": "192.0.2.8", "bytes": "many"}
     detected = found(line)
     assert "bytes" not in detected.fields

@@ -97,7 +97,9 @@ def test_a_shape_is_read_right_or_refused_with_a_cure(log: Shape) -> None:
 
 
 @pytest.mark.parametrize("log", [log for log in SHAPES if log.callers], ids=str)
-def test_what_look_writes_is_valid_and_counts_the_same_callers_twice(log: Shape, tmp_path: Path) -> None:
+def test_the_file_that_look_writes_is_valid_and_counts_the_same_callers_twice(
+    log: Shape, tmp_path: Path
+) -> None:
     (tmp_path / "gatelock.toml").write_text(written(looked_at(log.content)[0]))
     plan = plan_of(["caller"], (), (), load(tmp_path / "gatelock.toml").mappings())
     lines = LineReader(io.BytesIO(log.content), BYTES_MAX).take(final=True)

@@ -218,7 +218,7 @@ def test_a_flush_that_takes_long_is_awaited(run: Run) -> None:
     assert run.step(0.2) is not None
 
 
-def test_a_turn_ends_by_time_and_goes_on_with_what_the_source_has_kept(
+def test_a_turn_ends_by_time_and_continues_with_what_the_source_has_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow machine the records that are there may take minutes; a stop waits for a turn only."""

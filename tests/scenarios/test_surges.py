@@ -183,10 +183,10 @@ def test_a_rolling_quota_ends_when_less_is_in_the_window(new_world: NewWorld) ->
 
 
 @pytest.mark.parametrize(("policy", "slot_s"), [(HOURLY, 50), (LONG, 900)])
-def test_a_client_is_told_the_end_of_what_is_counted_while_its_lock_lasts(
+def test_a_client_reads_the_end_of_what_is_counted_while_its_lock_lasts(
     new_world: NewWorld, policy: str, slot_s: int
 ) -> None:
-    """Its requests go on to count: an application that asks no gate, and logs no verdict."""
+    """The requests still count: their application asks no gate, and logs no verdict."""
     world = new_world(policy)
     window_s = 12 * slot_s if policy is HOURLY else 6 * 3600
     send(world, 10, 7)

@@ -36,8 +36,8 @@ PLACES = {table: place for place, table in enumerate(" ".join(ORDER).split())}
 OF_PARTITIONS = {"event_ids", "named_callers"}
 # Inserted with a random number: nothing waits for such a row.
 NEVER_AWAITED = {"events"}
-# One who holds the plans' table lock meets nobody who has locked two tables behind the plan, and so may lock
-# them in any order.
+# One who holds the plans' table lock meets no transaction that has locked two tables behind the plan, and
+# so may lock them in any order.
 BEHIND_THE_PLAN = set(PLACES) - set(" ".join(ORDER[:3]).split()) - {"plans"}
 
 # Pairs that some transaction locks, in this order, without the plan's row or table lock. One that has the
@@ -140,5 +140,5 @@ def begun_by() -> str:
         elif "tests" in path.parts and path.name != Path(__file__).name:
             break
         frame = frame.f_back  # type: ignore[assignment]
-    # A test that calls the steps of a flush has an order of its own.
+    # A test that calls the steps of a flush has another order.
     return "" if names in ([], ["transaction"], ["_migrating", "upgrade"]) else " < ".join(names)

@@ -1,4 +1,4 @@
-"""How long a test, and a run, may take; and which tests were slow, wrong, or not run.
+"""Time limits of tests and of a run; and which tests were slow, wrong, or not run.
 
 A test is limited in the CPU time of its process: another load of the machine does not change that. A test
 that waits for what never comes uses none, and ends by the wall clock, after `timeout` of pyproject.toml. A
@@ -46,7 +46,7 @@ def cpu_limit_s(path: str, limits_s: Mapping[str, int] = CPU_LIMITS_S) -> int:
 
 
 def reason_to_stop(elapsed_s: float, slow: int, run_s: float) -> str:
-    """Returns why a run ends after this time, and this number of slow tests; "" to go on."""
+    """Returns why a run ends after this time, and this number of slow tests; "" to continue."""
     if elapsed_s > run_s:
         return f"the run has taken {elapsed_s / 60:.0f} minutes: more would not end in time"
     if slow >= SLOW_MAX:
@@ -165,7 +165,7 @@ class TimeLimits:
             terminalreporter.write_line(line)
 
     def _reason(self) -> str:
-        """Returns why the run has to end, as a worker has written it; "" to go on."""
+        """Returns why the run has to end, as a worker has written it; "" to continue."""
         return self._stop.read_text() if self._stop.exists() else ""
 
     def pytest_unconfigure(self) -> None:

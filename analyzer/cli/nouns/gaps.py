@@ -32,6 +32,7 @@ app = typer.Typer(help="Stopped partitions, and the decision where they continue
 PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
 COMMANDS_MAX = 10  # gaps for which commands are shown below the table
 UNREADABLE = ("corrupt", "too-large", "unsupported")
+READ_AGAIN = "again"  # the offset that reads the same records once more, and so loses none
 RETRYABLE = (*UNREADABLE, "too-many-rejected")  # another attempt may succeed
 
 
@@ -124,13 +125,11 @@ def accept(
             {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
             for gap, offset in zip(found, offsets, strict=True)
         ]
-        # Reading the same offsets again loses nothing.
-        foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != "again")
-        if not is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
-            return
-        for gap, offset, sentence, shown in zip(found, offsets, sentences, fields, strict=True):
-            accept_gap(engine, gap, offset, operator_name(), why)
-            outcome(sentence, shown, as_json=json)
+        foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != READ_AGAIN)
+        if is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
+            for gap, offset, sentence, shown in zip(found, offsets, sentences, fields, strict=True):
+                accept_gap(engine, gap, offset, operator_name(), why)
+                outcome(sentence, shown, as_json=json)
 
 
 def fields_of(recorded: RecordedGap) -> dict[str, object]:
@@ -172,14 +171,14 @@ def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
     elif gap.kind == "past-end":
         yield "next", f"continue at {gap.behind}, where the log was truncated"
     elif gap.kind == "too-many-rejected":
-        yield "again", "after the source's mapping is corrected"
+        yield READ_AGAIN, "after the source's mapping is corrected"
         yield "next", f"reject unreadable records up to {gap.behind}"
     elif gap.behind is None:
         yield "OFFSET", "the next readable offset is not known (yet)"
     else:
         yield "next", f"continue at {gap.behind}: {lost}"
     if gap.kind in UNREADABLE:
-        yield "again", "after the broker's log is repaired"
+        yield READ_AGAIN, "after the broker's log is repaired"
 
 
 def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
@@ -225,7 +224,7 @@ def checked_offset(recorded: RecordedGap, to: str, logs: Mapping[Partition, LogB
     """The offset that `to` stands for. Exits with 2 if the partition cannot continue there, with 3 if that
     is not known because Kafka does not answer."""
     gap, part = recorded.gap, recorded.part
-    if to == "again":
+    if to == READ_AGAIN:
         if gap.kind not in RETRYABLE or gap.position is None:
             raise usage_error(f"{part}: reading again would not help: {gap.why}")
         return gap.position

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from analyzer.files import ImportedFiles
     from analyzer.pipeline import FlushResult
 
-LINE_BYTES_MAX = 1 << 20  # of a line that is looked at for another field with addresses
-RECORDS_LOOKED_AT = 20  # for each reason, until one shows what it has instead
+LINE_BYTES_MAX = 1 << 20  # of a line that is searched for another field with addresses
+RECORDS_SEARCHED_MAX = 20  # for each reason, until one shows what it has instead
 ATTEMPTS_MAX = 10  # consecutive failures to reach the database; about ten seconds if it refuses at once
 
 
@@ -72,7 +72,7 @@ class ImportProgress:
         """Keeps what the first record that shows it says about its reason."""
         from analyzer.cli.reject_reasons import advice
 
-        if self.rejected[rejected.reason] <= RECORDS_LOOKED_AT and not self.advice.get(rejected.reason):
+        if self.rejected[rejected.reason] <= RECORDS_SEARCHED_MAX and not self.advice.get(rejected.reason):
             self.advice[rejected.reason] = advice(rejected.reason, rejected.sample, self.mapping)
 
     @property

@@ -11,7 +11,7 @@ from analyzer.core.judging.policies import CANDIDATE, DEFAULT_BRAKE
 
 SHOWN_MAX = 12  # differences in one text
 VALUE_MAX = 60  # characters of one value
-# Of policies: values that are absent where a configuration states none, and have an effect of their own.
+# Of policies: values that are absent where a configuration states none, and that have an effect.
 ABSENT = {"mode": "enforce", "brake": meaning(DEFAULT_BRAKE)}
 NOT_REFUSING = ("tag", "notify")  # actions
 

@@ -10,8 +10,8 @@ whenever another plan comes in force:
       under this analyzer's name
     as at the last start, and          the file is an old one: it is declined, and the analyzer counts by the
       replaced since                   plan; so is one that this process has put in force since it started
-    would stop enforcing a policy      declined: a command or another file enforces it, and nobody has edited
-      that it never enforced itself      this one to the contrary; `gatelock policies apply` asks and does it
+    would stop enforcing a policy      declined: a command or another file enforces it, and this one was not
+      that it never enforced itself      edited to the contrary; `gatelock policies apply` asks and does it
     an analyzer of an unknown name     a colleague's file must not open every gate: declined, unless no other
                                        analyzer has lived for a minute
     missing in the configuration       stays in the plan: machines read different files

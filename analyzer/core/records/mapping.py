@@ -128,7 +128,7 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def envelopes(self) -> tuple[str, ...]:
-        """What is taken off each record, in this order, before its format reads it."""
+        """Returns the names of what is taken off each record, in this order, before its format reads it."""
         return () if isinstance(self.envelope, msgspec.UnsetType) else self.envelope
 
     @property

@@ -1,4 +1,4 @@
-"""Whether what a source yields is plausible: the question that a wrong reading of its records raises.
+"""Doubts about what a source yields: the question that a wrong reading of its records raises.
 
 A reading that takes a time, an id or a proxy for the caller parses without an error. What it yields shows
 it: a caller for each request, or one caller for all. `look`, `import`, `run` and `doctor` ask by `doubt`.
@@ -12,7 +12,7 @@ from analyzer.core.model import DrainedCounts
 from gatekeeper.identity import UNNAMED
 
 REQUESTS_MIN = 100  # below it, chance makes one caller, or as many as requests
-REQUESTS_MAX = 10_000  # of a source that are looked at: a wrong mapping shows from the beginning
+REQUESTS_MAX = 10_000  # of a source that are examined: a wrong mapping shows from the beginning
 
 
 def doubt(requests: int, callers: int, caller: str, elsewhere: str = "") -> str:
@@ -37,7 +37,7 @@ def doubt(requests: int, callers: int, caller: str, elsewhere: str = "") -> str:
         question = "a proxy in front?"
     elif callers >= requests:
         return (
-            f"each of {requests:,} requests has a caller of its own, such as {caller}: does `caller` of the "
+            f"each of {requests:,} requests has a different caller, such as {caller}: does `caller` of the "
             "source name a field that is new in each request, as a time or an id is?"
         )
     else:

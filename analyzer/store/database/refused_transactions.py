@@ -1,4 +1,4 @@
-"""Why a database that was reached has refused or ended a transaction, and what an operator does about it."""
+"""Causes for which a database that was reached refuses or ends a transaction, with what an operator does."""
 
 from __future__ import annotations
 

@@ -409,9 +409,8 @@ lock_history = Table(
     key("resource"),
     key("policy"),
     Column("ended_ms", BigInteger),  # null: as far as is known, at `until_ms`
-    # "" while it is in force; "cleared", "plan": cleared by a new one, "replaced" by one with another end,
-    # "lapsed": cleared after its end.
-    # "tag", "notify": of a lock with this action, which refused no requests, from its begin on
+    # "" while in force; "cleared", "plan": by a new one, "replaced" by one with another end, "lapsed": after
+    # its end. "tag", "notify": of a lock with this action, which refused no requests, from its begin on
     text("cause"),
     added_text("action"),  # "": of an earlier version, which kept those that refuse
     added_text("detail"),

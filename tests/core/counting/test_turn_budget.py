@@ -1,4 +1,4 @@
-"""How long the loop may count towards one flush follows what a flush computes, not what it waits."""
+"""The time of counting towards one flush follows what a flush computes, not what it waits."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ PART = Partition("files", "id", 0, "web", "access.log")
 
 
 def counted(keys: list[str], requests: int, *sources: str) -> DrainedCounts:
-    """What was counted of one caller or of several, with so many records of each source."""
+    """Returns counts of one caller or of several, with `requests` records of each source."""
     parts = [
         PartitionProgress(PART._replace(source=source), 0, 9, seen=requests, counted=requests)
         for source in sources or ("web",)
@@ -28,7 +28,7 @@ def counted(keys: list[str], requests: int, *sources: str) -> DrainedCounts:
         (100, 1, "one caller has 100 % of 100 requests, host:a: a proxy in front?"),
         (1_000, 2, ""),
         (99, 99, ""),
-        (100, 100, "each of 100 requests has a caller of its own, such as host:a: "),
+        (100, 100, "each of 100 requests has a different caller, such as host:a: "),
         (101, 100, ""),
         (100, 0, ""),  # not counted by caller
     ],
@@ -57,7 +57,7 @@ def test_an_analyzer_asks_about_a_source_once() -> None:
     )
 
 
-def test_a_source_with_several_callers_is_looked_at_no_longer_than_needed() -> None:
+def test_a_source_with_several_callers_is_examined_no_longer_than_needed() -> None:
     questions = ReadingQuestions()
     for number in range(0, REQUESTS_MAX + 2_000, 100):
         assert questions.note(counted([f"host:{number + n}" for n in range(90)], 100)) == ""

@@ -64,7 +64,7 @@ def test_a_list_of_addresses_names_the_client_behind_trusted_proxies(vector: For
         ),
     ],
 )
-def test_a_time_a_list_a_port_or_a_bracket_is_no_host_name(text: str, caller: str) -> None:
+def test_a_time_a_list_a_port_or_a_bracket_is_refused_as_a_host_name(text: str, caller: str) -> None:
     mapping = SourceMapping(
         caller=("host",), fields={"host": TextField(("c",)), "address": AddressField(("c",), 64)}
     )

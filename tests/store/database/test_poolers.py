@@ -139,7 +139,7 @@ def test_an_import_through_a_pooler_is_exact_and_a_gate_polls_its_locks(
 
 
 @pytest.mark.parametrize("pool_mode", ["session"])
-def test_behind_a_pooler_the_feed_is_looked_at_and_no_session_listens(
+def test_behind_a_pooler_the_feed_is_polled_and_no_session_listens(
     pooled: sa.Engine, pooled_url: str
 ) -> None:
     calls: list[bool] = []

@@ -164,8 +164,8 @@ def _rolling_lock(policy: RollingQuota, standing: Standing, at: Circumstances) -
 def growth_to_extend(policy: RollingQuota, standing: Standing, now_s: int) -> int | None:
     """Returns how much more must be counted, at the least, before a lock lasts longer by more than a slot.
 
-    None below the limit, and of locks that no gate gets: no client is told their end. A client whose
-    requests go on to count would be told an end that has long been moved, and would come back too early. The
+    None below the limit, and of locks that no gate gets: their end reaches no client. A client whose
+    requests continue to count would see an end that has long been moved, and would come back too early. The
     end is that of a slot, and never farther away than the window and a slot are long: however much is
     counted, a lock is extended once in a slot at most.
     """

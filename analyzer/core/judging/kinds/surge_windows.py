@@ -119,8 +119,8 @@ def _windows(policy: Surge, standing: Standing, ends_s: Sequence[int], now_s: in
 def _addresses_at(standing: Standing, ends_s: Sequence[int], now_s: int) -> list[AddressSums | None]:
     """Returns what the addresses of a network have in windows, or in the last ones that began to hold more.
 
-    The rest of the network is no larger in a window that ends later and begins to hold nothing new. None of a
-    window below the limit: its addresses are not read.
+    The rest of the network does not grow in a window that ends later and begins to hold nothing new. None of
+    a window below the limit: its addresses are not read.
     """
     if standing.addresses is None:
         return [None] * len(ends_s)

@@ -65,7 +65,7 @@ def day_to_close(
 
 
 class CountedSoFar(NamedTuple):
-    """What is counted of a day: requests, admitted and denied, and their callers."""
+    """Requests of a day that are counted so far, admitted and denied, and their callers."""
 
     requests: int
     callers: int

@@ -48,7 +48,7 @@ class ForgottenCaller(NamedTuple):
 
 
 class ForgettingEffect(NamedTuple):
-    """What a caller loses when it is forgotten: locks and overrides; its requests stay counted."""
+    """Locks and overrides that a caller loses when it is forgotten; its requests stay counted."""
 
     requests: int
     locks: int
