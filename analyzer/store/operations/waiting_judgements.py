@@ -80,9 +80,8 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
         # A window that the caller does not have any more is judged no more.
         if (window := limits.window_of(one.sum, one.key, one.window_s)).start_s == one.window_s
     ]
-    due = judge.held(db, totals)
-    postponed.forget(db, wanted, judge.catalog)
-    return JudgedRows(rows, judge.publish(db, judge.of(db, due), mark, only_longer=True))
+    judged = judge.of(db, judge.held(db, totals), waited=wanted)
+    return JudgedRows(rows, judge.publish(db, judged, mark, only_longer=True))
 
 
 def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows:

@@ -89,6 +89,12 @@ def of_series(db: sa.Connection, scope: str, keys: Sequence[str]) -> dict[LockKe
     return _by_key(db.execute(statement.order_by(*KEY).with_for_update()))
 
 
+def number_of(db: sa.Connection, scope: str, key: str) -> int:
+    """Returns how many locks a caller or another series has, and locks no row."""
+    of_key = sa.and_(locks.c.scope == scope, locks.c.key == key)
+    return int(db.scalars(sa.select(sa.func.count()).select_from(locks).where(of_key)).one())
+
+
 def due(db: sa.Connection, now_ms: int) -> list[Lock]:
     """Returns the locks whose time is over, the oldest first, up to a bound, and blocks other writers of
     them.

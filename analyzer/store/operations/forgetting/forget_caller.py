@@ -61,8 +61,8 @@ def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
     requests = sum(row.value + row.denied for row in usage_rows(engine, query))
     stored = [one for one in stored_overrides(engine, KINDS, subject=name) if one.subject.kind == "caller"]
     with reading(engine) as db:
-        locks = lock_feed.of_series(db, "caller", [name])
-    return ForgettingEffect(requests, len(locks), len(stored))
+        locks = lock_feed.number_of(db, "caller", name)
+    return ForgettingEffect(requests, locks, len(stored))
 
 
 def forget_caller(

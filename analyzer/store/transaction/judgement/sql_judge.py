@@ -61,13 +61,17 @@ class Judge(NamedTuple):
     is_warden: bool = False  # which compares the totals that have a whole
     usual: UsualLevels | None = None  # of the warden
 
-    def of(self, db: sa.Connection, due: Sequence[StoredTotal]) -> Judged:
+    def of(
+        self, db: sa.Connection, due: Sequence[StoredTotal], *, waited: Sequence[postponed.DueTotal] = ()
+    ) -> Judged:
         """Judges totals; stores when they must be judged next, and their notices.
 
-        The changes of locks are left to be published.
+        The changes of locks are left to be published. `waited` are totals that wait no more, unless they are
+        judged so; their rows come behind those of the locks, in every transaction.
         """
         due = [stored for stored in due if stored.standing.total.sum not in self.filling]
         if not due:
+            postponed.forget(db, waited, self.catalog)
             return NOTHING
         now_s = int(self.now.timestamp())
         standings = with_slots(db, [stored.standing for stored in due], self.catalog, now_s)
@@ -87,6 +91,7 @@ class Judge(NamedTuple):
             judged = judged if completed is None else judge(self.plan, completed, locks, at)
         read = [stored._replace(standing=one) for stored, one in zip(due, standings, strict=True)]
         set_next(db, limits, self.directory.judged_by(self.version), read, self.now.timestamp(), self.catalog)
+        postponed.forget(db, waited, self.catalog)
         postponed.store(db, judged.waiting, self.catalog)
         if self.is_warden:
             holds.replace(db, at.holds, judged.holds)
