@@ -55,8 +55,8 @@ def differences(
 ) -> Iterator[RecountDifference]:
     """Yields the series and meters that differ, in order.
 
-    `moved` has the requests that count although their record calls them denied, by series. Where callers
-    were counted without their name, a caller may have less than the log gives, and all together may not.
+    `moved` has the requests that count although their record calls them denied, by series. Where callers or
+    resources were counted without their name, one may have less than the log gives, and all together may not.
     """
     pooled = {meter for meter in joins if meter == DUPLICATES or day.has_overflow or _is_folded(frozen)}
     sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 6)
@@ -66,14 +66,15 @@ def differences(
             value, denied = stored.get(meter, (0, 0))
             of = counted.get(meter, NOTHING)
             found = _difference(series, meter, (value, denied), of, moved.get(series, 0))
-            if not series[0].startswith("caller") or meter not in pooled:
+            by_resource = day.has_resource_overflow and series[0].endswith("resource")
+            if not (by_resource or (series[0].startswith("caller") and meter in pooled)):
                 if not _fits(found, joins[meter], moved.get(series, 0)):
                     yield found
                 continue
-            if series[1] not in NOT_NAMED and value + denied > of.value_most + of.denied_most:
+            if not {*series[1:]}.intersection(NOT_NAMED) and value + denied > of.value_most + of.denied_most:
                 yield found
             if joins[meter] == "sum":
-                total = sums[series[0], series[2], meter]
+                total = sums[series[0], "" if by_resource else series[2], meter]
                 for at, number in enumerate(found[4:]):
                     total[at] += number
     for (grouping, resource, meter), total in sorted(sums.items()):

@@ -119,6 +119,7 @@ class RecountedDay:
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
         self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
+        self.resources: dict[int, set[str]] = {}  # by partition, for the same reason
         self.callers_max = 0
         self._partitions = 0
 
@@ -179,6 +180,8 @@ class RecountedDay:
         for grouping, key, resource in request.series:
             if grouping not in self._groupings:
                 continue
+            if grouping.endswith("resource"):
+                self.resources.setdefault(self._partitions, set()).add(resource or key)
             of_callers = grouping.partition("+")[0] == "caller"
             series = grouping, self._pseudonyms.of(key) if of_callers else key, resource
             amounts = self.amounts.setdefault(series, {})
@@ -211,3 +214,8 @@ class RecountedDay:
         return any(
             len(callers) > self.callers_max for kinds in self.callers.values() for callers in kinds.values()
         )
+
+    @property
+    def has_resource_overflow(self) -> bool:
+        """Whether a partition may have had more resources than are counted by name."""
+        return any(len(resources) > self.callers_max for resources in self.resources.values())

@@ -161,6 +161,9 @@ def counted_text(value: Any, field: StoredField, bytes_max: int, secrets: Mappin
             return ""
         if not isinstance(value, str) or isinstance(value, Digits):
             raise Unreadable("a path is not text")
+        if not field["routes"]:
+            path = re.split("[?#]", value, maxsplit=1)[0]
+            return path if is_name(path, bytes_max) else ""
         return route_of(value, field["routes"], field["other"])
     text = text_of(value)
     if text is None:

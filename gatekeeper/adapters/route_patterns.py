@@ -67,6 +67,8 @@ def resource_of(scope: Mapping[str, Any]) -> str:
 class RoutePatterns:
     """Matches paths against patterns, as the log's mapping does with the same `routes` and `else`.
 
+    Without patterns, as of a mapping without `routes`, a path is its own resource.
+
     A segment in braces matches any segment that is not empty. In each place a fixed segment takes precedence
     over one in braces.
 
@@ -96,7 +98,9 @@ class RoutePatterns:
             tree.setdefault(END, RouteBranch({}, [])).patterns.append(pattern)
 
     def match(self, path: str) -> str:
-        """Returns the pattern that matches, otherwise `other`; "" for an empty path."""
+        """Returns the pattern that matches, otherwise `other`; the path itself if there are no patterns."""
+        if not self._tree:
+            return path
         return _match(self._tree, path.split("/"), 0) or self._other if path else ""
 
 

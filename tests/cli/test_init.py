@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from analyzer.cli.verbs.init import TEMPLATES, Origin, shipped
+from gatekeeper.adapters import asgi
 
 ROOT = Path(__file__).parents[2]
 PROXY_LINES = ROOT / "tests" / "data" / "proxies"
@@ -57,6 +58,34 @@ def test_the_written_configuration_has_no_fault_and_reads_its_log(
     imported = gatelock("import", str(log), "--source", "requests.log", "--json")
     assert imported.exit_code == 0, imported.output
     assert json.loads(imported.stdout)["counted"] == len(log.read_text().splitlines())
+
+
+@pytest.mark.parametrize("has_routes", [True, False])
+@pytest.mark.parametrize("origin", list(Origin))
+def test_what_is_counted_by_resource_is_what_a_guard_asks_for(
+    gatelock: Gatelock, tmp_path: Path, origin: Origin, has_routes: bool
+) -> None:
+    """With the routes that the file has, and where somebody has removed them."""
+    log, configuration = tmp_path / "requests.log", tmp_path / "gatelock.toml"
+    log.write_text(sample(origin))
+    assert gatelock("init", "--from", origin, "--file", str(log)).exit_code == 0
+    text = configuration.read_text()
+    shown = re.findall(r"^resource *= {.*, routes = (\[[^]]*\])", text, re.MULTILINE)
+    patterns = json.loads(shown[0]) if has_routes and shown else []
+    if not has_routes:
+        text = re.sub(r", routes = \[[^]]*\]", "", text)
+    groupings = 'groupings = ["resource"]\n\n[sources.fields]'
+    configuration.write_text(text.replace("[sources.fields]", groupings, 1))
+    imported = gatelock("import", str(log), "--source", "requests.log")
+    assert imported.exit_code == 0, imported.output
+    rows = [json.loads(line) for line in gatelock("usage", "--by", "resource", "--json").output.splitlines()]
+    if origin is Origin.REQUESTLOG:
+        wanted = {json.loads(line)["resource"] for line in log.read_text().splitlines()}
+    else:
+        paths = re.findall(r"/(?:v1/[a-z0-9/]+|favicon\.ico)", log.read_text())
+        ask = asgi.routes(patterns)
+        wanted = {ask({"path": path}) for path in paths}
+    assert {row["resource"] for row in rows} - {""} == wanted
 
 
 @pytest.mark.parametrize("origin", list(Origin))

@@ -129,3 +129,19 @@ def test_a_caller_in_the_overflow_that_keeps_calling_is_named_and_locked(
     with world.engine.connect() as db:
         names = {key for (key,) in db.execute(sa.select(buckets.c.key)) if key.startswith("api_key:")}
     assert len(names) < 2 * CALLERS_PER_HOUR + 300, "one row for 1,024 requests of the overflow"
+
+
+def test_invented_paths_are_bounded_and_no_policy_judges_the_rest(world: World, tmp_path: Path) -> None:
+    by_path = CONFIGURATION.replace('address = "address"', 'address = "address"\nresource = "path"')
+    (tmp_path / "gatelock.toml").write_text(by_path + 'per = "caller+resource"\n')
+    world.plan = load(tmp_path / "gatelock.toml").plan()
+    world.restart_analyzer()
+    world.log.write(key="ann", path="/before")
+    flood(world, 3_000, lambda n: {"key": "ann", "path": f"/{n}?page=1"})
+    flood(world, LIMIT - 1, lambda _: {"key": "ann", "path": "/before"})
+    with world.engine.connect() as db:
+        names = set(db.execute(sa.select(buckets.c.resource).where(buckets.c.resource != "")).scalars())
+        (locked,) = db.execute(sa.select(locks.c.key, locks.c.resource)).all()
+    assert tuple(locked) == ("api_key:ann", "/before"), "and not `overflow:`, which had many more"
+    assert {"/before", "/0", "overflow:"} <= names
+    assert len(names) < 2 * CALLERS_PER_HOUR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from analyzer.store.database.revisions import head
 from analyzer.store.database.schema import holds, locks, postponed
 from analyzer.store.reports.raised_notices import raised_notices
 from analyzer.store.reports.status import installation_status
+from gatekeeper.adapters.route_patterns import RoutePatterns
 from tests.support.stored_counts import put_counts
 from tests.support.whole_loop import PART, World
 
@@ -269,3 +271,13 @@ def locked_ever(world: World) -> list[tuple[str, str]]:
             sa.text("select distinct key, resource from lock_history where policy <> ''")
         ).all()
     return sorted((key, resource) for key, resource in found)
+
+
+def test_without_routes_the_path_is_the_resource_that_guards_ask_for(world: World, tmp_path: Path) -> None:
+    plan_with(tmp_path)
+    file = tmp_path / "gatelock.toml"
+    file.write_text(re.sub(r", routes = .*?\], else = \"other\"", "", file.read_text()))
+    put_in_force(world, load(file).plan())
+    load_s(world, 30, noisy=4, others=4, path="/invoices?page=2")
+    assert not is_admitted(world, RoutePatterns([]).match("/invoices"))
+    assert is_admitted(world, SEARCH)

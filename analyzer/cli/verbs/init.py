@@ -15,7 +15,7 @@ from analyzer.cli.output import outcome
 
 PACKAGE = Path(__file__).parents[2]  # `analyzer`; importlib.resources would cost a tenth of `--help`
 OUTPUT = Path("gatelock.toml")
-FILE_LINE = re.compile(r'^file( *)= "[^"]*"', re.MULTILINE)
+FILE_LINE = re.compile(r'^file( *)= "[^"]*"(?: *#.*)?', re.MULTILINE)  # the comment names the other key
 
 
 class Origin(StrEnum):
@@ -71,7 +71,8 @@ def init(
     if file is not None and topic is not None:
         raise usage_error("--file and --topic exclude each other")
     template = TEMPLATES[from_]
-    written = {output: configuration(template.source, file, topic)}
+    template_text = configuration(template.source, file, topic)
+    written = {output: template_text}
     if template.proxy is not None:
         written[output.with_name(f"gatelock-{Path(template.proxy).name}")] = shipped(template.proxy)
     existing = [str(path) for path in written if path.exists()]
@@ -83,7 +84,8 @@ def init(
                 new.write(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
-    sentence = f"{output}: written; correct its routes and limits, then run `gatelock check`"
+    what = "routes and limits" if "routes = [" in template_text else "limits"
+    sentence = f"{output}: written; correct its {what}, then run `gatelock check`"
     places = [f"{path}: {template.place}" for path in list(written)[1:]]
     outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
 

@@ -19,7 +19,7 @@ from itertools import compress, count, repeat
 from math import gcd
 from typing import Any, NamedTuple
 
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, Grouping, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, RESOURCE, Grouping, grouping_of
 from analyzer.core.counting.meters import (
     BUCKET_S,
     DISTINCT,
@@ -139,6 +139,7 @@ class CountLayout:
         ]
         self.projection = self._projection(dimensions, read, has_outcomes=bool(outcomes))
         self.caller_index = index.get(CALLER)  # index of the caller's column; None: no grouping uses it
+        self.resource_index = index.get(RESOURCE)
         self.bucket_s = gcd(BUCKET_S, *(wanted.width_s for wanted in (*slots, *outcomes)))
         self.slots = self._compiled_slots(slots)
         self.distinct = [
@@ -275,6 +276,7 @@ class Aggregate:
         self.buckets = BucketTable()
         self._bucket_ms = layout.bucket_s * 1000
         self.caller_index = layout.caller_index
+        self.resource_index = layout.resource_index
 
     def add(self, requests: RequestColumns, span_ms: TimeSpan) -> Sequence[int]:
         """Counts requests (at least one), and returns the cell of each.

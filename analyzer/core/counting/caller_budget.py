@@ -4,10 +4,10 @@ The rule and its reasons are in docs/decisions/0010. Which callers have a name d
 records of the partition, so that reading the log again gives the same counts.
 
 Each kind of name (`api_key`, `user`, `address`) has separate budgets, so that many names of one kind take no
-room of another. Names by the rules "old" and "new" last for the hour. Those by the rule "drawn" are an LRU
-cache whose uses are sampled: a record at a drawn offset gives its caller a name, or makes the name the most
-recent one, and the least recent name makes room. Sampling keeps the stored state small: one name per 1,024
-offsets at most.
+room of another. Paths of a source without routes are names of one more kind, `resource`. Names by the rules
+"old" and "new" last for the hour. Those by the rule "drawn" are an LRU cache whose uses are sampled: a record
+at a drawn offset gives its caller a name, or makes the name the most recent one, and the least recent name
+makes room. Sampling keeps the stored state small: one name per 1,024 offsets at most.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from analyzer.core.model import NO_HOUR, CounterState, NamedCallers, NamedHow
 OVERFLOW = "overflow:"
 # The name of callers with few requests, whose old rows were joined; see store/operations/roll_up.py.
 FOLDED = "folded:"
+# In front of a resource among the names; no field of a caller is called so.
+OF_RESOURCE = "resource:"
 NOT_CALLERS = (OVERFLOW, FOLDED)  # rows of many callers: no policy judges them
 
 HOUR_MS = 3_600_000
@@ -134,36 +136,59 @@ class CallerBudget:
         times_ms: Sequence[int],
         span_ms: tuple[int, int],
         offsets: Sequence[int],
-    ) -> list[str]:
-        """Returns the name under which each request is counted: its caller's, or OVERFLOW.
+        resources: list[str] | None = None,
+    ) -> tuple[list[str], list[str] | None]:
+        """Returns the names under which each request is counted: its caller's, its resource's, or OVERFLOW.
 
-        The list `callers` itself when every caller is counted by name. `span_ms` is the earliest and the
-        latest of `times_ms`, which is not empty.
+        The given lists themselves when everything is counted by name. `span_ms` is the earliest and the
+        latest of `times_ms`, which is not empty. Resources are None where they are bounded already; an empty
+        one needs no name.
         """
         if self._stays_in_hour(span_ms):
             run, near = self._behind_run, len(callers)
             if run:
                 self._behind_run = max(0, run - near) if run > 0 else min(0, run + near)
-            if self._all_fit(callers):
+            if self._all_fit(callers, typed_resources(resources or ())):
                 if self._hour.drawn:
-                    self._draw_again(callers, offsets)
-                return callers
+                    self._draw_again(callers, offsets, resources)
+                return callers, resources
             self._behind_run = run
         drawn = set(drawn_among(offsets))
-        return [
-            self._name(caller, ms, index in drawn)
-            for index, (caller, ms) in enumerate(zip(callers, times_ms, strict=True))
-        ]
+        names, routes = [], []
+        for index, (caller, ms) in enumerate(zip(callers, times_ms, strict=True)):
+            if ms // HOUR_MS != self._hour.number or self._behind_run:
+                self._advance_to(ms // HOUR_MS)
+            names.append(caller if self._has_name(caller, is_drawn=index in drawn) else OVERFLOW)
+            if resources is not None:
+                route = resources[index]
+                has_name = not route or self._has_name(OF_RESOURCE + route, is_drawn=index in drawn)
+                routes.append(route if has_name else OVERFLOW)
+        return names, None if resources is None else routes
 
-    def has_names(self, callers: Collection[str], span_ms: tuple[int, int]) -> bool:
-        """Whether all callers have a name, now and behind any requests within `span_ms`."""
+    def has_names(
+        self, callers: Collection[str], span_ms: tuple[int, int], resources: Collection[str] | None = None
+    ) -> bool:
+        """Whether all callers and resources have a name, now and behind any requests within `span_ms`."""
         hour = self._hour
-        return self._stays_in_hour(span_ms) and not hour.drawn and hour.names.issuperset(callers)
+        return (
+            self._stays_in_hour(span_ms)
+            and not hour.drawn
+            and hour.names.issuperset(callers)
+            and hour.names >= typed_resources(resources or ())
+        )
 
-    def known_names(self, callers: Iterable[str]) -> list[str]:
-        """Returns each caller, or OVERFLOW for one without a name; gives none of them a name."""
+    def known_names(self, callers: Iterable[str], prefix: str = "") -> list[str]:
+        """Returns each caller, or OVERFLOW for one without a name; gives none of them a name.
+
+        With the prefix OF_RESOURCE each resource, of which an empty one stays as it is.
+        """
         names, before = self._hour.names, self._before.names
-        return [caller if caller in names or caller in before else OVERFLOW for caller in callers]
+        return [
+            name
+            if (prefix and not name) or (typed := prefix + name) in names or typed in before
+            else OVERFLOW
+            for name in callers
+        ]
 
     def drain(self) -> CounterState:
         """Returns the state for the records to come, with the names that are new since the last call."""
@@ -184,12 +209,12 @@ class CallerBudget:
         first, last = (ms // HOUR_MS for ms in span_ms)
         return last == self._hour.number and first >= last - FAR_HOURS
 
-    def _all_fit(self, callers: list[str]) -> bool:
-        """Names all callers at once. Returns False, and names none, if a limit would be exceeded."""
+    def _all_fit(self, callers: list[str], resources: Collection[str]) -> bool:
+        """Names all callers and typed resources at once; False, and names none, if a limit were exceeded."""
         hour = self._hour
-        if hour.names.issuperset(callers):
+        if hour.names.issuperset(callers) and hour.names.issuperset(resources):
             return True
-        unnamed = set(callers) - hour.names
+        unnamed = set(callers).union(resources) - hour.names
         old = unnamed & self._before.names
         new = unnamed - old
         if not (hour.has_room("old", old, self._max) and hour.has_room("new", new, self._max)):
@@ -198,20 +223,19 @@ class CallerBudget:
         hour.add("new", new)
         return True
 
-    def _draw_again(self, callers: list[str], offsets: Sequence[int]) -> None:
+    def _draw_again(self, callers: list[str], offsets: Sequence[int], resources: list[str] | None) -> None:
         for index in drawn_among(offsets):
-            if self._hour.is_drawn(callers[index]):
-                self._hour.draw(callers[index], self._max)
+            for name in (callers[index], OF_RESOURCE + resources[index] if resources else ""):
+                if self._hour.is_drawn(name):
+                    self._hour.draw(name, self._max)
 
-    def _name(self, caller: str, ms: int, is_drawn: bool) -> str:
-        number = ms // HOUR_MS
-        if number != self._hour.number or self._behind_run:
-            self._advance_to(number)
+    def _has_name(self, caller: str, *, is_drawn: bool) -> bool:
+        """Whether a request at this place has its caller's name, which it may give to the caller."""
         hour = self._hour
         if caller in hour.names:
             if is_drawn and hour.is_drawn(caller):
                 hour.draw(caller, self._max)
-            return caller
+            return True
         kind = kind_of(caller)
         if caller in self._before.names and not hour.is_full("old", kind, self._max):
             hour.add("old", [caller])
@@ -220,8 +244,8 @@ class CallerBudget:
         elif is_drawn:
             hour.draw(caller, self._max)
         else:
-            return OVERFLOW
-        return caller
+            return False
+        return True
 
     def _advance_to(self, number: int) -> None:
         current, run = self._hour.number, self._behind_run
@@ -237,6 +261,15 @@ class CallerBudget:
             self._behind_run = 0
         known = self._before if self._before.number == number else NamedHour(number, stored=False)
         self._before, self._hour = self._hour, known
+
+
+def typed_resources(resources: Iterable[str]) -> set[str]:
+    """Returns the names of resources as they stand among those of callers; an empty one has none.
+
+    >>> sorted(typed_resources(["/a", "", "/b", "/a"]))
+    ['resource:/a', 'resource:/b']
+    """
+    return {OF_RESOURCE + resource for resource in set(resources) if resource}
 
 
 def kind_of(caller: str) -> str:

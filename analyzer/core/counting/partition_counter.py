@@ -8,7 +8,7 @@ from itertools import compress, groupby
 from typing import NamedTuple
 
 from analyzer.core.counting.aggregate import Aggregate
-from analyzer.core.counting.caller_budget import OVERFLOW, CallerBudget
+from analyzer.core.counting.caller_budget import OF_RESOURCE, OVERFLOW, CallerBudget
 from analyzer.core.counting.distinct_values import DistinctValues
 from analyzer.core.counting.event_ids import EventIds, without_ids
 from analyzer.core.counting.outcomes import Outcomes
@@ -27,7 +27,8 @@ from analyzer.core.model import (
     RejectReason,
 )
 from analyzer.core.records.forgotten_callers import ForgottenCallers
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.core.records.formats import with_default_fields
+from analyzer.core.records.mapping import ResourceField, SourceMapping
 from analyzer.core.records.reader import RecordReader, RequestColumns
 
 
@@ -38,6 +39,9 @@ class PartitionMemory:
         """`secret` is the key of the hashes of ids."""
         self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, state)
+        resource = with_default_fields(mapping).fields.get("resource")
+        # A client chooses paths, and the mapping has no routes to choose among.
+        self.bounds_resources = isinstance(resource, ResourceField) and not resource.routes
         self.facts = FactLog(mapping.fact_names)
         rule = mapping.event_ids
         self.ids = None if rule is None else EventIds(rule, secret, state.ids)
@@ -168,7 +172,7 @@ class PartitionCounter:
             self.without_id += requests.ids.count("")
         # Behind the ids, which are remembered by the name.
         if self.forgotten is not None and column is not None and callers is not None:
-            requests = _with_callers(requests, column, self.forgotten.names_of(callers))
+            requests = _with_column(requests, column, self.forgotten.names_of(callers))
         if new is None:
             self._count(requests, records)
         else:
@@ -179,7 +183,9 @@ class PartitionCounter:
         column, repeated = self.aggregate.caller_index, [not is_new for is_new in new]
         duplicates = requests.only(repeated)
         span_ms = min(requests.times_ms), max(requests.times_ms)
-        if column is None or self.memory.budget.has_names(duplicates.dimensions[column], span_ms):
+        if column is None or self.memory.budget.has_names(
+            duplicates.dimensions[column], span_ms, self._bounded_resources(duplicates)
+        ):
             fresh = requests.only(new)
             if fresh.times_ms:
                 self._count(fresh, records.only(new))
@@ -199,8 +205,12 @@ class PartitionCounter:
     def _count_duplicates(self, requests: RequestColumns) -> None:
         column = self.aggregate.caller_index
         if column is not None:
+            resources = self._bounded_resources(requests)
             names = self.memory.budget.known_names(requests.dimensions[column])
-            requests = _with_callers(requests, column, names)
+            requests = _with_column(requests, column, names)
+            if resources is not None:
+                routes = self.memory.budget.known_names(resources, OF_RESOURCE)
+                requests = _with_column(requests, self.aggregate.resource_index, routes)
         self.aggregate.add_duplicates(requests)
         self.seen += len(requests.times_ms)
         self.duplicate += len(requests.times_ms)
@@ -245,16 +255,23 @@ class PartitionCounter:
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], offsets: Sequence[int]
     ) -> RequestColumns:
-        """Returns the requests with OVERFLOW in place of callers beyond the limit.
+        """Returns the requests with OVERFLOW in place of callers and resources beyond the limit.
 
         `column` is the index of the caller's column.
         """
-        callers = requests.dimensions[column]
-        names = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets)
+        callers, resources = requests.dimensions[column], self._bounded_resources(requests)
+        names, routes = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets, resources)
         if names is callers:
             return requests
         self.overflow += names.count(OVERFLOW)
-        return _with_callers(requests, column, names)
+        if routes is not None:
+            requests = _with_column(requests, self.aggregate.resource_index, routes)
+        return _with_column(requests, column, names)
+
+    def _bounded_resources(self, requests: RequestColumns) -> list[str] | None:
+        """Returns the resources that need names; None where routes bound them, or no grouping uses them."""
+        column = self.aggregate.resource_index
+        return requests.dimensions[column] if self.memory.bounds_resources and column is not None else None
 
     def _reject(self, rejected: list[Rejected]) -> None:
         self.rejected += rejected
@@ -317,7 +334,9 @@ def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequen
     return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
 
 
-def _with_callers(requests: RequestColumns, column: int, names: Sequence[str]) -> RequestColumns:
-    """Returns the requests under other names of their callers."""
+def _with_column(requests: RequestColumns, column: int | None, names: Sequence[str]) -> RequestColumns:
+    """Returns the requests with other names in a column; as they are without the column."""
+    if column is None:
+        return requests
     before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
     return requests._replace(dimensions=[*before, list(names), *after])

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from analyzer.core.counting.caller_budget import NOT_CALLERS
-from analyzer.core.counting.groupings import Grouping, grouping_of
+from analyzer.core.counting.caller_budget import NOT_CALLERS, OVERFLOW
+from analyzer.core.counting.groupings import RESOURCE, Grouping, grouping_of
 from analyzer.core.counting.meters import DISTINCT, JOINS, MINUTE_S
 from analyzer.core.judging.rolling import AddressSums, Slots
 from analyzer.core.judging.windows import Calendar, Rolling, Window, Windows, window_at
@@ -161,12 +161,12 @@ def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum,
             for slot_s in set(table.buckets_s)
         }
         grouping = grouping_of(sum_.grouping)
-        unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+        unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
         columns = zip(table.keys, table.resources, table.buckets_s, table.values, strict=True)
         rows = {
             ValueRow(key, resource, starts_s[slot_s], value)
             for key, resource, slot_s, value in columns
-            if key not in unjudged and (resource or not has_resource)
+            if key not in unjudged and resource not in no_resources
         }
         if rows:
             found[sum_] = SeenValues(sorted(rows))
@@ -187,12 +187,12 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own:
             return grown
         starts_s = map(windows.__getitem__, table.buckets_s)
     grouping = grouping_of(sum_.grouping)
-    unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+    unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     found: dict[tuple[int, str, str], int] = {}
     merge = JOINS[sum_.join].merge
     rows = zip(starts_s, table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for start_s, bucket_s, key, resource, amount in rows:
-        if not amount or key in unjudged or (has_resource and not resource):
+        if not amount or key in unjudged or resource in no_resources:
             continue
         if filled_to is not None and (bucket_s, key, resource) >= filled_to:
             continue
@@ -212,17 +212,17 @@ def _growth_in_one_window(
 ) -> Growth | None:
     """Returns the growth where a short way leads to it; `windows` has the start of the window by bucket."""
     grouping = grouping_of(sum_.grouping)
-    unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+    unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     if (
         len(windows) == 1
         and 0 not in amounts
         and not any(name in table.keys for name in unjudged)
-        and not (has_resource and "" in table.resources)
+        and not any(name in table.resources for name in no_resources)
     ):
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and not has_resource and sum_.join == "sum":
+    if len({*windows.values()}) == 1 and not no_resources and sum_.join == "sum":
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):
@@ -248,14 +248,21 @@ def is_judged(grouping: Grouping, key: str, resource: str) -> bool:
     Requests that lack a part have nothing in common, and a lock with an empty resource would be one on all
     resources. `everyone` has no parts.
     """
-    return key not in unjudged_keys(grouping) and (grouping.resource is None or resource != "")
+    return key not in unjudged_keys(grouping) and resource not in unjudged_resources(grouping)
 
 
 def unjudged_keys(grouping: Grouping) -> tuple[str, ...]:
     """Returns the keys of a grouping's series that are not judged with any resource."""
     if grouping.is_of_callers:
         return ("", *NOT_CALLERS)
+    if grouping.key == RESOURCE:
+        return ("", OVERFLOW)
     return () if grouping.key is None else ("",)
+
+
+def unjudged_resources(grouping: Grouping) -> tuple[str, ...]:
+    """Returns the resources of a grouping's series that are not judged with any key."""
+    return () if grouping.resource is None else ("", OVERFLOW)
 
 
 def order_of(sum_: Sum) -> tuple[str, str, str]:

@@ -390,7 +390,9 @@ class DistinctColumn:
         self._column = None
         if field is not None:
             self._column = index.of(field.path)
-            self._routes = text_rule(field, 0) if isinstance(field, ResourceField) else None
+            self._routes = (
+                text_rule(field, mapping.name_bytes_max) if isinstance(field, ResourceField) else None
+            )
             self._rule = distinct_rule(field, digests)
 
     def read(self, columns: Columns) -> Answers:

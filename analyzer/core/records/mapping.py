@@ -44,7 +44,10 @@ class AddressField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class ResourceField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="resource"):
-    """A path, counted as the route pattern that it matches; as `other` when it matches none."""
+    """A path, counted as the route pattern that it matches; as `other` when it matches none.
+
+    Without routes it is counted as it stands, without its query: what the records name is the route.
+    """
 
     path: FieldPath
     routes: tuple[str, ...] = ()

@@ -33,6 +33,8 @@ PART_OF_TIME = re.compile(
     r"|[0-9]{4}-?[0-9]{2}-?[0-9]{2}[Tt][0-9].*"
 )
 
+END_OF_PATH = re.compile("[?#]")
+
 NO_VALUE = ""  # in place of the digest of a value that a record does not have
 VALUE_BYTES = 8  # of the digest of a value
 
@@ -94,6 +96,21 @@ class RouteRule:
         if {str}.issuperset(map(type, column)):
             return self._routes.match_all(column)  # type: ignore[arg-type]  # all of them are text
         return [self.rule(raw) for raw in column]
+
+
+def path_rule(bytes_max: int) -> ValueRule:
+    """Returns the rule of a resource without routes: the path as it stands, without query and fragment.
+
+    "" where it is missing or cannot be a name; None for a value that is not text.
+    """
+
+    def resource(raw: RawValue) -> str | None:
+        if type(raw) is not str:
+            return "" if raw is None else None
+        path = END_OF_PATH.split(raw, 1)[0]
+        return path if is_name(path, bytes_max) else ""
+
+    return resource
 
 
 class SecretMissing(ValueError):
@@ -161,7 +178,7 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
     never rejects a record. None for a value that is not text.
     """
     if isinstance(field, ResourceField):
-        return RouteRule(field)
+        return RouteRule(field) if field.routes else MemoizedRule(path_rule(bytes_max))
     read = address_rule(field) if isinstance(field, AddressField) else None
     digest = digest_of(field, digests)
 

@@ -69,7 +69,7 @@ def test_the_overflow_replaces_the_caller_in_its_groupings_and_in_no_other(a_cou
     found = {(row.grouping, row.key, row.resource): row.value for row in counter.drain().rows}
     assert found == {
         ("caller", "api_key:a", ""): 1, ("caller", OVERFLOW, ""): 2,
-        ("caller+resource", "api_key:a", "other"): 1, ("caller+resource", OVERFLOW, "other"): 2,
+        ("caller+resource", "api_key:a", "/a"): 1, ("caller+resource", OVERFLOW, "/a"): 2,
         ("tenant", "o", ""): 3, ("everyone", "", ""): 3,
     }  # fmt: skip
 

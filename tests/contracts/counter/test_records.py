@@ -313,11 +313,11 @@ def test_a_record_that_lacks_the_field_of_a_grouping_has_an_empty_key(counted: C
     assert {(row.grouping, row.key, row.resource): row.value for row in found.rows} == {
         ("tenant", "", ""): 3,
         ("caller+resource", "api_key:acme", ""): 2,
-        ("caller+resource", "api_key:acme", "other"): 1,
+        ("caller+resource", "api_key:acme", "/"): 1,
         ("address", "", ""): 2,
         ("address", "192.0.2.1", ""): 1,
         ("address/24+resource", "", ""): 2,
-        ("address/24+resource", "192.0.2.0/24", "other"): 1,
+        ("address/24+resource", "192.0.2.0/24", "/"): 1,
         ("address6/56", "", ""): 3,
         ("everyone", "", ""): 3,
     }

@@ -5,7 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from analyzer.core.counting.caller_budget import HOUR_MS, OVERFLOW, CallerBudget, drawn_among, drawn_offset
+import pytest
+
+from analyzer.core.counting.caller_budget import (
+    HOUR_MS,
+    OF_RESOURCE,
+    OVERFLOW,
+    CallerBudget,
+    drawn_among,
+    drawn_offset,
+)
 from analyzer.core.model import CounterState, NamedCallers
 
 NAMED_A = NamedCallers(100, "new", ["api_key:a"])
@@ -20,7 +29,7 @@ def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: in
     times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
     offsets = range(first, first + len(callers))
     typed = [caller if ":" in caller else f"api_key:{caller}" for caller in callers]
-    found = budget.names_of(typed, times_ms, (times_ms[0], times_ms[-1]), offsets)
+    found, _ = budget.names_of(typed, times_ms, (times_ms[0], times_ms[-1]), offsets)
     return [
         caller if name == full else name for caller, full, name in zip(callers, typed, found, strict=True)
     ]
@@ -30,6 +39,34 @@ def test_callers_are_named_in_order_of_arrival_and_keep_their_names() -> None:
     budget = CallerBudget(2, CounterState())
     assert named(budget, "abcacb") == ["a", "b", OVERFLOW, "a", OVERFLOW, "b"]
     assert named(budget, "cb") == [OVERFLOW, "b"]
+
+
+@pytest.mark.parametrize("hours", [(0, 0, 0, 0, 0, 0), (0, 0, 0, 1, 1, 1)])
+def test_resources_have_a_budget_of_the_same_size_and_hour(hours: Sequence[int]) -> None:
+    """In one column of six requests, and one request at a time."""
+    times_ms = [hour * HOUR_MS for hour in hours]
+    callers, resources = [f"api_key:{name}" for name in "abcabc"], ["/a", "/b", "", "/c", "/a", "/c"]
+    found = []
+    for size in (6, 1):
+        budget = CallerBudget(2, CounterState())
+        names, routes = list[str](), list[str]()
+        for at in range(0, 6, size):
+            part = slice(at, at + size)
+            of_part = times_ms[part]
+            span_ms = of_part[0], of_part[-1]
+            answer = budget.names_of(callers[part], of_part, span_ms, range(6)[part], resources[part])
+            names += answer[0]
+            routes += answer[1] or ()
+        found.append((names, routes))
+        assert budget.has_names(["api_key:a"], span_ms, ["/a", ""])
+        assert not budget.has_names(["api_key:a"], span_ms, ["/never"])
+        assert budget.known_names(["/a", "", "/never"], OF_RESOURCE) == ["/a", "", OVERFLOW]
+    assert found[0] == found[1]
+    if not any(hours):
+        assert found[0] == (
+            ["api_key:a", "api_key:b", OVERFLOW, "api_key:a", "api_key:b", OVERFLOW],
+            ["/a", "/b", "", OVERFLOW, "/a", OVERFLOW],
+        )
 
 
 def test_a_caller_of_the_hour_before_takes_no_room_of_new_callers() -> None:

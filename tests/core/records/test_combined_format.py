@@ -218,7 +218,7 @@ def test_a_mapping_without_fields_has_the_parts_of_the_line() -> None:
         ("caller", "user:ann"): 2326,
         ("caller", "user:ann lee"): 2326,
         ("caller", "address:192.0.2.1"): 2326,
-        ("resource", "other"): 3 * 2326,
+        ("resource", "/v1/items/7"): 3 * 2326,
     }
 
 

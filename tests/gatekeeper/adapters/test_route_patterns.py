@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.records.route_matcher import RouteMatcher
+from analyzer.core.records.mapping import ResourceField
+from analyzer.core.records.value_rules import text_rule
 from gatekeeper.adapters import asgi, wsgi
 from gatekeeper.adapters.route_patterns import (
     RoutePatterns,
@@ -22,9 +23,11 @@ PATH = st.lists(st.sampled_from(["", "v1", "items", "new", "7", "{id}", "a.b", "
 
 @given(st.lists(PATTERN, max_size=6), PATH.map("/".join))
 @example(["/v1/{kind}/new", "/v1/items/{id}"], "/v1/items/new")
+@example([], "/v1/items/7")
 @example(["/v1/items/{id}/x", "/v1/{kind}/7"], "/v1/items/7")
 def test_a_path_is_the_resource_that_the_log_has(patterns: list[str], path: str) -> None:
-    assert RoutePatterns(patterns).match(path) == RouteMatcher(patterns, "other").match(path)
+    counted = text_rule(ResourceField(("path",), tuple(patterns)), 256)
+    assert [RoutePatterns(patterns).match(path)] == counted.read([path])
 
 
 def test_one_string_instead_of_several_patterns_is_an_error() -> None:

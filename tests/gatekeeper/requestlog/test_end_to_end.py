@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from analyzer.store.database.migrate import upgrade
 from gatekeeper import Gate
-from gatekeeper.adapters.asgi import Guard
+from gatekeeper.adapters.asgi import Guard, routes
 from gatekeeper.requestlog.asgi import RequestLog
 from gatekeeper.requestlog.kafka import KafkaSink
 from tests.support import plain_http
@@ -122,3 +122,30 @@ def test_a_caller_above_its_limit_is_denied_and_denied_requests_are_counted_apar
         until(lambda: log.written == LIMIT + 9)  # the last is logged when its answer is sent
         assert log.dropped == 0
         until(lambda: world.used() == {"api_key:acme": (LIMIT, 5), "api_key:bob": (4, 0)})
+
+
+def test_a_guard_asks_for_the_route_that_the_shipped_mapping_has_counted(tmp_path: Path) -> None:
+    """The mapping has no `routes`: what the log calls the resource is one."""
+    world = World(tmp_path, 'file = "requests.log"')
+    configuration = tmp_path / "gatelock.toml"
+    text = configuration.read_text()
+    by_route = 'name   = "monthly"\nper    = "caller+resource"'
+    configuration.write_text(text.replace('name   = "monthly"', by_route))
+    api = FastAPI()
+
+    @api.get("/heavy/{item}")
+    @api.get("/light")
+    def answer(item: int = 0) -> int:
+        return item
+
+    gate = Gate(world.url)
+    guard = Guard(api, gate, resource=routes(["/heavy/{item}", "/light"]))
+    log = RequestLog(guard, to=tmp_path / "requests.log")
+    with gate, serving(log) as url, plain_http.Client(base_url=url) as client, world.analyzer():
+
+        def ask(path: str) -> int:
+            return client.get(path, headers={"x-api-key": "acme"}).status_code
+
+        assert [ask(f"/heavy/{n}") for n in range(LIMIT)] == [200] * LIMIT
+        until(lambda: ask("/heavy/7") == 429)
+        assert ask("/light") == 200

@@ -149,6 +149,9 @@ class Names:
             if abs(hour - self.hour) > 24:
                 self.behind = 0
             self.hour, self.before = hour, self.hour
+        return self.here(caller, offset)
+
+    def here(self, caller: str, offset: int) -> str:
         mine, kind = self.how[self.hour], caller.split(":", maxsplit=1)[0]
         kinds = [(how, named.split(":")[0]) for named, how in mine.items()]
         room = {how: kinds.count((how, kind)) < self.most for how in ("old", "new")}
@@ -490,7 +493,9 @@ class SlowCounter:
                     caller = names.of(caller, request.ms, read.offset)
                 elif not any(names.has_name(caller, hour) for hour in (names.hour, names.before)):
                     caller = "overflow:"
-                request = request._replace(texts={**request.texts, "caller": caller})
+                texts = {**request.texts, "caller": caller}
+                texts |= self.resource(at, names, texts, read.offset, is_new=is_new)
+                request = request._replace(texts=texts)
             found.append(request if is_new else None)
             repeated.append(
                 None
@@ -502,6 +507,21 @@ class SlowCounter:
             if ids is not None:
                 ids.drained()
         return Walk(found, names, repeated, ids)
+
+    def resource(
+        self, at: Partition, names: Names, texts: Mapping[str, str], offset: int, *, is_new: bool
+    ) -> dict[str, str]:
+        """Returns the resource of a request whose caller has its name, or none, already; {} with routes."""
+        field = self.mapped[at.source].fields.get("resource")
+        path = texts.get("resource", "")
+        if not isinstance(field, mappings.ResourceField) or field.routes or path == "":
+            return {}
+        name = f"resource:{path}"
+        if is_new:
+            has_name = names.here(name, offset) == name
+        else:
+            has_name = any(names.has_name(name, hour) for hour in (names.hour, names.before))
+        return {"resource": path if has_name else "overflow:"}
 
     def named(self, at: Partition) -> list[Request | None]:
         return self.walk(at).counted

@@ -119,9 +119,11 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def route_of(path: str, field: mappings.ResourceField) -> str:
+def route_of(path: str, field: mappings.ResourceField, bytes_max: int) -> str:
     for mark in "?#":
         path, _, _ = path.partition(mark)
+    if not field.routes:
+        return path if is_name(path, bytes_max) else ""
     segments = path.split("/")
 
     def fits(route: str) -> bool:
@@ -145,7 +147,7 @@ def counted_text(value: Any, field: mappings.Field, bytes_max: int) -> str | Non
     if isinstance(field, mappings.ResourceField):
         if value is MISSING or value == "":
             return ""
-        return route_of(value, field) if type(value) is str else None
+        return route_of(value, field, bytes_max) if type(value) is str else None
     text = text_of(value)
     if text is None or text == "":
         return text

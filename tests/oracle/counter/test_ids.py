@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, Record, Records, RecordSet
-from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField
+from analyzer.core.records.mapping import EventIdRule, ResourceField, SourceMapping, TextField
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
@@ -74,7 +74,7 @@ STEPS = st.lists(
 MAPPINGS = st.builds(
     lambda ids_max, callers, rejected: replace(
         mapping_of(
-            {"id": TextField(("id",))},
+            {"id": TextField(("id",)), "resource": ResourceField(("path",))},
             future_ms_max=10 * DAY_MS,
             id=EventIdRule("id", HORIZON_MS, ids_max),
         ),
@@ -91,7 +91,7 @@ def value_of(sent: Sent, ms: int) -> bytes | None:
     if sent.bad != "":
         assert not isinstance(sent.bad, str)
         return sent.bad
-    return json.dumps({"key": sent.caller, "ts": ms, "id": sent.id}).encode()
+    return json.dumps({"key": sent.caller, "ts": ms, "id": sent.id, "path": f"/{sent.moved_ms % 5}"}).encode()
 
 
 def taken(step: Step, start: int, ms: int) -> tuple[RecordSet | Records, int]:
@@ -108,7 +108,7 @@ def taken(step: Step, start: int, ms: int) -> tuple[RecordSet | Records, int]:
 
 
 @settings(max_examples=deeper(60), deadline=None)
-@given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
+@given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "resource"), ("everyone",)]))
 def test_repeats_are_those_of_the_slow_counter_with_any_drains_and_replacements(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:

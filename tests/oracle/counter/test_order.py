@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from analyzer.core.counting.caller_budget import drawn_offset
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import Counter, DrainedCounts, FactRun, Record, Records, RecordSet, Rejected
-from analyzer.core.records.mapping import SourceMapping, TextField
+from analyzer.core.records.mapping import ResourceField, SourceMapping, TextField
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
@@ -42,8 +42,9 @@ class Step(NamedTuple):
     is_replaced: bool
 
 
-def document(caller: str, hours: int, plan: str | None) -> bytes:
-    return json.dumps({"key": caller, "ts": NOW_MS + hours * HOUR_MS, "plan": plan}).encode()
+def document(caller: str, hours: int, plan: str | None, path: str | None) -> bytes:
+    sent = {"key": caller, "ts": NOW_MS + hours * HOUR_MS, "plan": plan, "path": path}
+    return json.dumps(sent).encode()
 
 
 GOOD = st.builds(
@@ -51,6 +52,7 @@ GOOD = st.builds(
     st.sampled_from("abcdefgh"),
     st.sampled_from([0, 0, 0, 0, 1, 1, -1, -30, 2, -25, -24]),
     st.sampled_from(["free", "free", "pro", None]),
+    st.sampled_from(["/a", "/b?x", "/c", "/d", "", None]),
 )
 STEPS = st.lists(
     st.builds(
@@ -66,13 +68,20 @@ STEPS = st.lists(
 )
 MAPPINGS = st.builds(
     lambda callers, rejected: replace(
-        mapping_of({"plan": TextField(("plan",))}, future_ms_max=10 * HOUR_MS, facts=("plan",)),
+        mapping_of(
+            {"plan": TextField(("plan",)), "resource": ResourceField(("path",))},
+            future_ms_max=10 * HOUR_MS,
+            facts=("plan",),
+        ),
         callers_max=callers,
         rejected_in_row_max=rejected,
     ),
     st.integers(1, 3),
     st.sampled_from([1, 2, 3, 4, 100]),
 )
+
+
+GROUPINGS = [("caller",), ("caller", "everyone"), ("everyone",), ("caller", "caller+resource", "resource")]
 
 
 def taken(step: Step, start: int) -> RecordSet | Records:
@@ -110,7 +119,7 @@ def store_facts(stored: dict[str, FactRun], counted: DrainedCounts) -> None:
 
 
 @settings(max_examples=deeper(100), deadline=None)
-@given(MAPPINGS, STEPS, st.sampled_from([("caller",), ("caller", "everyone"), ("everyone",)]))
+@given(MAPPINGS, STEPS, st.sampled_from(GROUPINGS))
 def test_drains_and_replaced_counters_do_not_change_the_counts(
     counter_class: CounterClass, mapping: SourceMapping, steps: list[Step], groupings: Sequence[str]
 ) -> None:

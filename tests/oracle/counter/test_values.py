@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from analyzer.core.records import mapping as mappings
 from analyzer.core.records.decimals import scaled
-from analyzer.core.records.route_matcher import RouteMatcher
 from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
+from analyzer.core.records.value_rules import text_rule
 from gatekeeper.identity import address_of, is_name
 from tests.oracle.counter import slow_values
 from tests.oracle.counter.slow_json import Digits
@@ -96,9 +96,8 @@ PATHS = st.tuples(
 @given(st.lists(PATTERNS, max_size=8, unique=True), st.lists(PATHS, min_size=1, max_size=6))
 def test_a_path_gets_its_most_specific_route(patterns: list[str], paths: list[str]) -> None:
     field = mappings.ResourceField(("path",), tuple(patterns), "other")
-    assert RouteMatcher(patterns, "other").match_all(paths) == [
-        slow_values.route_of(path, field) for path in paths
-    ]
+    rule = text_rule(field, 12)
+    assert rule.read(paths) == [slow_values.route_of(path, field, 12) for path in paths]
 
 
 @given(

@@ -23,7 +23,7 @@ from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.rolling import AddressSums, Slot, Slots, addresses_at, sums_at, window_ends
-from analyzer.core.judging.totals import Standing, Sum, TotalKey, order_of, unjudged_keys
+from analyzer.core.judging.totals import Standing, Sum, TotalKey, order_of, unjudged_keys, unjudged_resources
 from analyzer.core.judging.windows import HOUR_S, Rolling
 from analyzer.core.model import CountTable
 from analyzer.store.database.row_parameters import LookUp, in_parts, rows_given, upsert_columns
@@ -68,7 +68,7 @@ def add_slots(
 def _grown(sum_: Sum, rolling: Rolling, table: CountTable, now_s: int) -> list[tuple[int, str, str, int]]:
     """Returns the slots that a window may need which ends now or later."""
     grouping = grouping_of(sum_.grouping)
-    unjudged, has_resource = unjudged_keys(grouping), grouping.resource is not None
+    unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     oldest_s = now_s - rolling.period_s - rolling.slot_s
     values = table.admitted[list(table.meters).index(sum_.meter)]
     rows = zip(table.buckets_s, table.keys, table.resources, values, strict=True)
@@ -78,7 +78,7 @@ def _grown(sum_: Sum, rolling: Rolling, table: CountTable, now_s: int) -> list[t
         if value
         and oldest_s < slot_s < now_s + AHEAD_S
         and key not in unjudged
-        and (resource or not has_resource)
+        and resource not in no_resources
     ]
 
 

@@ -29,6 +29,7 @@ from analyzer.core.judging.totals import (
     ValueRow,
     lock_order,
     unjudged_keys,
+    unjudged_resources,
 )
 from analyzer.core.judging.windows import Rolling, Window, window_at
 from analyzer.store.database.row_parameters import (
@@ -386,6 +387,5 @@ def judged_series(
     grouping: Grouping, key: sa.ColumnElement[str], resource: sa.ColumnElement[str]
 ) -> list[sa.ColumnElement[bool]]:
     """Returns the conditions for series that policies judge, as `is_judged` has them."""
-    unjudged = unjudged_keys(grouping)
-    conditions = [key.not_in(unjudged)] if unjudged else []
-    return conditions + ([resource != ""] if grouping.resource is not None else [])
+    unjudged = (key, unjudged_keys(grouping)), (resource, unjudged_resources(grouping))
+    return [column.not_in(names) for column, names in unjudged if names]

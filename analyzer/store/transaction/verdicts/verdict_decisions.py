@@ -88,8 +88,9 @@ def _places(verdict: Verdict) -> Iterator[Place]:
 
     A gate knows no overflow: it is asked for the caller's name.
     """
-    for grouping, key, resource in verdict.series:
-        yield grouping_of(grouping).scope, verdict.caller if key == OVERFLOW else key, resource
+    for name, key, resource in verdict.series:
+        grouping = grouping_of(name)
+        yield grouping.scope, verdict.caller if grouping.is_of_callers and key == OVERFLOW else key, resource
 
 
 def _supports(span: Span, verdict: Verdict) -> bool:
@@ -118,7 +119,10 @@ def store(
     requests = Counter[DecisionKey]()
     for index in chosen:
         one = verdicts[index]
-        caller = OVERFLOW if any(series.key == OVERFLOW for series in one.series) else one.caller
+        is_overflow = any(
+            series.key == OVERFLOW and grouping_of(series.grouping).is_of_callers for series in one.series
+        )
+        caller = OVERFLOW if is_overflow else one.caller
         policy = one.policy if one.policy in ("", *policies) else UNKNOWN_POLICY
         at = DecisionKey(one.part, one.logged_s, one.bucket_s, caller, policy, json.dumps(one.series))
         requests[at] += one.values[requests_at]
