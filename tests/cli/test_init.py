@@ -62,10 +62,10 @@ def test_the_written_configuration_has_no_fault_and_reads_its_log(
 
 @pytest.mark.parametrize("has_routes", [True, False])
 @pytest.mark.parametrize("origin", list(Origin))
-def test_what_is_counted_by_resource_is_what_a_guard_asks_for(
+def test_a_guard_asks_for_the_resources_that_are_counted(
     gatelock: Gatelock, tmp_path: Path, origin: Origin, has_routes: bool
 ) -> None:
-    """With the routes that the file has, and where somebody has removed them."""
+    """With the routes that the file has, and without them."""
     log, configuration = tmp_path / "requests.log", tmp_path / "gatelock.toml"
     log.write_text(sample(origin))
     assert gatelock("init", "--from", origin, "--file", str(log)).exit_code == 0
