@@ -1,4 +1,4 @@
-"""A standby behind the address of a primary that is gone, and its promotion: nothing is lost, and it is said.
+"""A standby behind the address of a primary that is gone, then its promotion: no count is lost.
 
 A real pair of servers, with streaming replication.
 """
