@@ -41,6 +41,7 @@ STANDSTILL_S = 20.0  # without one more request counted: nothing comes any more
 FIGURES_EVERY_S = 0.25
 BUSY_S = 60.0  # of a database that others write to
 RECENT_RESPONSES = 500
+TOKEN_IN_FORCE_S = 2.5  # after it was created: the analyzer reads its tokens again
 VISITOR = "demo"  # the name of the token with which a visitor of the pages may act
 STAYING_SHARE = 0.5  # of the traffic, while the pages stay open: for hours, beside other work
 KEPT_S = 5.0  # responses, while the pages stay open
@@ -201,6 +202,7 @@ class Demo:
         token = await self._read(
             lambda: tokens.create(self.figures.engine, VISITOR, "admin", None, "gatelock demo", "")
         )
+        await asyncio.sleep(TOKEN_IN_FORCE_S)
         self.view.step(
             f"the pages are open until you press Ctrl-C: http://127.0.0.1:{self.processes.analyzer_port}/"
         )

@@ -65,18 +65,21 @@ def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postg
     with subprocess.Popen(
         [sys.executable, "-m", "analyzer.cli", "demo", *arguments], stdout=subprocess.PIPE, text=True
     ) as ran:
-        address = next(found[0] for line in ran.stdout if (found := re.search(r"http://\S+", line)))
-        token = next(found[0] for line in ran.stdout if (found := re.search(r"gatelock_\S+", line)))
-        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        asked = urllib.request.Request(f"{address}v1/locks/list", headers=headers)  # noqa: S310
-        with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310
-            locks = json.load(answer)["items"]
-        body = json.dumps({"caller": NOISY, "reason": "the demo is over"}).encode()
-        act = urllib.request.Request(f"{address}v1/locks/clear", body, headers)  # noqa: S310
-        with urllib.request.urlopen(act, timeout=20) as answer:  # noqa: S310
-            assert [lock["changed"] for lock in json.load(answer)["locks"]] == [True]
-        ran.send_signal(signal.SIGINT)
-        printed = ran.communicate(timeout=60)[0]
+        try:
+            address = next(found[0] for line in ran.stdout if (found := re.search(r"http://\S+", line)))
+            token = next(found[0] for line in ran.stdout if (found := re.search(r"gatelock_\S+", line)))
+            headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+            asked = urllib.request.Request(f"{address}v1/locks/list", headers=headers)  # noqa: S310
+            with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310
+                locks = json.load(answer)["items"]
+            body = json.dumps({"caller": NOISY, "reason": "the demo is over"}).encode()
+            act = urllib.request.Request(f"{address}v1/locks/clear", body, headers)  # noqa: S310
+            with urllib.request.urlopen(act, timeout=20) as answer:  # noqa: S310
+                assert [lock["changed"] for lock in json.load(answer)["locks"]] == [True]
+            ran.send_signal(signal.SIGINT)
+            printed = ran.communicate(timeout=60)[0]
+        finally:
+            ran.kill()  # has ended, unless something above has failed
     assert ran.returncode == 0, printed
     assert [(lock["key"], lock["policy"]) for lock in locks] == [(NOISY, POLICY)]
     *_, counted, killed, refused, others = printed.splitlines()

@@ -105,5 +105,7 @@ def test_of_a_rolling_window_only_what_came_during_the_lock_is_known(open_world:
     world = open_world(SOURCE + ROLLING)
     write(world, 14)
     write(world, 80)
-    assert outcome(world).overshoot == 80
+    before, extended = lock_outcomes(world.engine, millis(START))
+    assert (before.overshoot, extended.overshoot) == (80, 0)
+    assert before.ended_ms == extended.began_ms, "what was counted has moved the end of the lock"
     assert len(late_locks(world.engine, 0.1)) == 1

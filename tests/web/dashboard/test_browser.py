@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from analyzer.store.operations.access.tokens import create
+from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, set_locks
+from analyzer.store.transaction.lock_feed import new_mark
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard
 from tests.support.plain_http import Client
@@ -145,15 +146,15 @@ def test_a_caller_is_locked_and_unlocked_and_the_application_obeys(
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_a_page_shows_a_new_lock_by_itself_and_keeps_what_is_drawn(
-    console: Console, address: str, client: httpx2.Client
+    console: Console, address: str, engine: sa.Engine
 ) -> None:
     page = console.page
     page.goto(address)
     expect(page.locator(".chart canvas")).to_have_count(1)
     page.evaluate("document.querySelector('.chart canvas').dataset.seen = 'yes'")
     expect(page.locator("#table-locks tbody tr")).to_have_count(1)
-    lock = {"caller": "api_key:bob", "for": "1h", "reason": "INC-1"}
-    assert client.post("/v1/locks/set", json=lock).status_code == 200
+    bob = [LockTarget("caller", "api_key:bob")]
+    set_locks(engine, bob, 3_600_000, Effect(), ByHand("test", "INC-1"), new_mark)
     expect(page.locator("#table-locks tbody tr")).to_have_count(2)
     assert page.locator(".chart canvas").get_attribute("data-seen") == "yes"
 

@@ -38,7 +38,7 @@ LockedName = tuple[str, str]  # scope and key of locks
 
 
 class LockOutcome(NamedTuple):
-    """One lock, from its begin to its end; extensions are parts of it.
+    """One lock, from its begin to its end, or until what was counted gave it another end.
 
     Attributes:
         at: Its key.
