@@ -49,8 +49,15 @@ def set_up_sessions(engine: sa.Engine, settings: Mapping[str, str | int]) -> Non
         if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
             context.is_disconnect = True
 
+    def forget_mode(connection: Any, _record: Any) -> None:
+        # After a read-only transaction SQLAlchemy asks for READ WRITE in each later one, for which a standby
+        # has another error, and which overrides the server's own default.
+        if connection is not None and connection.read_only is False:
+            connection.read_only = None
+
     statement_of_transaction = _statement(settings, is_local=True)
     sa.event.listen(engine, "connect", set_up)
+    sa.event.listen(engine, "checkin", forget_mode)
     sa.event.listen(engine, "begin", set_in_transaction)
     sa.event.listen(engine, "handle_error", renew)
 

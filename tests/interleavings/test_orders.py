@@ -181,6 +181,7 @@ FURTHER = {
         "judge-waiting end-locks",
         "judge-waiting empty-slots",
         "judge-waiting poll",
+        "empty-slots empty-slots",
         "flush-noisy exempt",
         "flush-noisy empty-slots",
     ),
@@ -237,6 +238,27 @@ FURTHER = {
     ),
     "moved": ("refill flush-zoned", "refill flush-zoned-other", "refill refill", "refill set-zone"),
 }
+# By job, the world in which it has most to do: `make deep` runs it there beside every other job and a flush.
+JOBS = {
+    "end-locks": "usual",
+    "prune": "usual",
+    "prune-totals": "usual",
+    "prune-rejected": "usual",
+    "prune-locks": "usual",
+    "roll-up": "usual",
+    "fold": "usual",
+    "delete-days": "usual",
+    "prove-day": "usual",
+    "repair-totals": "usual",
+    "empty-slots": "waiting",
+    "judge-waiting": "waiting",
+    "apply-brakes": "braked",
+    "apply-facts": "stated",
+    "activation-step": "judging",
+    "move-old": "moving",
+    "refill": "moved",
+    "close-day": "due",
+}
 # With hundreds of orders that may differ: `make test` draws so many of them, `make deep` runs all.
 SAMPLED = {
     ("usual", "activate suspend"): 60,
@@ -250,6 +272,10 @@ SAMPLED = {
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]
+if IS_DEEP:
+    OF_JOBS = {(world, *sorted((job, other))) for job, world in JOBS.items() for other in (*JOBS, "flush")}
+    OF_JOBS -= {(world, *sorted(names)) for world, names in PLAYS}
+    PLAYS += [(world, tuple(names)) for world, *names in sorted(OF_JOBS)]
 
 
 @pytest.mark.parametrize(

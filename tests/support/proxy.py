@@ -72,6 +72,11 @@ class Proxy:
         """Resets every connection; returns their number."""
         return self._do(self._cut())
 
+    def turn_to(self, port: int) -> None:
+        """Resets every connection; forwards new ones to another port."""
+        self._target = self._target[0], port
+        self.cut()
+
     def shut(self) -> int:
         """Resets every connection, and each new one until `open`; returns the number of the first."""
         self._takes = False

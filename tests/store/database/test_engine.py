@@ -180,6 +180,22 @@ def test_a_read_only_server_is_an_outage(separate_postgres_url: str) -> None:
     engine.dispose()
 
 
+def test_a_connection_that_has_read_writes_in_the_mode_of_the_server(separate_postgres_url: str) -> None:
+    """A standby refuses READ WRITE, and a server that is read-only by default obeyed it."""
+    engine = open_engine(separate_postgres_url)
+    with reading(engine) as db:
+        session = db.exec_driver_sql("select pg_backend_pid()").scalar()
+        assert db.exec_driver_sql("show transaction_read_only").scalar() == "on"
+    with writing(engine) as db:
+        assert db.exec_driver_sql("select pg_backend_pid()").scalar() == session
+        assert db.exec_driver_sql("show transaction_read_only").scalar() == "off"
+        db.exec_driver_sql("set default_transaction_read_only = on")
+    with writing(engine) as db:
+        assert db.exec_driver_sql("select pg_backend_pid()").scalar() == session
+        assert db.exec_driver_sql("show transaction_read_only").scalar() == "on"
+    engine.dispose()
+
+
 @on_postgresql
 def test_an_analyzer_that_is_stopped_during_a_flush_blocks_others_for_five_seconds(
     store: SqlStore, new_engine: NewEngine

@@ -121,7 +121,7 @@ def test_writers_that_share_sessions_prepare_nothing_by_name(pooled_url: str) ->
             assert db.exec_driver_sql("select count(*) from pg_prepared_statements").scalar() == 0
 
 
-@in_both_modes
+@pytest.mark.parametrize("pool_mode", ["transaction", "session"] if IS_DEEP else ["transaction"])
 def test_an_import_through_a_pooler_is_exact_and_a_gate_polls_its_locks(
     pooled_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

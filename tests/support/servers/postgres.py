@@ -78,6 +78,28 @@ class NativePostgres:
     def drop(self, url: str) -> None:
         drop_database(self.url, url)
 
+    def standby(self, folder: Path) -> NativePostgres:
+        """Returns another server, not started, with a copy of this one's data below `folder`; it follows."""
+        other = NativePostgres(folder)
+        shutil.rmtree(folder / "data")
+        user = unprivileged_user()
+        address = ("--host=127.0.0.1", f"--port={self.port}", "--username=gatelock")
+        subprocess.run(
+            [
+                find_programs() / "pg_basebackup",
+                "--pgdata=data",
+                *address,
+                "--write-recovery-conf",
+                "--no-sync",
+            ],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            user=user or None,
+            extra_groups=[] if user else None,
+        )
+        return other
+
     def start(self) -> None:
         """Returns when the server accepts connections."""
         self._child.start(ready=self._answers)

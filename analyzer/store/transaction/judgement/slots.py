@@ -379,7 +379,12 @@ def empty_next(db: sa.Connection, now_s: int) -> bool:
     """
     begins_s = (now_s // GENERATION_S + 1) * GENERATION_S
     table = table_at(begins_s)
-    if begins_s - now_s <= 2 * AHEAD_S or db.execute(sa.select(table.c.sum).limit(1)).first() is None:
+    if begins_s - now_s <= 2 * AHEAD_S:
+        return False
+    if db.dialect.name == "postgresql":
+        # Two that have both read it would each wait for the other one with TRUNCATE. No flush waits for this.
+        db.execute(sa.text(f"lock table {table.name} in share update exclusive mode"))
+    if db.execute(sa.select(table.c.sum).limit(1)).first() is None:
         return False
     # Rows of the next generation itself are those of a clock that was ahead.
     if db.dialect.name == "postgresql":
