@@ -15,7 +15,7 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import NAME, alternatives, quote, suggestion
+from analyzer.config.values import NAME, ConditionValues, alternatives, quote, suggestion
 from analyzer.core.counting.groupings import grouping_of
 from analyzer.core.counting.meters import BUILT_IN, REQUESTS
 from analyzer.core.records.forgotten_callers import FORGOTTEN
@@ -181,7 +181,7 @@ def _parts_of_format(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
 
 def _count_if(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
     """Faults of conditions that cannot hold, and of those that have nothing to decide."""
-    yield from _conditions(at, {name: wanted.values for name, wanted in source.count_if.items()}, {0: source})
+    yield from _conditions(at, source.count_if, {0: source})
     if source.count_if and set(source.callers) == {"address"}:
         yield KeyFault(at, "has no effect: each caller is an address", "remove it")
 
@@ -372,15 +372,15 @@ def _text(at: KeyPath, name: str, tables: ParsedTables) -> Iterator[KeyFault]:
 
 
 def _conditions(
-    at: KeyPath, names: Mapping[str, tuple[str, ...]], sources: Mapping[int, SourceTable]
+    at: KeyPath, conditions: Mapping[str, ConditionValues], sources: Mapping[int, SourceTable]
 ) -> Iterator[KeyFault]:
-    for name in names:
+    for name, wanted in conditions.items():
         yield from _mapped((*at, name), name, sources)
         entries = [source.fields.plain.get(name) for source in sources.values()]
         if any(entry is not None and entry.is_exact for entry in entries):
             what = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
             yield KeyFault((*at, name), what, "name another field")
-        for value in names[name]:
+        for value in wanted.values:
             if name.startswith("status") and STATUS_CLASS.fullmatch(value):
                 cure = f'write a range of numbers: "{value[0]}00-{value[0]}99"'
                 yield KeyFault((*at, name), f"{quote(value)} is compared as text, which no status is", cure)

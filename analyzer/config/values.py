@@ -26,11 +26,11 @@ UNBOUNDED = 1 << 31  # from here on, the upper bound of a number only protects i
 RANGE = re.compile(r"(\d+)-(\d+)")
 
 
-class NegatableValues(NamedTuple):
-    """Values that a field must have, or, with `is_not`, must not have."""
+class ConditionValues(NamedTuple):
+    """Values of which a field must have one, or, with `is_not`, none."""
 
     values: tuple[str, ...]
-    is_not: bool
+    is_not: bool = False
 
 
 def raise_fault(what: str, cure: str) -> NoReturn:
@@ -246,10 +246,10 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entries))
 
 
-def _condition(value: object) -> tuple[str, ...]:
-    """The values that a condition accepts, as text; several in a list, "500-599" for a range."""
+def _condition_values(value: object) -> tuple[str, ...]:
+    """The values of a condition as text; several in a list, "500-599" for a range."""
     if isinstance(value, (list, tuple)) and value:
-        return tuple(dict.fromkeys(text for item in value for text in _condition(item)))
+        return tuple(dict.fromkeys(text for item in value for text in _condition_values(item)))
     match value:
         case bool():
             return ("true" if value else "false",)
@@ -262,18 +262,18 @@ def _condition(value: object) -> tuple[str, ...]:
             return (value,)
     raise_fault(
         f"{quote(value)} cannot be compared with a field",
-        'write "text", 429, true, "500-599", or a list of these',
+        'write "text", 429, true, "500-599", a list of these, or { not = ... } with any of them',
     )
 
 
-def _negatable(value: object) -> NegatableValues:
-    """The values of a condition, or those in { not = [...] }."""
+def _condition(value: object) -> ConditionValues:
+    """The values of a condition, or those in { not = [...] }; the one parser of all conditions."""
     if not isinstance(value, dict):
-        return NegatableValues(_condition(value), is_not=False)
+        return ConditionValues(_condition_values(value))
     if list(value) != ["not"]:
         listed = ", ".join(str(key) for key in value) or "no key"
         raise_fault(f"{{ {listed} }} is not a condition", 'write values, or { not = ["401", "403"] }')
-    return NegatableValues(_condition(value["not"]), is_not=True)
+    return ConditionValues(_condition_values(value["not"]), is_not=True)
 
 
 def time_zone(value: object) -> str:
@@ -302,8 +302,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]
 FieldPathText = Annotated[tuple[str, ...], BeforeValidator(_path)]
-ConditionValues = Annotated[tuple[str, ...], BeforeValidator(_condition)]
-NegatableCondition = Annotated[NegatableValues, PlainValidator(_negatable)]
+ConditionTable = dict[str, Annotated[ConditionValues, PlainValidator(_condition)]]  # by field; all must hold
 Zone = Annotated[str, BeforeValidator(time_zone)]
 Amount = Annotated[Decimal, BeforeValidator(_amount)]
 Listen = Annotated[str, BeforeValidator(_listen)]

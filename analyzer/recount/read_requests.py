@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analyzer.recount.log_documents import FORMATS, Digits, document_of
@@ -157,22 +157,18 @@ class SourceReading:
         return self._name_in("address", value) or "unnamed:"
 
     def _keeps_name(self, look_up: ValueAt) -> bool:
-        for condition in self.mapping.get("count_if", ()):
-            if condition["field"] not in self.fields:
-                return False
-            try:
-                held = self._holds(condition["field"], condition["values"], look_up)
-            except Unreadable:
-                return False
-            if held == condition["is_not"]:
-                return False
-        return True
-
-    def _all_hold(self, conditions: Iterable[Sequence[Any]], look_up: ValueAt) -> bool:
-        conditions = list(conditions)
-        if any(name not in self.fields for name, _ in conditions):
+        try:
+            return self._all_hold(self.mapping.get("count_if", ()), look_up)
+        except Unreadable:
             return False
-        held = [self._holds(name, wanted, look_up) for name, wanted in conditions]  # each may be unreadable
+
+    def _all_hold(self, conditions: Sequence[Mapping[str, Any]], look_up: ValueAt) -> bool:
+        if any(condition["field"] not in self.fields for condition in conditions):
+            return False
+        held = [  # each may be unreadable
+            self._holds(condition["field"], condition["values"], look_up) != condition["is_not"]
+            for condition in conditions
+        ]
         return all(held)
 
     def _holds(self, name: str, wanted: Sequence[str], look_up: ValueAt) -> bool:

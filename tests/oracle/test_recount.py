@@ -14,7 +14,7 @@ from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import DUPLICATES, Meter
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField
+from analyzer.core.records.mapping import Condition, EventIdRule, SourceMapping, TextField
 from analyzer.recount.read_requests import Unsupported, stored_plan
 from analyzer.recount.recount_differences import Frozen, differences
 from analyzer.recount.recounted_day import CountedStretch, LogRecord, Pseudonyms, RecountedDay, RecountedLog
@@ -165,7 +165,7 @@ def test_names_with_a_digest_are_counted_alike() -> None:
         "user": TextField(("user",), digest.fingerprint),
         "tenant": TextField(("org",), digest.fingerprint),
     }
-    mapping = SourceMapping(caller=("user",), fields={**fields}, deny_if=(("user", ("bob",)),))
+    mapping = SourceMapping(caller=("user",), fields={**fields}, deny_if=(Condition("user", ("bob",)),))
     names = [("ann", "o1"), ("bob", "o1"), ("ann", ""), ("", "o2")]
     values = [json.dumps({"user": user, "org": org}).encode() for user, org in names]
     records = Records.of(hostile.PART, 0, 4, [Record(at, NOW_MS, value) for at, value in enumerate(values)])

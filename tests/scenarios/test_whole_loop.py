@@ -16,7 +16,7 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Record
-from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
 from analyzer.flush_executors import InlineFlushes
 from analyzer.store.database.migrate import upgrade
 from tests.support.flush_orders import LateFlushes
@@ -27,7 +27,7 @@ MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
     caller=("api_key",),
     fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
-    deny_if=(("status", ("429",)),),
+    deny_if=(Condition("status", ("429",)),),
 )
 PLAN = plan_of([], [], [Quota("hourly", LIMIT, Calendar("hour", "Asia/Kolkata"))]).with_sources(
     {"log": MAPPING}

@@ -12,7 +12,7 @@ from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
 from analyzer.core.judging.plan import UnknownPlan, plan_from
-from analyzer.core.records.mapping import CountCondition
+from analyzer.core.records.mapping import Condition
 from tests.house.reading import ROOT
 
 Read = Callable[[str], Settings]
@@ -52,9 +52,9 @@ def faults(read: Read, text: str) -> list[str]:
 def test_values_that_a_field_must_and_must_not_have(read: Read) -> None:
     text = '{ status = { not = [401, "403", "500-599"] }, api_key = ["a", "b"], address = "192.0.2.1" }'
     assert read(count_if(text)).mappings()["access-log"].count_if == (
-        CountCondition("status", ("401", "403", "500-599"), is_not=True),
-        CountCondition("api_key", ("a", "b")),
-        CountCondition("address", ("192.0.2.1",)),
+        Condition("status", ("401", "403", "500-599"), is_not=True),
+        Condition("api_key", ("a", "b")),
+        Condition("address", ("192.0.2.1",)),
     )
 
 

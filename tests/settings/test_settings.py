@@ -14,7 +14,14 @@ from analyzer.config.settings import ConfigMissing, Settings, find, load
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import AddressField, NumberField, ResourceField, TextField, TimeField
+from analyzer.core.records.mapping import (
+    AddressField,
+    Condition,
+    NumberField,
+    ResourceField,
+    TextField,
+    TimeField,
+)
 from gatekeeper.identity import NameDigest
 
 Read = Callable[[str], Settings]
@@ -55,7 +62,7 @@ def test_fields_become_the_mapping_of_the_counter(read: Read) -> None:
     mapping = settings.mappings()["access-log"]
     assert mapping.time == TimeField(("ts",), "ms")
     assert mapping.caller == ("api_key", "user", "address")
-    assert mapping.deny_if == (("gate", ("denied",)), ("status", ("429", "500-599")))
+    assert mapping.deny_if == (Condition("gate", ("denied",)), Condition("status", ("429", "500-599")))
     assert mapping.fields == {
         "api_key": TextField(("http", "api_key")),
         "user": TextField(("http", "user.name")),
@@ -122,6 +129,10 @@ def test_meters_policies_and_groupings_become_the_plan(read: Read) -> None:
         count = true
         where = { status = "500-599" }
         [[meters]]
+        name  = "odd-users"
+        count = true
+        where = { user = { not = ["ann", "bob"] }, status = "200" }
+        [[meters]]
         name = "slowest"
         max  = "took"
         [[policies]]
@@ -135,7 +146,11 @@ def test_meters_policies_and_groupings_become_the_plan(read: Read) -> None:
     plan = settings.plan()
     assert plan.groupings == ("caller", "caller+resource")
     assert plan.meters == (
-        Meter("errors", where=(("status", ("500-599",)),)),
+        Meter("errors", where=(Condition("status", ("500-599",)),)),
+        Meter(
+            "odd-users",
+            where=(Condition("status", ("200",)), Condition("user", ("ann", "bob"), is_not=True)),
+        ),
         REQUESTS,
         Meter("slowest", "took", "max"),
     )

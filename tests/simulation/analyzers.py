@@ -17,6 +17,7 @@ from analyzer.core.judging.plan import Plan
 from analyzer.core.kept_ages import Retention
 from analyzer.core.records.mapping import (
     AddressField,
+    Condition,
     NumberField,
     ResourceField,
     SourceMapping,
@@ -58,7 +59,7 @@ MAPPING = SourceMapping(
         "weight": NumberField(("weight",)),
     },
     weight="weight",
-    deny_if=(("status", ("429",)),),
+    deny_if=(Condition("status", ("429",)),),
 )
 CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
 # Minutes are kept for longer than the longest window of the simulated policies,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.proposals import Agreement
 from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
-from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
 from analyzer.errors import AnalyzerError
 from analyzer.flush_executors import InlineFlushes
 from analyzer.pipeline import FlushExecutor, Pipeline
@@ -43,7 +43,7 @@ MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
     caller=("api_key",),
     fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
-    deny_if=(("status", ("429",)),),
+    deny_if=(Condition("status", ("429",)),),
 )
 PLAN = plan_of([], [], [quota(5), quota(3, name="strict")])
 AT_ONCE = 6  # records of each partition, in one flush

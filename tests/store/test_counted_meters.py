@@ -18,7 +18,14 @@ from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.meters import DAY_S, UNRECORDED, Meter
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import (
+    Condition,
+    NumberField,
+    ResourceField,
+    SourceMapping,
+    TextField,
+    TimeField,
+)
 from analyzer.errors import CannotCount
 from analyzer.store.database.engine import reading, writing
 from analyzer.store.database.schema import buckets, lock_history
@@ -151,7 +158,7 @@ def test_a_source_with_a_weight_is_counted_when_the_plan_has_it() -> None:
 
 
 def test_disbelieved_requests_with_weights_are_moved_with_them(store: SqlStore, engine: sa.Engine) -> None:
-    mapping = replace(WEIGHTED, deny_if=(("resource", ("/b",)),))
+    mapping = replace(WEIGHTED, deny_if=(Condition("resource", ("/b",)),))
     store.activate(by(mapping))
     with writing(engine) as db:  # as if the history had begun long ago
         db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=0))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
+from analyzer.core.records.mapping import Condition
 from analyzer.errors import CannotCount, StoreAway
 from analyzer.pipeline import FlushPace
 from analyzer.store.database.schema import offsets, totals
@@ -26,7 +27,7 @@ from tests.support.flush_orders import SeededFlushes
 from tests.support.stored_counts import stored_counts
 
 YEARLY = Quota("yearly", 1_000, Calendar("year", "UTC"))
-ERRORS = Meter("errors", where=(("status", ("400-599",)),))
+ERRORS = Meter("errors", where=(Condition("status", ("400-599",)),))
 FILES = (
     limit(500),
     limit(3),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from analyzer.core.counting.meters import Meter
 from analyzer.core.judging import plan as plan_module
 from analyzer.core.judging.plan import Plan
-from analyzer.core.records.mapping import TextField
+from analyzer.core.records.mapping import Condition, TextField
 from analyzer.errors import CannotCount, SourceDiffers
 from analyzer.store.database.audit_log import entries
 from analyzer.store.database.schema import analyzers, lock_history, offsets, plans
@@ -30,7 +30,7 @@ from tests.store.fleet_of_analyzers import BY_KEY, BY_NAME, WITH_STATUS, Fleet, 
 from tests.store.flushing import quota
 from tests.support.stored_counts import stored_counts
 
-ERRORS = Meter("errors", where=(("status", ("400-599",)),))
+ERRORS = Meter("errors", where=(Condition("status", ("400-599",)),))
 
 
 @pytest.fixture

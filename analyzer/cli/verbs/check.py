@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.config.tables.sources import SourceTable
+    from analyzer.config.values import ConditionValues
     from analyzer.core.counting.meter_units import Unit
     from analyzer.core.counting.meters import Meter
     from analyzer.core.delays.delay_bound import FrontLimiter
@@ -352,14 +353,15 @@ def remarks(settings: Settings) -> Iterator[str]:
         wanted = source.deny_if.get("status")
         if wanted is None or len(source.deny_if) > 1:
             continue
-        listed = " or ".join(wanted)
+        listed = _values(wanted)
         yield (
             f"{source.name}: deny_if takes every response with the status {listed} for a denial of a gate, "
             'those of the application too; a field with the header "Gatelock" tells them apart'
         )
         for policy in settings.policies:
             status = str(policy.action.status or policy.status)
-            if policy.action.does in ("deny", "slow") and not policy.soft and status not in wanted:
+            denies = policy.action.does in ("deny", "slow") and not policy.soft
+            if denies and (status in wanted.values) is wanted.is_not:
                 yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
 
 
@@ -377,15 +379,16 @@ def describe_meter(meter: Meter, unit: Unit | None) -> str:
 
 
 def _conditions(where: tuple[Condition, ...]) -> str:
-    conditions = [f"{name} is {' or '.join(values)}" for name, values in where]
+    conditions = [f"{one.field} is {_values(one)}" for one in where]
     return f" where {' and '.join(conditions)}" if conditions else ""
 
 
+def _values(condition: Condition | ConditionValues) -> str:
+    return f"{'not ' if condition.is_not else ''}{' or '.join(condition.values)}"
+
+
 def _counted_if(source: SourceTable) -> str:
-    conditions = [
-        f"{name} is {'not ' if wanted.is_not else ''}{' or '.join(wanted.values)}"
-        for name, wanted in source.count_if.items()
-    ]
+    conditions = [f"{name} is {_values(wanted)}" for name, wanted in source.count_if.items()]
     return f" if {' and '.join(conditions)}, else the address" if conditions else ""
 
 

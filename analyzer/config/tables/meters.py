@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.values import (
-    ConditionValues,
+    ConditionTable,
     Name,
     Text,
     alternatives,
@@ -21,6 +21,7 @@ from analyzer.config.values import (
 from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, grouping_of
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import DISTINCT, Meter
+from analyzer.core.records.mapping import Condition
 
 
 def _grouping(value: object) -> str:
@@ -57,7 +58,7 @@ class MeterTable(ConfigTable):
     sum_of: Text | None = Field(None, alias="sum")
     max_of: Text | None = Field(None, alias="max")
     distinct: Text | None = None
-    where: dict[str, ConditionValues] = Field(default_factory=dict)
+    where: ConditionTable = Field(default_factory=dict)
     renamed_from: Name | None = None  # earlier counts under this name become counts of this meter
 
     @property
@@ -92,4 +93,5 @@ class MeterTable(ConfigTable):
         return next((kind for kind in kinds if kind != "whole"), None)
 
     def meter(self) -> Meter:
-        return Meter(self.name, self.field, self.join, tuple(self.where.items()), self.renamed_from or "")
+        where = tuple(Condition(name, *wanted) for name, wanted in self.where.items())
+        return Meter(self.name, self.field, self.join, where, self.renamed_from or "")

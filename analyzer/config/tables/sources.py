@@ -14,9 +14,8 @@ from analyzer.config.tables.meters import GroupingName
 from analyzer.config.values import (
     DAY_S,
     HOUR_S,
-    ConditionValues,
+    ConditionTable,
     Names,
-    NegatableCondition,
     Text,
     duration_between,
     integer_between,
@@ -32,7 +31,7 @@ from analyzer.core.records.mapping import (
     NO_FACTS,
     NO_ID,
     NO_WEIGHT,
-    CountCondition,
+    Condition,
     EventIdRule,
     SourceMapping,
 )
@@ -60,10 +59,10 @@ class SourceTable(ConfigTable):
     format: Annotated[FormatName, one_of(FormatName)] = "json"
     envelope: EnvelopeNames = ()  # what shippers put around each record, from the outside in
     caller: Names | None = None
-    deny_if: dict[str, ConditionValues] = Field(default_factory=dict)
+    deny_if: ConditionTable = Field(default_factory=dict)
     # Conditions under which a request counts under its caller's name; and whether each record's caller is the
     # authenticated one, a statement for `gatelock check` that changes no count.
-    count_if: dict[str, NegatableCondition] = Field(default_factory=dict)
+    count_if: ConditionTable = Field(default_factory=dict)
     authenticated: bool = False
     start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
     # The fields that state facts about callers; None: those among FACTS that are mapped.
@@ -141,9 +140,8 @@ class SourceTable(ConfigTable):
             time=None if time is None else time.field(),
             caller=self.callers,
             fields=fields,
-            deny_if=tuple(self.deny_if.items()),
-            count_if=tuple(CountCondition(name, *wanted) for name, wanted in self.count_if.items())
-            or COUNT_ALL,
+            deny_if=tuple(Condition(name, *wanted) for name, wanted in self.deny_if.items()),
+            count_if=tuple(Condition(name, *wanted) for name, wanted in self.count_if.items()) or COUNT_ALL,
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
             weight=NO_WEIGHT if self.weight is None else self.weight,

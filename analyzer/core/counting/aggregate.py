@@ -36,7 +36,7 @@ from analyzer.core.records.mapping import DURATION, Condition
 from analyzer.core.records.reader import CALLER, Projection, RequestColumns
 
 TimeSpan = tuple[int, int]
-ERRORS: tuple[Condition, ...] = (("status", ("500-599",)),)
+ERRORS: tuple[Condition, ...] = (Condition("status", ("500-599",)),)
 
 
 class CompiledGrouping(NamedTuple):

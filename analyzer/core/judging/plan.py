@@ -375,10 +375,7 @@ def plan_of(
 
 
 def _with_sorted_conditions(mapping: SourceMapping) -> SourceMapping:
-    count_if = mapping.count_if
-    if count_if:
-        conditions = [msgspec.structs.replace(one, values=tuple(sorted(one.values))) for one in count_if]
-        count_if = tuple(sorted(conditions, key=lambda one: (one.field, one.values, one.is_not)))
+    count_if = _sorted(mapping.count_if) if mapping.count_if else mapping.count_if
     return msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if), count_if=count_if)
 
 
@@ -395,7 +392,8 @@ def _in_order(meter: Meter) -> Meter:
 
 def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Returns conditions in one order: all of them must hold."""
-    return tuple(sorted((name, tuple(sorted(wanted))) for name, wanted in conditions))
+    in_order = [msgspec.structs.replace(one, values=tuple(sorted(one.values))) for one in conditions]
+    return tuple(sorted(in_order, key=lambda one: (one.field, one.values, one.is_not)))
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):

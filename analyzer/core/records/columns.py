@@ -140,17 +140,10 @@ class CountIfColumn:
     """
 
     def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
-        self._rules: list[tuple[int, MemoizedRule, bool]] | None = []
-        for condition in mapping.count_if or ():
-            field = mapping.fields.get(condition.field)
-            if field is None:
-                self._rules = None
-                break
-            rule = condition_rule(field, condition.values)
-            self._rules.append((index.of(field.path), rule, condition.is_not))
+        self._conditions = ConditionColumn(mapping, mapping.count_if or (), index)
         self._address: tuple[int, MemoizedRule] | None = None
         address = mapping.fields.get(ADDRESS)
-        if self._rules != [] and isinstance(address, AddressField):
+        if isinstance(address, AddressField):
             rule = caller_rule(ADDRESS, address, mapping.name_bytes_max)
             self._address = index.of(address.path), rule
 
@@ -160,11 +153,9 @@ class CountIfColumn:
         Requests that a gate denied keep it: the gate responded before a secret was checked. Records
         without a readable caller stay so.
         """
-        if self._rules == []:
-            return callers
-        named = self._held(columns)
+        named = self._conditions.read(columns)  # None: a value that cannot be compared
         if denied:
-            named = [held or bool(was_denied) for held, was_denied in zip(named, denied, strict=True)]
+            named = [held or was_denied for held, was_denied in zip(named, denied, strict=True)]
         if all(named):
             return callers
         addresses: Answers = [None] * len(named)
@@ -178,16 +169,6 @@ class CountIfColumn:
                 renamed[index] = renamed[index] or name != names[index]
                 names[index] = name
         return CallerNames(names, renamed if True in renamed else [])
-
-    def _held(self, columns: Columns) -> list[bool]:
-        """Whether all conditions hold; none does on a value that cannot be compared."""
-        if self._rules is None:
-            return [False] * len(columns[0])
-        held = [True] * len(columns[0])
-        for column, rule, is_not in self._rules:
-            answers = rule.read(columns[column])
-            held = [before and answer is (not is_not) for before, answer in zip(held, answers, strict=True)]
-        return held
 
 
 def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:
@@ -317,19 +298,19 @@ class IdColumn:
 
 
 class ConditionColumn:
-    """Whether all of some conditions hold.
+    """Whether all of some conditions hold; None where a value cannot be compared.
 
     A condition on a field that the source does not map never holds.
     """
 
     def __init__(self, mapping: SourceMapping, conditions: Sequence[Condition], index: ColumnIndex) -> None:
         self._rules: list[tuple[int, MemoizedRule]] | None = []
-        for name, wanted in conditions:
-            field = mapping.fields.get(name)
+        for condition in conditions:
+            field = mapping.fields.get(condition.field)
             if field is None:
                 self._rules = None
                 break
-            self._rules.append((index.of(field.path), condition_rule(field, wanted)))
+            self._rules.append((index.of(field.path), condition_rule(field, condition)))
 
     def read(self, columns: Columns) -> Answers:
         """Returns an empty list without conditions."""

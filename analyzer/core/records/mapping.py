@@ -80,14 +80,16 @@ NO_FACTS = msgspec.UNSET
 NO_ID = msgspec.UNSET
 NO_ENVELOPE = msgspec.UNSET
 HOST = "host"  # name of the field with the host name of a client, where a server looks it up
-Condition = tuple[str, tuple[str, ...]]  # (field, wanted values); "500-599" is a range of numbers
 
 
-class CountCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A condition of `count_if`: the field has one of `values`, or, with `is_not`, none of them."""
+class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds for a field that has one of `values`, or, with `is_not`, none of them.
+
+    A missing value is "". On a field that a source does not map, no condition holds, with `is_not` either.
+    """
 
     field: str
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # "500-599" is a range of numbers
     is_not: bool = False
 
 
@@ -121,7 +123,7 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: str | msgspec.UnsetType = NO_WEIGHT
     # A record counts under its caller's name if all of these hold. Absent where every record does, as the
     # weight is.
-    count_if: tuple[CountCondition, ...] | msgspec.UnsetType = COUNT_ALL
+    count_if: tuple[Condition, ...] | msgspec.UnsetType = COUNT_ALL
     # The text fields, among FACTS, that state facts about callers. Absent where none does.
     facts: tuple[str, ...] | msgspec.UnsetType = NO_FACTS
     # Which field has the id of the event. Absent where records have none.

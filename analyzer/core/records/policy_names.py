@@ -28,7 +28,7 @@ class PolicyNames:
 
     def __init__(self, mapping: SourceMapping) -> None:
         index = ColumnIndex()
-        names = [POLICY] if POLICY in mapping.fields else [name for name, _ in mapping.deny_if]
+        names = [POLICY] if POLICY in mapping.fields else [condition.field for condition in mapping.deny_if]
         fields = [field for name in names if isinstance(field := mapping.fields.get(name), TextField)]
         rule = policy_in_field if POLICY in mapping.fields else policy_in_header
         self._rules = [

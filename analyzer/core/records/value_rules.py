@@ -11,7 +11,15 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from analyzer.core.records.format_decoder import RawValue
-from analyzer.core.records.mapping import HOST, AddressField, Field, NumberField, ResourceField, TextField
+from analyzer.core.records.mapping import (
+    HOST,
+    AddressField,
+    Condition,
+    Field,
+    NumberField,
+    ResourceField,
+    TextField,
+)
 from analyzer.core.records.route_matcher import RouteMatcher
 from gatekeeper.identity import MISSING, NameDigest, TrustedProxies, client_address, is_name, typed
 
@@ -257,14 +265,15 @@ def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
     return MemoizedRule(network)
 
 
-def condition_rule(field: Field, wanted: Sequence[str]) -> MemoizedRule:
-    """Returns the rule of a condition: whether the field's text is one of `wanted`.
+def condition_rule(field: Field, condition: Condition) -> MemoizedRule:
+    """Returns the rule of a condition: whether the field's text is one of its values, or none of them.
 
-    It also holds for a text that continues with parameters (RFC 9651, as in the header of a refusal:
-    denied;policy="daily"), and for a whole number in one of the wanted ranges ("500-599").
+    A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
+    the value before them, too; and a whole number is one of a range ("500-599").
     """
-    texts = frozenset(wanted)
-    parted = (text.partition("-") for text in wanted)
+    is_not = condition.is_not
+    texts = frozenset(condition.values)
+    parted = (text.partition("-") for text in condition.values)
     ranges = [
         range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
     ]
@@ -277,8 +286,8 @@ def condition_rule(field: Field, wanted: Sequence[str]) -> MemoizedRule:
         if plain is None:
             return None
         if plain in texts or (not as_counted and plain.partition(";")[0] in texts):
-            return True
-        return _is_digits(plain) and any(int(plain) in numbers for numbers in ranges)
+            return not is_not
+        return (_is_digits(plain) and any(int(plain) in numbers for numbers in ranges)) is not is_not
 
     return MemoizedRule(holds)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzer.core.records.mapping import AddressField, Field, SourceMapping, TextField
+from analyzer.core.records.mapping import AddressField, Condition, Field, SourceMapping, TextField
 from gatekeeper.identity import UNNAMED, NameDigest, caller_of
 from tests.support.counting import Counted, reasons, totals
 from tests.support.vectors import DIGESTS, VECTORS, DigestVector, Vector
@@ -148,7 +148,9 @@ def test_a_field_with_a_digest_is_counted_by_it(counted: Counted, vector: Digest
         "api_key": TextField(("api_key",), digest.fingerprint),
         "tenant": TextField(("api_key",), digest.fingerprint),
     }
-    mapping = SourceMapping(caller=("api_key",), fields=fields, deny_if=(("tenant", (vector.text,)),))
+    mapping = SourceMapping(
+        caller=("api_key",), fields=fields, deny_if=(Condition("tenant", (vector.text,)),)
+    )
     found = counted(
         mapping,
         json.dumps({"api_key": vector.text}).encode(),

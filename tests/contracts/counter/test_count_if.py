@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from analyzer.core.records.mapping import AddressField, CountCondition, Field, TextField
+from analyzer.core.records.mapping import AddressField, Condition, Field, TextField
 from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 
 VICTIM = "api_key:acme"
@@ -15,7 +15,7 @@ ADDRESS, UNNAMED = "address:192.0.2.9", "unnamed:"
 FIELDS: dict[str, Field] = {
     "address": AddressField(("ip",)), "status": TextField(("status",)), "user": TextField(("user",))
 }  # fmt: skip
-REFUSED = CountCondition("status", ("401", "403"), is_not=True)
+REFUSED = Condition("status", ("401", "403"), is_not=True)
 MAPPING = mapping_of(FIELDS, caller=("api_key", "user"), count_if=(REFUSED,))
 
 
@@ -50,7 +50,7 @@ def test_a_source_without_addresses_counts_it_as_unnamed(counted: Counted) -> No
 def test_no_condition_holds_on_a_value_that_cannot_be_compared(
     counted: Counted, status: Any, is_not: bool
 ) -> None:
-    mapping = mapping_of(FIELDS, count_if=(CountCondition("status", ("200",), is_not),))
+    mapping = mapping_of(FIELDS, count_if=(Condition("status", ("200",), is_not),))
     found = counted(mapping, a_record(status=status, ip="192.0.2.9"), a_record(status=200 + is_not))
     assert callers(found) == {ADDRESS: (1, 0), VICTIM: (1, 0)}
     assert reasons(found) == []
@@ -58,26 +58,28 @@ def test_no_condition_holds_on_a_value_that_cannot_be_compared(
 
 def test_a_missing_status_is_none_of_the_listed_ones(counted: Counted) -> None:
     assert callers(counted(MAPPING, a_record())) == {VICTIM: (1, 0)}
-    wanted = mapping_of(FIELDS, count_if=(CountCondition("status", ("200-299",)),))
+    wanted = mapping_of(FIELDS, count_if=(Condition("status", ("200-299",)),))
     found = counted(wanted, a_record(), a_record(status=204), a_record(status=300))
     assert callers(found) == {UNNAMED: (2, 0), VICTIM: (1, 0)}
 
 
 def test_all_conditions_must_hold(counted: Counted) -> None:
-    both = mapping_of(FIELDS, count_if=(REFUSED, CountCondition("user", ("", "ann"))))
+    both = mapping_of(FIELDS, count_if=(REFUSED, Condition("user", ("", "ann"))))
     records = [a_record(user="ann"), a_record(user="bob"), a_record(user="ann", status=401)]
     assert callers(counted(both, *records)) == {VICTIM: (1, 0), UNNAMED: (2, 0)}
 
 
 def test_a_condition_on_a_field_that_is_not_mapped_never_holds(counted: Counted) -> None:
-    absent = mapping_of(FIELDS, count_if=(CountCondition("absent", ("401",), is_not=True),))
+    absent = mapping_of(FIELDS, count_if=(Condition("absent", ("401",), is_not=True),))
     assert callers(counted(absent, a_record(status=200))) == {UNNAMED: (1, 0)}
 
 
 def test_requests_that_a_gate_denied_keep_their_caller(counted: Counted) -> None:
     """A policy may deny with the status 403: that of the gate, which checks no secret."""
     mapping = mapping_of(
-        FIELDS | {"gate": TextField(("gate",))}, count_if=(REFUSED,), deny_if=(("gate", ("denied",)),)
+        FIELDS | {"gate": TextField(("gate",))},
+        count_if=(REFUSED,),
+        deny_if=(Condition("gate", ("denied",)),),
     )
     found = counted(mapping, a_record(status=403, gate="denied"), a_record(status=403, ip="192.0.2.9"))
     assert callers(found) == {VICTIM: (0, 1), ADDRESS: (1, 0)}

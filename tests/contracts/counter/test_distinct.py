@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import DistinctLayout, DistinctTable, DrainedCounts, Records, SlotLayout
-from analyzer.core.records.mapping import AddressField, ResourceField, TextField
+from analyzer.core.records.mapping import AddressField, Condition, ResourceField, TextField
 from gatekeeper.identity import NameDigest
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, reasons, some_records
@@ -24,10 +24,10 @@ FIELDS = {
     "gate": TextField(("gate",)),
     "status": TextField(("status",)),
 }
-MAPPING = mapping_of(FIELDS, deny_if=(("gate", ("denied",)),))
+MAPPING = mapping_of(FIELDS, deny_if=(Condition("gate", ("denied",)),))
 PATHS = Meter("paths", "resource", "distinct")
 USERS = Meter("users", "user", "distinct")
-FAILED = Meter("failed", "user", "distinct", where=(("status", ("401",)),))
+FAILED = Meter("failed", "user", "distinct", where=(Condition("status", ("401",)),))
 PATHS_BY_CALLER = DistinctLayout("caller", 10, "paths")
 
 

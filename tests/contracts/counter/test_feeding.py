@@ -20,7 +20,14 @@ from analyzer.core.model import (
     Records,
     RecordSet,
 )
-from analyzer.core.records.mapping import Field, NumberField, ResourceField, SourceMapping, TextField
+from analyzer.core.records.mapping import (
+    Condition,
+    Field,
+    NumberField,
+    ResourceField,
+    SourceMapping,
+    TextField,
+)
 from tests.support.batches import records_of
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, PLAIN, Counted, a_record, mapping_of, some_records, totals
@@ -35,7 +42,7 @@ FIELDS: dict[str, Field] = {
     "bytes": NumberField(("bytes",)),
     "took": NumberField(("took",), "duration"),
 }
-DENY = (("status", ("429",)),)
+DENY = (Condition("status", ("429",)),)
 
 
 NewCounter = Callable[..., Counter]
@@ -55,7 +62,7 @@ def test_each_grouping_and_each_meter_has_its_rows(counted: Counted) -> None:
         a_record(path="/v1/search?q", bytes=3, status=200),
         a_record(path="/elsewhere", bytes=2, status=503, key="ann"),
         groupings=["caller", "caller+resource", "resource"],
-        meters=[Meter("volume", "bytes"), Meter("errors", where=(("status", ("500-599",)),))],
+        meters=[Meter("volume", "bytes"), Meter("errors", where=(Condition("status", ("500-599",)),))],
     )
     acme, ann, items, search = "api_key:acme", "api_key:ann", "/v1/items/{id}", "/v1/search"
     expected = [
@@ -107,7 +114,7 @@ def test_each_meter_counts_in_buckets_of_a_minute(counted: Counted) -> None:
 
 
 def test_a_meter_of_a_number_that_the_source_lacks_counts_nothing(counted: Counted) -> None:
-    meters = [Meter("tokens", "tokens"), Meter("strange", where=(("model", ("large",)),))]
+    meters = [Meter("tokens", "tokens"), Meter("strange", where=(Condition("model", ("large",)),))]
     assert totals(counted(PLAIN, a_record(), meters=meters)) == {("api_key:acme", "requests"): (1, 0)}
 
 
@@ -121,7 +128,7 @@ def test_meters_may_share_a_field_and_fields_may_share_a_path(counted: Counted) 
         Meter("sum", "n"),
         Meter("max", "n", "max"),
         Meter("exact", "exact"),
-        Meter("of", where=(("text", ("3",)),)),
+        Meter("of", where=(Condition("text", ("3",)),)),
     ]
     found = counted(mapping_of(fields), a_record(n=3), a_record(n=4), meters=meters)
     assert {meter: value for (_, meter), (value, _) in totals(found).items()} == {

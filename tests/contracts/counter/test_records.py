@@ -9,6 +9,7 @@ import pytest
 from analyzer.core.counting.meters import Meter
 from analyzer.core.records.mapping import (
     AddressField,
+    Condition,
     Field,
     NumberField,
     NumberKind,
@@ -43,7 +44,9 @@ REJECTED = {
 def test_a_rejected_record_has_its_reason_and_a_sample(
     counted: Counted, reason: str, value: bytes | None
 ) -> None:
-    mapping = mapping_of(FIELDS, value_bytes_max=999, deny_if=(("status", ("429",)),), sample_bytes=20)
+    mapping = mapping_of(
+        FIELDS, value_bytes_max=999, deny_if=(Condition("status", ("429",)),), sample_bytes=20
+    )
     found = counted(mapping, a_record(), value, a_record(), meters=[VOLUME])
     (rejected,) = found.rejected
     assert (rejected.part.topic, rejected.offset, rejected.reason) == ("access-log", 1, reason)
@@ -69,7 +72,7 @@ def test_a_rejected_record_has_its_reason_and_a_sample(
 def test_the_first_of_several_faults_is_the_reason(
     counted: Counted, reason: str, faults: dict[str, object]
 ) -> None:
-    mapping = mapping_of(FIELDS, deny_if=(("status", ("429",)),))
+    mapping = mapping_of(FIELDS, deny_if=(Condition("status", ("429",)),))
     assert reasons(counted(mapping, a_record(**faults), meters=[VOLUME])) == [reason]
 
 
@@ -249,10 +252,34 @@ def test_a_missing_number_is_the_default_or_rejects_the_record(counted: Counted)
 
 
 def test_conditions_compare_texts_and_ranges_of_whole_numbers(counted: Counted) -> None:
-    mapping = mapping_of(FIELDS, deny_if=(("status", ("denied", "true", "500-599")),))
+    mapping = mapping_of(FIELDS, deny_if=(Condition("status", ("denied", "true", "500-599")),))
     statuses = ["denied", True, 500, "599", 600, 499, None, "", "5xx", "true", -500, "0500", 1]
     held = [bool(row.denied) for status in statuses for row in counted(mapping, a_record(status=status)).rows]
     assert held == [True, True, True, True, False, False, False, False, False, True, False, True, False]
+
+
+def test_a_negated_condition_holds_for_every_value_that_can_be_compared_and_is_not_listed(
+    counted: Counted,
+) -> None:
+    unlisted = Condition("status", ("denied", "500-599"), is_not=True)
+    statuses = ["denied", 'denied;policy="x"', 500, "599", 600, 200, None, "", "5xx"]
+    expected = [False, False, False, False, True, True, True, True, True]
+    for mapping, meters in (
+        (mapping_of(FIELDS, deny_if=(unlisted,)), []),
+        (mapping_of(FIELDS), [Meter("others", where=(unlisted,))]),
+        (mapping_of(FIELDS), [Meter("others", "status", "distinct", where=(unlisted,))]),
+    ):
+        for status, held in zip(statuses, expected, strict=True):
+            found = counted(mapping, a_record(status=status), meters=meters)
+            [row] = found.rows
+            if mapping.deny_if:
+                assert bool(row.denied) is held
+            elif meters[0].join == "sum":
+                assert totals(found).get(("api_key:acme", "others"), (0, 0)) == (int(held), 0)
+    lacking = mapping_of({}, deny_if=(Condition("absent", ("1",), is_not=True),))
+    assert totals(counted(lacking, a_record())) == {("api_key:acme", "requests"): (1, 0)}
+    unlike_any = counted(mapping_of(FIELDS, deny_if=(unlisted,)), a_record(status=[500]))
+    assert reasons(unlike_any) == ["bad-field"]
 
 
 def test_a_condition_holds_for_the_header_of_a_refusal_of_any_policy(counted: Counted) -> None:
@@ -263,16 +290,17 @@ def test_a_condition_holds_for_the_header_of_a_refusal_of_any_policy(counted: Co
         (gate, "gate", "denied", [True, True, True, False, False, False, False, False]),
         (path, "resource", "/a", [False] * 8),
     ):
-        mapping = mapping_of(FIELDS | fields, deny_if=((field, (condition,)),))
+        mapping = mapping_of(FIELDS | fields, deny_if=(Condition(field, (condition,)),))
         rows = [row for text in values for row in counted(mapping, a_record(gate=text)).rows]
         assert [bool(row.denied) for row in rows] == held
-    mapping = mapping_of(FIELDS | path, deny_if=(("resource", ("/a",)),))
+    mapping = mapping_of(FIELDS | path, deny_if=(Condition("resource", ("/a",)),))
     assert totals(counted(mapping, a_record(gate="/a;b"))) == {("api_key:acme", "requests"): (1, 0)}
 
 
 def test_all_conditions_must_hold(counted: Counted) -> None:
     mapping = mapping_of(
-        FIELDS | {"gate": TextField(("gate",))}, deny_if=(("gate", ("no",)), ("status", ("429",)))
+        FIELDS | {"gate": TextField(("gate",))},
+        deny_if=(Condition("gate", ("no",)), Condition("status", ("429",))),
     )
     records = [a_record(gate=gate, status=status) for gate in ("no", "yes") for status in (429, 200)]
     assert totals(counted(mapping, *records)) == {("api_key:acme", "requests"): (3, 1)}

@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.core.counting.meters import Meter
 from analyzer.core.model import CountRow, Records, SlotLayout
-from analyzer.core.records.mapping import NumberField, TextField
+from analyzer.core.records.mapping import Condition, NumberField, TextField
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, some_records
 from tests.support.recordsets import NOW_MS
@@ -14,7 +14,7 @@ from tests.support.recordsets import NOW_MS
 ACME, ANN = "api_key:acme", "api_key:ann"
 SECOND = NOW_MS // 3_600_000 * 3_600  # at which a slot of each width begins
 FIELDS = {"took": NumberField(("took",)), "gate": TextField(("gate",))}
-MAPPING = mapping_of(FIELDS, deny_if=(("gate", ("denied",)),))
+MAPPING = mapping_of(FIELDS, deny_if=(Condition("gate", ("denied",)),))
 LONGEST = Meter("longest", "took", "max")
 
 

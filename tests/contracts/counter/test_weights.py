@@ -8,7 +8,7 @@ import pytest
 
 from analyzer.core.counting.meters import UNRECORDED, Meter
 from analyzer.core.model import DistinctLayout, SlotLayout
-from analyzer.core.records.mapping import Field, NumberField, TextField
+from analyzer.core.records.mapping import Condition, Field, NumberField, TextField
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, reasons, some_records, totals
 
@@ -16,9 +16,9 @@ ACME = "api_key:acme"
 FIELDS: dict[str, Field] = {
     "hits": NumberField(("hits",)), "bytes": NumberField(("bytes",)), "status": TextField(("status",))
 }  # fmt: skip
-MAPPING = mapping_of(FIELDS, weight="hits", deny_if=(("status", ("429",)),))
+MAPPING = mapping_of(FIELDS, weight="hits", deny_if=(Condition("status", ("429",)),))
 VOLUME, LARGEST = Meter("volume", "bytes"), Meter("largest", "bytes", "max")
-FAILED = Meter("failed", where=(("status", ("401",)),))
+FAILED = Meter("failed", where=(Condition("status", ("401",)),))
 
 
 def test_requests_and_counts_grow_by_the_weight_and_sums_by_their_field(counted: Counted) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from analyzer.core.counting.counter import PythonCounter
 from analyzer.core.counting.outcomes import SERIES_END, classes_of, middle_us
 from analyzer.core.model import Record, Records, SlotLayout
-from analyzer.core.records.mapping import NumberField, ResourceField, TextField
+from analyzer.core.records.mapping import Condition, NumberField, ResourceField, TextField
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS
 
@@ -22,7 +22,7 @@ MAPPING = mapping_of(
         "gate": TextField(("gate",)),
         "n": NumberField(("n",)),
     },
-    deny_if=(("gate", ("denied",)),),
+    deny_if=(Condition("gate", ("denied",)),),
 )
 LAYOUT = SlotLayout("caller+resource+outcome", 5, ("outcomes",))
 SLOT_S = NOW_MS // 5000 * 5

@@ -19,6 +19,7 @@ from analyzer.core.judging.policies import Policy, Quota, RollingQuota, Surge
 from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
 from analyzer.core.records.mapping import (
     AddressField,
+    Condition,
     NumberField,
     ResourceField,
     SourceMapping,
@@ -94,8 +95,8 @@ def test_a_plan_has_its_rules_and_each_source_as_parts() -> None:
 
 
 def test_the_order_of_conditions_does_not_belong_to_the_meaning() -> None:
-    one = Meter("x", where=(("a", ("1", "2")), ("b", ("3",))))
-    other = Meter("x", where=(("b", ("3",)), ("a", ("2", "1"))))
+    one = Meter("x", where=(Condition("a", ("1", "2")), Condition("b", ("3",))))
+    other = Meter("x", where=(Condition("b", ("3",)), Condition("a", ("2", "1"))))
     assert plan_of([], [one], []).digest == plan_of([], [other], []).digest
     sources = [{"web": SourceMapping(deny_if=meter.where)} for meter in (one, other)]
     assert len({plan_of([], [], [], source).digest for source in sources}) == 1
@@ -108,7 +109,9 @@ def test_a_plan_with_sources_is_read_from_its_text() -> None:
         "resource": ResourceField(("path",), ("/v1/{id}",), "none"),
         "bytes": NumberField(("n",), "duration", "ms", None),
     }
-    mapping = SourceMapping(time=TimeField(("ts",), "ms"), fields=fields, deny_if=(("user", ("x",)),))
+    mapping = SourceMapping(
+        time=TimeField(("ts",), "ms"), fields=fields, deny_if=(Condition("user", ("x",)),)
+    )
     plan = plan_of([], [], [], {"web": mapping})
     assert plan_from(plan.to_json()) == plan
     assert plan_from(plan.to_json()).sources["web"].fields == fields

@@ -7,7 +7,7 @@ from analyzer.core.judging.plan import plan_of
 from analyzer.core.judging.plan_differences import differences, in_words, unenforced
 from analyzer.core.judging.policies import Brake, Quota
 from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
 from gatekeeper.model import Rate
 
 DAILY = Quota("daily", 500, Calendar("day"))
@@ -20,7 +20,7 @@ def test_each_change_has_its_old_and_its_new_value() -> None:
     mapping = SourceMapping(time=TimeField(("ts",), "ms"), fields={"user": TextField(("name",))})
     after = plan_of(
         ["everyone"],
-        [Meter("errors", where=(("status", ("500-599",)),)), Meter("bytes", "bytes")],
+        [Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("bytes", "bytes")],
         [slow],
         {"web": mapping, "proxy": WEB},
     )

@@ -15,7 +15,6 @@ from analyzer.core.records.mapping import (
     FACTS,
     AddressField,
     Condition,
-    CountCondition,
     Field,
     NumberField,
     ResourceField,
@@ -241,24 +240,27 @@ FIELDS: dict[str, Field] = {
 }
 CONDITIONS: list[tuple[Condition, ...]] = [
     (),
-    (("status", ("429",)),),
-    (("status", ("500-599", "true", "404")),),
-    (("status", ("400-499",)), ("tenant", ("o1",))),
-    (("resource", ("/v1/search",)),),
-    (("address", ("192.0.2.1",)),),
-    (("n", ("0-7",)),),
-    (("absent", ("1",)),),
+    (Condition("status", ("429",)),),
+    (Condition("status", ("500-599", "true", "404")),),
+    (Condition("status", ("400-499",)), Condition("tenant", ("o1",))),
+    (Condition("resource", ("/v1/search",)),),
+    (Condition("address", ("192.0.2.1",)),),
+    (Condition("n", ("0-7",)),),
+    (Condition("absent", ("1",)),),
+    (Condition("status", ("200-399", "x"), is_not=True), Condition("tenant", ("o1",), is_not=True)),
+    (Condition("resource", ("/v1/search",), is_not=True),),
+    (Condition("absent", ("1",), is_not=True),),
 ]
 
-REFUSED = CountCondition("status", ("401", "404", "500-599"), is_not=True)
+REFUSED = Condition("status", ("401", "404", "500-599"), is_not=True)
 COUNT_IF: list[Any] = [
     UNSET,
     UNSET,
     (REFUSED,),
-    (CountCondition("status", ("200-399",)),),
-    (REFUSED, CountCondition("tenant", ("o1", ""))),
-    (CountCondition("n", ("0-7",)), CountCondition("address", ("192.0.2.1",), is_not=True)),
-    (CountCondition("absent", ("1",), is_not=True),),
+    (Condition("status", ("200-399",)),),
+    (REFUSED, Condition("tenant", ("o1", ""))),
+    (Condition("n", ("0-7",)), Condition("address", ("192.0.2.1",), is_not=True)),
+    (Condition("absent", ("1",), is_not=True),),
 ]
 
 
@@ -316,7 +318,9 @@ def combined_mappings(draw: st.DrawFn) -> SourceMapping:
         time=draw(st.sampled_from([TimeField(("time",), "clf"), TimeField(("time",), "rfc3339"), None])),
         caller=draw(st.sampled_from([("address",), ("user", "address")])),
         fields=fields,
-        deny_if=draw(st.sampled_from([(), (("status", ("429",)),), (("method", ("GET",)),)])),
+        deny_if=draw(
+            st.sampled_from([(), (Condition("status", ("429",)),), (Condition("method", ("GET",)),)])
+        ),
         weight=draw(st.sampled_from([UNSET, UNSET, "n"])),
         count_if=draw(st.sampled_from(COUNT_IF)),
     )
@@ -334,15 +338,16 @@ GROUPINGS = st.sampled_from(
 )
 METERS = [
     Meter("requests"), Meter("volume", "n"), Meter("largest", "n", "max"), Meter("busy", "took"),
-    Meter("spent", "cost", where=(("status", ("200-399",)),)),
-    Meter("errors", where=(("status", ("500-599",)),)), Meter("deep", "deep_n"),
-    Meter("strange", "nowhere"), Meter("absent", where=(("nothing", ("1",)),)),
+    Meter("spent", "cost", where=(Condition("status", ("200-399",)),)),
+    Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("deep", "deep_n"),
+    Meter("others", where=(Condition("status", ("200-399",), is_not=True),)), Meter("strange", "nowhere"), Meter("absent", where=(Condition("nothing", ("1",)),)),
 ]  # fmt: skip
 
 
 VALUE_METERS = [
     Meter("paths", "resource", "distinct"), Meter("addresses", "address", "distinct"),
-    Meter("users", "user", "distinct", where=(("status", ("200-399",)),)),
+    Meter("users", "user", "distinct", where=(Condition("status", ("200-399",)),)),
+    Meter("failing", "user", "distinct", where=(Condition("status", ("200-399",), is_not=True),)),
     Meter("orgs", "tenant", "distinct"), Meter("ghosts", "nowhere", "distinct"),
 ]  # fmt: skip
 

@@ -56,9 +56,12 @@ def all_hold(
     conditions: Sequence[mappings.Condition], look_up: LookUp, mapping: mappings.SourceMapping
 ) -> bool:
     """Whether all conditions hold; one on a field that the source lacks does not."""
-    if not all(name in mapping.fields for name, _ in conditions):
+    if not all(condition.field in mapping.fields for condition in conditions):
         return False
-    results = [holds(look_up, mapping.fields[name], wanted) for name, wanted in conditions]
+    results = [
+        holds(look_up, mapping.fields[condition.field], condition.values) != condition.is_not
+        for condition in conditions
+    ]
     return all(results)
 
 
@@ -175,7 +178,7 @@ def nameless_caller(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
 
 def policy_of(look_up: LookUp, mapping: mappings.SourceMapping) -> str:
     is_mapped = "policy" in mapping.fields
-    for name in ["policy"] if is_mapped else [name for name, _ in mapping.deny_if]:
+    for name in ["policy"] if is_mapped else [condition.field for condition in mapping.deny_if]:
         field = mapping.fields.get(name)
         value = look_up(field.path) if isinstance(field, mappings.TextField) else None
         if type(value) is str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analyzer.core.counting.meters import Meter, joins_of, with_requests
 from analyzer.core.counting.verdict_counts import with_admitted
 from analyzer.core.model import DrainedCounts, Record, Records
-from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField
+from analyzer.core.records.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass
@@ -28,14 +28,15 @@ MAPPING = mapping_of(
         "gate": TextField(("gate",)),
         "policy": TextField(("policy",)),
     },
-    deny_if=(("gate", ("denied",)),),
+    deny_if=(Condition("gate", ("denied",)),),
 )
 METERS = (
-    Meter("took", "took"), Meter("longest", "took", "max"), Meter("slow", where=(("took", ("5-9",)),))
+    Meter("took", "took"), Meter("longest", "took", "max"),
+    Meter("slow", where=(Condition("took", ("5-9",)),))
 )  # fmt: skip
 VALUES = (
     Meter("paths", "resource", "distinct"),
-    Meter("slow-policies", "policy", "distinct", where=(("took", ("5-9",)),)),
+    Meter("slow-policies", "policy", "distinct", where=(Condition("took", ("5-9",)),)),
 )
 NAMES = ("requests", *(meter.name for meter in METERS))
 GROUPINGS = st.sampled_from([("caller",), ("caller", "caller+resource"), ("caller", "everyone")])

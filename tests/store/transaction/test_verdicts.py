@@ -15,7 +15,14 @@ from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import Quota
 from analyzer.core.judging.windows import Calendar
 from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.core.records.mapping import (
+    Condition,
+    NumberField,
+    ResourceField,
+    SourceMapping,
+    TextField,
+    TimeField,
+)
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import writing
 from analyzer.store.database.schema import disbelieved, lock_history
@@ -40,7 +47,7 @@ MAPPING = SourceMapping(
         "gate": TextField(("gate",)),
         "policy": TextField(("policy",)),
     },
-    deny_if=(("gate", ("denied",)),),
+    deny_if=(Condition("gate", ("denied",)),),
 )
 PLAN = plan_of(
     [],
