@@ -1,4 +1,1 @@
-"""The durations of the steps of a flush, and its trace by OpenTelemetry.
-
-Nothing here is part of a transaction: steps are measured in it, spans are made after the commit.
-"""
+"""The durations of the steps of a flush: measured in its transaction, and metrics after the commit."""

@@ -13,14 +13,14 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import quantiles
 
 import sqlalchemy as sa
-from confluent_kafka import Producer
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import locks as locks_table
 from tests.benchmarks.analyzers import running
+from tests.benchmarks.percentiles import percentiles
+from tests.benchmarks.producers import producing
 from tests.benchmarks.refusal import CONFIGURATION, LIMIT, QUOTA
 from tests.benchmarks.servers import Servers
 from tests.support.servers.child import free_port
@@ -127,9 +127,7 @@ def run(servers: Servers, locks: int = 200, every_s: float = 0.137) -> None:
 
 
 def _tell(name: str, waits_s: list[float]) -> None:
-    cuts = quantiles(waits_s, n=100, method="inclusive")
-    percentiles = "   ".join(f"p{at} {cuts[at - 1]:.3f}" for at in (50, 90, 99))
-    print(f"  {name:18} {percentiles}   max {max(waits_s):.3f}")
+    print(f"  {name:18} {percentiles(waits_s, 50, 90, 99)}")
 
 
 def _judged(database: str, prefix: str) -> dict[str, float]:
@@ -160,17 +158,16 @@ def _lock(
     servers: Servers, topic: str, watchers: Watchers, prefix: str, locks: int, every_s: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns when each caller reached its limit, and when the last gate first denied it."""
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     reached_s: dict[str, float] = {}
-    for n in range(locks):
-        name = f"{prefix}-{n}-{time.time_ns()}"
-        watchers.watch(f"api_key:{name}")
-        for _ in range(LIMIT):
-            producer.produce(topic, json.dumps({"ts": int(time.time() * 1000), "key": name}))
-        producer.poll(0)
-        reached_s[f"api_key:{name}"] = time.time()
-        time.sleep(every_s)
-    producer.flush(5)
+    with producing(servers) as producer:
+        for n in range(locks):
+            name = f"{prefix}-{n}-{time.time_ns()}"
+            watchers.watch(f"api_key:{name}")
+            for _ in range(LIMIT):
+                producer.produce(topic, json.dumps({"ts": int(time.time() * 1000), "key": name}))
+            producer.poll(0)
+            reached_s[f"api_key:{name}"] = time.time()
+            time.sleep(every_s)
     until_s = time.monotonic() + 20
     while any(len(watchers.denied_s[name]) < PROCESSES * GATES for name in reached_s):
         assert time.monotonic() < until_s, "a gate has not denied"

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import msgspec
 import psutil
 import sqlalchemy as sa
-from confluent_kafka import Producer
 
 from analyzer.store.database.engine import open_engine
 from analyzer.store.database.schema import buckets, offsets
 from analyzer.store.transaction.catalog import load
+from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 
 SIZE = "select pg_total_relation_size('buckets') + pg_total_relation_size('totals')"
@@ -86,35 +86,37 @@ def _weights(shape: Shape) -> list[float]:
 def fill(servers: Servers, shape: Shape, records: int) -> str:
     """Returns a new topic with ten minutes of event time."""
     topic = servers.kafka.create_topic(partitions=shape.partitions)
-    producer = Producer({
-        "bootstrap.servers": servers.kafka.bootstrap, "compression.type": shape.codec, "linger.ms": 50,
-        "batch.num.messages": 1000, "queue.buffering.max.messages": 500_000,
-    })  # fmt: skip
     chance = random.Random(1)
     callers = chance.choices(range(shape.callers), cum_weights=_weights(shape), k=records)
     now_ms = int(time.time() * 1000) - 600_000
     encode = msgspec.json.Encoder().encode
     padding = "x" * shape.padding
-    for n, caller in enumerate(callers):
-        late_ms = chance.randrange(shape.disorder_s * 1000) if shape.disorder_s else 0
-        record = {
-            "ts": now_ms + n * 600_000 // records - late_ms,
-            "id": f"{chance.getrandbits(96):024x}",
-            "key": f"acct-{caller:07}",
-            "app": f"svc-{caller % 20:02}",
-            "method": "GET",
-            "path": f"/v1/items/{n % 100_000}{padding}",
-            "status": 200,
-            "bytes": chance.randrange(20_000),
-            "ms": chance.randrange(900),
-        }
-        while True:
-            try:
-                producer.produce(topic, encode(record), partition=caller % shape.partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush()
+    with producing(
+        servers,
+        linger_ms=50,
+        compression_type=shape.codec,
+        batch_num_messages=1000,
+        queue_buffering_max_messages=500_000,
+    ) as producer:
+        for n, caller in enumerate(callers):
+            late_ms = chance.randrange(shape.disorder_s * 1000) if shape.disorder_s else 0
+            record = {
+                "ts": now_ms + n * 600_000 // records - late_ms,
+                "id": f"{chance.getrandbits(96):024x}",
+                "key": f"acct-{caller:07}",
+                "app": f"svc-{caller % 20:02}",
+                "method": "GET",
+                "path": f"/v1/items/{n % 100_000}{padding}",
+                "status": 200,
+                "bytes": chance.randrange(20_000),
+                "ms": chance.randrange(900),
+            }
+            while True:
+                try:
+                    producer.produce(topic, encode(record), partition=caller % shape.partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
     return topic
 
 

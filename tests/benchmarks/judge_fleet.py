@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
 import psutil
@@ -24,6 +24,7 @@ from analyzer.store.database.engine import open_engine
 from analyzer.store.database.migrate import upgrade
 from analyzer.store.transaction.flush import SqlFlush
 from analyzer.store.transaction.sql_store import SqlStore
+from tests.benchmarks.percentiles import percentile
 from tests.support.servers.postgres import Postgres
 
 ANALYZERS = 4
@@ -212,7 +213,7 @@ def run(postgres: Postgres, rounds: int = 3, seconds: float = SECONDS) -> None:
                 failed = sum(one.failed for run in runs for one in run)
                 print(
                     f"    {name:44} {rates[name]:6.1f} flushes/s  {rates[name] / rates[own.name]:5.2f}"
-                    f"   p50 {median(waits_s) * 1000:5.0f} ms  p99 {_p99(waits_s) * 1000:6.0f} ms"
+                    f"   p50 {median(waits_s) * 1000:5.0f} ms  p99 {percentile(waits_s, 99) * 1000:6.0f} ms"
                     f"  failed {failed}"
                 )
             print(f"    asked: {meeting.asked} of the first at {PER_S} flushes/s each")
@@ -233,7 +234,7 @@ def run_stopped(postgres: Postgres, seconds: float = 24.0, stop_at_s: float = 6.
         waits_s = [after - due for due, after in spans if from_s <= due < to_s]
         print(
             f"    {name:16} {len(waits_s):5} flushes   p50 {median(waits_s or [0.0]):6.3f} s"
-            f"   p99 {_p99(waits_s):6.3f} s   max {max(waits_s, default=0.0):6.3f} s"
+            f"   p99 {percentile(waits_s, 99):6.3f} s   max {max(waits_s, default=0.0):6.3f} s"
         )
     print(f"    failed and repeated: {sum(one.failed for one in others)}")
 
@@ -241,9 +242,3 @@ def run_stopped(postgres: Postgres, seconds: float = 24.0, stop_at_s: float = 6.
 def _rate(run: Sequence[Flushes], seconds: float) -> float:
     """Returns the flushes per second of all analyzers together."""
     return sum(len(one.spans) for one in run) / seconds
-
-
-def _p99(waits_s: Sequence[float]) -> float:
-    if len(waits_s) < 2:
-        return max(waits_s, default=0.0)
-    return quantiles(waits_s, n=100, method="inclusive")[98]

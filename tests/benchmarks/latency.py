@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from statistics import quantiles
 
 from confluent_kafka import Producer
 
 from tests.benchmarks.analyzers import Analyzer, Watched, running, watched
 from tests.benchmarks.ingest import Shape, configuration
+from tests.benchmarks.percentiles import percentiles
+from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 
 RATE = 5_000
@@ -22,15 +23,17 @@ def run(servers: Servers, seconds: float = 30.0) -> None:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=PARTITIONS)
     config = servers.folder / "latency.toml"
     config.write_text(configuration(Shape(), database, servers.kafka.bootstrap, topic))
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 5})
-    with running(config) as [analyzer], watched(database) as store:
+    with (
+        producing(servers, linger_ms=5) as producer,
+        running(config) as [analyzer],
+        watched(database) as store,
+    ):
         warm = _produce(producer, topic, 0, PARTITIONS * 10)
         producer.flush()
         store.wait_for(warm, 30)
         waits_s, cores = _measure(producer, topic, analyzer, store, seconds, warm)
-    cuts = quantiles(waits_s, n=100, method="inclusive")
     print(f"produced to counted, s, {RATE:,} records/s for {seconds:g} s, flush every 0.1 s")
-    print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {max(waits_s):.3f}")
+    print(f"  {percentiles(waits_s, 50, 90, 99)}")
     print(f"  at {cores:.3f} of a core")
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from analyzer.core.counting.caller_budget import OVERFLOW
 from analyzer.store.database.schema import buckets
 from tests.benchmarks.analyzers import Watched, running, watched
+from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 from tests.support.configured import daily, source
 
@@ -56,13 +57,12 @@ def _counted(
         + source(topic, callers_per_hour=names)
         + daily(1_000_000_000)
     )
-    producer = Producer({
-        "bootstrap.servers": servers.kafka.bootstrap, "compression.type": "zstd", "linger.ms": 50,
-        "queue.buffering.max.messages": 500_000,
-    })  # fmt: skip
     grown_mb, took_s = [], 0.0
     start_ms = int(time.time() * 1000) - minutes * 60_000
-    with running(config) as [analyzer], watched(database) as store:
+    producer_of = producing(
+        servers, linger_ms=50, compression_type="zstd", queue_buffering_max_messages=500_000
+    )
+    with producer_of as producer, running(config) as [analyzer], watched(database) as store:
         _write(producer, topic, _minute(start_ms, -1, 1_000))
         store.wait_for(1_000, WAIT_S_MAX)
         began_mb = analyzer.rss_mb()

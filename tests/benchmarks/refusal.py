@@ -9,13 +9,12 @@ import json
 import time
 import zlib
 from collections.abc import Sequence
-from statistics import quantiles
-
-from confluent_kafka import Producer
 
 from analyzer.store.database.migrate import upgrade
 from gatekeeper import Gate
 from tests.benchmarks.analyzers import running, watched
+from tests.benchmarks.percentiles import percentiles
+from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 
 LIMIT = 10
@@ -67,10 +66,9 @@ def _run(servers: Servers, policy: str, locks: int, every_s: float = 0.137) -> N
     with running(config), watched(database) as store:
         store.wait_for_positions(60)
         _measure(servers, topic, database, 1, 0.0, key="warm", patience_s=60)
-        waits_s = sorted(_measure(servers, topic, database, locks, every_s))
-    cuts = quantiles(waits_s, n=100, method="inclusive")
+        waits_s = _measure(servers, topic, database, locks, every_s)
     print(f"limit reached to first refusal, s, {policy}, {locks} locks, flush every 0.1 s, poll every 0.4 s")
-    print(f"  p50 {cuts[49]:.3f}   p90 {cuts[89]:.3f}   p99 {cuts[98]:.3f}   max {waits_s[-1]:.3f}")
+    print(f"  {percentiles(waits_s, 50, 90, 99)}")
 
 
 def _measure(
@@ -82,10 +80,9 @@ def _measure(
     key: str = "caller",
     patience_s: float = 20,
 ) -> list[float]:
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
     reached_s: dict[int, float] = {}
     waits_s: list[float] = []
-    with Gate(database) as gate:
+    with producing(servers) as producer, Gate(database) as gate:
         gate.ready(20)
         began_s = time.monotonic()
         until_s = began_s + locks * every_s + patience_s
@@ -110,7 +107,6 @@ def _measure(
             ]
             waits_s += [time.monotonic() - reached_s.pop(one) for one in refused]
             time.sleep(0.002)
-    producer.flush(5)
     return waits_s
 
 

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from tests.benchmarks.analyzers import Analyzer, Watched, running, watched
 from tests.benchmarks.ingest import Shape, configuration
+from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 
 COUNTED_MAX_S = 40.0
@@ -45,8 +46,7 @@ def _gap_s(servers: Servers, count: int, kill: Callable[..., None]) -> float:
     database, topic = servers.postgres.new_database(), servers.kafka.create_topic(partitions=PARTITIONS)
     config = servers.folder / f"takeover-{time.time_ns()}.toml"
     config.write_text(configuration(Shape(), database, servers.kafka.bootstrap, topic))
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 0})
-    with running(config, count) as analyzers, watched(database) as store:
+    with producing(servers) as producer, running(config, count) as analyzers, watched(database) as store:
         written = _one_each(producer, topic)
         store.wait_for(written, COUNTED_MAX_S)
         _settle(store, producer, topic)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import quantiles
 
 import psutil
 import sqlalchemy as sa
@@ -22,6 +21,7 @@ from analyzer.store.database.schema import feed
 from analyzer.store.transaction import lock_feed
 from gatekeeper.model import Lock, Set
 from tests.benchmarks.gates import wait_until_up
+from tests.benchmarks.percentiles import percentiles
 from tests.benchmarks.servers import Servers
 from tests.support.servers.child import free_port
 
@@ -143,8 +143,7 @@ async def _measure(
         cores, rate = (_cpu_s(process) - cpu_s) / took_s, (fleet.responses - responses) / took_s
         print(f"  {name:20} {cores:.3f} of a core, {rate:.0f} responses/s", end="")
         if delays_s:
-            cuts = quantiles(delays_s, n=20, method="inclusive")
-            print(f"; from commit to the last gate, s: p50 {cuts[9]:.3f} p95 {cuts[18]:.3f}", end="")
+            print(f"; from commit to the last gate, s: {percentiles(delays_s, 50, 95)}", end="")
         print()
     print(f"  memory {before_mb:.0f} MB before, {process.memory_info().rss / 1e6:.0f} MB with them")
     polling.cancel()

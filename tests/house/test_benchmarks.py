@@ -19,6 +19,7 @@ import pytest
 from tests.benchmarks import prune, sizes
 from tests.benchmarks.__main__ import BENCHES
 from tests.benchmarks.judge import Machine
+from tests.benchmarks.percentiles import percentile, percentiles
 from tests.benchmarks.servers import Servers
 from tests.house.reading import ROOT, tracked_files
 from tests.support.depth import IS_DEEP
@@ -165,3 +166,19 @@ def test_a_bench_on_a_database_alone_prints_figures(
     output, noise = capfd.readouterr()
     assert noise == ""
     assert len(printed_table(output)) > 2
+
+
+def test_percentiles_of_a_few_waits_are_numbers() -> None:
+    assert percentiles([0.5], 50, 99) == "p50 0.500   p99 0.500   max 0.500"
+    assert percentiles([], 50) == "p50 0.000   max 0.000"
+    assert [percentile([float(n) for n in range(101)], at) for at in (1, 50, 99)] == [1.0, 50.0, 99.0]
+
+
+def test_each_measurement_of_kafka_flushes_its_producer() -> None:
+    """The client writes to standard error about records that were not delivered when it ends."""
+    makes_one = {
+        path.name
+        for path in (ROOT / "tests/benchmarks").glob("*.py")
+        if re.search(r"(?<!\w)Producer\(", path.read_text())
+    }
+    assert makes_one == {"producers.py"}, "use `producing`"

@@ -32,9 +32,6 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "keep_days": _moved("days"),
         "fold_requests": _moved("fold_requests"),
     },
-    ("sources",): {
-        "id": UnavailableKey("remove it; each record is counted once by its offset"),
-    },
     ("policies",): {
         "shadow": UnavailableKey(IN_SHADOW),
         "dry_run": UnavailableKey(IN_SHADOW),

@@ -1,4 +1,5 @@
 """Read-only queries for commands, health checks and metrics, each in one snapshot.
 
-Nothing here writes, except `gate_reports`, which stores what gates report about themselves.
+Three write: `gate_reports` what gates report about themselves, `refused_clients` what servers refused,
+`audit` that a day had no difference.
 """

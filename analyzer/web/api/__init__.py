@@ -1,4 +1,12 @@
-"""Endpoints that read what is stored, for applications: views of callers.
+"""The API for applications and operators: lists, views of callers, and acts, by a table of endpoints.
+
+- `endpoint_table`: every endpoint, put together from those below
+- `usage_endpoints`, `lock_endpoints`, `installation_endpoints`, `limit_endpoints`: their rows, by subject
+- `callers_endpoint`: what one caller has used, for its application to pass on
+- `event_stream`: server-sent events about what has changed
+- `endpoints`: what a row of the table is; `parameters`, `request_bodies`, `pages`: how requests are read
+- `serving_endpoints`: adds the table to the application
+- `openapi`: the document of the API
 
 The lock feed, status reports of gates, health and metrics are in the package above.
 """
