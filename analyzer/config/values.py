@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from analyzer.core.judging.windows import is_zone
+from analyzer.core.records.mapping import Condition, Not
 
 QUOTED_MAX = 60  # characters of a faulty value that a message repeats
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header and as a file name
@@ -31,6 +32,9 @@ class ConditionValues(NamedTuple):
 
     values: tuple[str, ...]
     is_not: bool = False
+
+    def condition(self, field: str) -> Condition:
+        return Condition(field, Not(self.values) if self.is_not else self.values)
 
 
 def raise_fault(what: str, cure: str) -> NoReturn:

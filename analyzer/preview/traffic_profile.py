@@ -20,9 +20,10 @@ from typing import NamedTuple
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.windows import HOUR_S, Rolling
 from analyzer.core.model import CountTable
+from analyzer.core.records.mapping import Condition
 
-CLIENT_ERRORS = Meter("client errors", where=(("status", ("400-499",)),))
-SERVER_ERRORS = Meter("server errors", where=(("status", ("500-599",)),))
+CLIENT_ERRORS = Meter("client errors", where=(Condition("status", ("400-499",)),))
+SERVER_ERRORS = Meter("server errors", where=(Condition("status", ("500-599",)),))
 BYTES = Meter("bytes", "bytes")
 METERS = (CLIENT_ERRORS, SERVER_ERRORS, BYTES)
 COUNTED = (REQUESTS.name, *(meter.name for meter in METERS))  # the columns of the tables, in this order

@@ -162,13 +162,14 @@ class SourceReading:
         except Unreadable:
             return False
 
-    def _all_hold(self, conditions: Sequence[Mapping[str, Any]], look_up: ValueAt) -> bool:
-        if any(condition["field"] not in self.fields for condition in conditions):
+    def _all_hold(self, conditions: Sequence[Sequence[Any]], look_up: ValueAt) -> bool:
+        if any(name not in self.fields for name, _ in conditions):
             return False
-        held = [  # each may be unreadable
-            self._holds(condition["field"], condition["values"], look_up) != condition["is_not"]
-            for condition in conditions
-        ]
+        held = []
+        for name, wanted in conditions:  # each may be unreadable
+            is_not = isinstance(wanted, dict)
+            values = wanted["not"] if is_not else wanted
+            held.append(self._holds(name, values, look_up) != is_not)
         return all(held)
 
     def _holds(self, name: str, wanted: Sequence[str], look_up: ValueAt) -> bool:

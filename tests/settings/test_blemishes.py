@@ -10,6 +10,7 @@ import pytest
 from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
 from analyzer.config.settings import Settings, load
+from analyzer.config.values import ConditionValues
 
 Read = Callable[[str], Settings]
 
@@ -35,7 +36,9 @@ def test_a_class_of_status_is_not_compared_as_text(read: Read) -> None:
     meter = '\n    [[meters]]\n    name = "errors"\n    count = true\n    where = { status = "5xx" }\n'
     (fault,) = faults(read, SOURCE + meter)
     assert fault.cure == 'write a range of numbers: "500-599"'
-    assert read(SOURCE + meter.replace("5xx", "500-599")).meters[0].where == {"status": ("500-599",)}
+    assert read(SOURCE + meter.replace("5xx", "500-599")).meters[0].where == {
+        "status": ConditionValues(("500-599",))
+    }
 
 
 def test_a_fault_in_a_variable_is_not_blamed_on_the_file(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:

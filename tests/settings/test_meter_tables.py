@@ -11,7 +11,7 @@ from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
 from analyzer.core.counting.meters import REQUESTS, Meter
 from analyzer.core.judging.plan import plan_from
-from analyzer.core.records.mapping import NumberField, TextField
+from analyzer.core.records.mapping import Condition, NumberField, TextField
 
 Read = Callable[[str], Settings]
 
@@ -42,7 +42,7 @@ def faults(read: Read, text: str) -> list[str]:
 
 def test_a_meter_of_distinct_values_reads_its_field_as_text(read: Read) -> None:
     settings = read(meter('distinct = "user"\nwhere = { status = "401" }'))
-    several = Meter("several", "user", "distinct", (("status", ("401",)),))
+    several = Meter("several", "user", "distinct", (Condition("status", ("401",)),))
     assert settings.plan().meters == (REQUESTS, several)
     assert settings.mappings()["access-log"].fields["user"] == TextField(("user",))
     assert settings.units() == {}

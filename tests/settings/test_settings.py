@@ -17,6 +17,7 @@ from analyzer.core.judging.windows import Calendar
 from analyzer.core.records.mapping import (
     AddressField,
     Condition,
+    Not,
     NumberField,
     ResourceField,
     TextField,
@@ -149,7 +150,7 @@ def test_meters_policies_and_groupings_become_the_plan(read: Read) -> None:
         Meter("errors", where=(Condition("status", ("500-599",)),)),
         Meter(
             "odd-users",
-            where=(Condition("status", ("200",)), Condition("user", ("ann", "bob"), is_not=True)),
+            where=(Condition("status", ("200",)), Condition("user", Not(("ann", "bob")))),
         ),
         REQUESTS,
         Meter("slowest", "took", "max"),

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from analyzer.config.secrets import masked
-from analyzer.config.values import UNITS_S, ConditionValues, duration_between, format_duration
+from analyzer.config.values import UNITS_S, ConditionTable, ConditionValues, duration_between, format_duration
 
+CONDITIONS = TypeAdapter(ConditionTable)
 DURATION = TypeAdapter(Annotated[float, duration_between(0.01, 10 * 86_400)])
 
 
@@ -59,13 +60,16 @@ def test_a_formatted_duration_is_read_back_unchanged(count: int, unit: str) -> N
     ],
 )
 def test_the_values_of_a_condition_are_kept_as_text(value: object, texts: tuple[str, ...]) -> None:
-    assert TypeAdapter(ConditionValues).validate_python(value) == texts
+    for written, is_not in ((value, False), ({"not": value}, True)):
+        assert CONDITIONS.validate_python({"status": written}) == {"status": ConditionValues(texts, is_not)}
 
 
-@pytest.mark.parametrize("value", ["", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}]])
+@pytest.mark.parametrize(
+    "value", ["", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}], {"not": []}, {"not": {"not": "a"}}]
+)
 def test_a_value_that_no_field_can_equal_is_a_fault(value: object) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(ConditionValues).validate_python(value)
+        CONDITIONS.validate_python({"status": value})
 
 
 PASSWORDS = st.text(

@@ -21,7 +21,6 @@ from analyzer.config.values import (
 from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, grouping_of
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import DISTINCT, Meter
-from analyzer.core.records.mapping import Condition
 
 
 def _grouping(value: object) -> str:
@@ -93,5 +92,5 @@ class MeterTable(ConfigTable):
         return next((kind for kind in kinds if kind != "whole"), None)
 
     def meter(self) -> Meter:
-        where = tuple(Condition(name, *wanted) for name, wanted in self.where.items())
+        where = tuple(wanted.condition(name) for name, wanted in self.where.items())
         return Meter(self.name, self.field, self.join, where, self.renamed_from or "")

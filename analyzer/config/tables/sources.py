@@ -31,7 +31,6 @@ from analyzer.core.records.mapping import (
     NO_FACTS,
     NO_ID,
     NO_WEIGHT,
-    Condition,
     EventIdRule,
     SourceMapping,
 )
@@ -140,8 +139,8 @@ class SourceTable(ConfigTable):
             time=None if time is None else time.field(),
             caller=self.callers,
             fields=fields,
-            deny_if=tuple(Condition(name, *wanted) for name, wanted in self.deny_if.items()),
-            count_if=tuple(Condition(name, *wanted) for name, wanted in self.count_if.items()) or COUNT_ALL,
+            deny_if=tuple(wanted.condition(name) for name, wanted in self.deny_if.items()),
+            count_if=tuple(wanted.condition(name) for name, wanted in self.count_if.items()) or COUNT_ALL,
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
             weight=NO_WEIGHT if self.weight is None else self.weight,

@@ -47,7 +47,7 @@ from analyzer.core.judging.totals import NEVER, Standing, Sum, order_of
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.model import DistinctLayout, SlotLayout
 from analyzer.core.records.formats import FORMATS, with_default_fields
-from analyzer.core.records.mapping import DURATION, Condition, NumberField, SourceMapping
+from analyzer.core.records.mapping import DURATION, Condition, Not, NumberField, SourceMapping
 from gatekeeper.model import Rate
 
 FORMAT = 3
@@ -315,6 +315,8 @@ def meaning(value: Any, *, with_defaults: bool = False) -> Any:
     Values that are absent by default are left out in any case.
     """
     if isinstance(value, msgspec.Struct):
+        if value.__struct_config__.array_like:
+            return [meaning(item, with_defaults=with_defaults) for item in msgspec.structs.astuple(value)]
         tag = value.__struct_config__.tag
         values = {} if tag is None else {"": tag}
         for one in _fields_of(type(value)):
@@ -392,14 +394,16 @@ def _in_order(meter: Meter) -> Meter:
 
 def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Returns conditions in one order: all of them must hold."""
-    in_order = [msgspec.structs.replace(one, values=tuple(sorted(one.values))) for one in conditions]
-    return tuple(sorted(in_order, key=lambda one: (one.field, one.values, one.is_not)))
+    in_order = [(one.field, tuple(sorted(one.values)), one.is_not) for one in conditions]
+    return tuple(
+        Condition(field, Not(values) if is_not else values) for field, values, is_not in sorted(in_order)
+    )
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
     groupings: tuple[str, ...]
     meters: tuple[Meter, ...]
-    policies: tuple[tuple[str, msgspec.Raw], ...]
+    policies: tuple[tuple[str, dict[str, Any]], ...]
     sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
     overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
     forgotten: tuple[str, ...] = ()  # absent where there are none
@@ -411,15 +415,26 @@ def plan_from(text: str) -> Plan:
         document = msgspec.json.decode(text)
         if isinstance(document, dict):
             return _plan_from_format_1(text)
-        format_, raw = msgspec.json.decode(text, type=tuple[int, msgspec.Raw])
+        format_, values = msgspec.convert(document, tuple[int, Any])
         if format_ not in READABLE:
             raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
-        body = msgspec.json.decode(raw, type=_Body)
+        body = msgspec.convert(_with_conditions_as_lists(values), _Body)
         _check_names(body)
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
     return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
+
+
+def _with_conditions_as_lists(body: Any) -> Any:
+    """Returns the values of a plan, `count_if` as lists in it: earlier versions stored objects there."""
+    sources = body.get("sources", {}) if isinstance(body, dict) else {}
+    for mapping in sources.values():
+        for index, one in enumerate(mapping.get("count_if", ())):
+            if isinstance(one, dict) and one.keys() == {"field", "values", "is_not"}:
+                wanted = {"not": one["values"]} if one["is_not"] else one["values"]
+                mapping["count_if"][index] = [one["field"], wanted]
+    return body
 
 
 def _check_names(body: _Body) -> None:
@@ -439,10 +454,10 @@ def _check_names(body: _Body) -> None:
             raise UnknownPlan(str(error)) from error
 
 
-def _policy_from(kind: str, text: msgspec.Raw) -> Policy:
+def _policy_from(kind: str, values: dict[str, Any]) -> Policy:
     if kind not in KINDS:
         raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {', '.join(KINDS)}")
-    policy: Policy = msgspec.json.decode(text, type=KINDS[kind].policy)
+    policy: Policy = msgspec.convert(values, KINDS[kind].policy)
     return policy
 
 

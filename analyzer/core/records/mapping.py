@@ -82,15 +82,28 @@ NO_ENVELOPE = msgspec.UNSET
 HOST = "host"  # name of the field with the host name of a client, where a server looks it up
 
 
-class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds for a field that has one of `values`, or, with `is_not`, none of them.
+class Not(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Any value but these."""
 
-    A missing value is "". On a field that a source does not map, no condition holds, with `is_not` either.
+    values: tuple[str, ...] = msgspec.field(name="not")
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Holds for a field that has one of some values, or, with Not, none of them.
+
+    A missing value is "". On a field that a source does not map, no condition holds, with Not either.
     """
 
     field: str
-    values: tuple[str, ...]  # "500-599" is a range of numbers
-    is_not: bool = False
+    wanted: tuple[str, ...] | Not  # "500-599" is a range of numbers
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return self.wanted.values if isinstance(self.wanted, Not) else self.wanted
+
+    @property
+    def is_not(self) -> bool:
+        return isinstance(self.wanted, Not)
 
 
 class EventIdRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from analyzer.core.records.mapping import AddressField, Condition, Field, TextField
+from analyzer.core.records.mapping import AddressField, Condition, Field, Not, TextField
 from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 
 VICTIM = "api_key:acme"
@@ -15,7 +15,7 @@ ADDRESS, UNNAMED = "address:192.0.2.9", "unnamed:"
 FIELDS: dict[str, Field] = {
     "address": AddressField(("ip",)), "status": TextField(("status",)), "user": TextField(("user",))
 }  # fmt: skip
-REFUSED = Condition("status", ("401", "403"), is_not=True)
+REFUSED = Condition("status", Not(("401", "403")))
 MAPPING = mapping_of(FIELDS, caller=("api_key", "user"), count_if=(REFUSED,))
 
 
@@ -50,7 +50,7 @@ def test_a_source_without_addresses_counts_it_as_unnamed(counted: Counted) -> No
 def test_no_condition_holds_on_a_value_that_cannot_be_compared(
     counted: Counted, status: Any, is_not: bool
 ) -> None:
-    mapping = mapping_of(FIELDS, count_if=(Condition("status", ("200",), is_not),))
+    mapping = mapping_of(FIELDS, count_if=(Condition("status", Not(("200",)) if is_not else ("200",)),))
     found = counted(mapping, a_record(status=status, ip="192.0.2.9"), a_record(status=200 + is_not))
     assert callers(found) == {ADDRESS: (1, 0), VICTIM: (1, 0)}
     assert reasons(found) == []
@@ -70,7 +70,7 @@ def test_all_conditions_must_hold(counted: Counted) -> None:
 
 
 def test_a_condition_on_a_field_that_is_not_mapped_never_holds(counted: Counted) -> None:
-    absent = mapping_of(FIELDS, count_if=(Condition("absent", ("401",), is_not=True),))
+    absent = mapping_of(FIELDS, count_if=(Condition("absent", Not(("401",))),))
     assert callers(counted(absent, a_record(status=200))) == {UNNAMED: (1, 0)}
 
 

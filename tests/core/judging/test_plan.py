@@ -20,6 +20,7 @@ from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
 from analyzer.core.records.mapping import (
     AddressField,
     Condition,
+    Not,
     NumberField,
     ResourceField,
     SourceMapping,
@@ -30,7 +31,8 @@ from gatekeeper.identity import PREFIX6
 from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
-conditions = st.lists(st.tuples(names, st.lists(names, max_size=3).map(tuple)), max_size=2).map(tuple)
+values = st.lists(names, max_size=3).map(tuple)
+conditions = st.lists(st.builds(Condition, names, values | values.map(Not)), max_size=2).map(tuple)
 meters = st.builds(Meter, names, st.none() | names, st.sampled_from(JOIN_NAMES), conditions)
 calendars = st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names)
 rolling = st.builds(Rolling, st.integers(5, 31 * DAY_S))
@@ -251,7 +253,7 @@ def test_a_plan_of_format_1_is_read() -> None:
     text = msgspec.json.encode(old, order="deterministic").decode()
     plan = plan_of(
         ["caller+resource"],
-        [Meter("worst", "took", "max", (("status", ("200-299",)),))],
+        [Meter("worst", "took", "max", (Condition("status", ("200-299",)),))],
         [
             Quota("daily", 10, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(5, 1.0)),
             Quota("export", 3, Calendar("hour"), per="caller+resource", status=503, on_stale="allow"),

@@ -50,7 +50,8 @@ def test_very_many_differences_are_bounded() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    before = plan_of([], [Meter("m", where=(("path", tuple(f"/v1/{n:03}" for n in range(50))),))], [])
+    listed = Condition("path", tuple(f"/v1/{n:03}" for n in range(50)))
+    before = plan_of([], [Meter("m", where=(listed,))], [])
     [line] = differences(before, plan_of([], [Meter("m")], []))
     assert len(line) < 120
 

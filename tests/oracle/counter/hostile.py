@@ -16,6 +16,7 @@ from analyzer.core.records.mapping import (
     AddressField,
     Condition,
     Field,
+    Not,
     NumberField,
     ResourceField,
     SourceMapping,
@@ -247,20 +248,20 @@ CONDITIONS: list[tuple[Condition, ...]] = [
     (Condition("address", ("192.0.2.1",)),),
     (Condition("n", ("0-7",)),),
     (Condition("absent", ("1",)),),
-    (Condition("status", ("200-399", "x"), is_not=True), Condition("tenant", ("o1",), is_not=True)),
-    (Condition("resource", ("/v1/search",), is_not=True),),
-    (Condition("absent", ("1",), is_not=True),),
+    (Condition("status", Not(("200-399", "x"))), Condition("tenant", Not(("o1",)))),
+    (Condition("resource", Not(("/v1/search",))),),
+    (Condition("absent", Not(("1",))),),
 ]
 
-REFUSED = Condition("status", ("401", "404", "500-599"), is_not=True)
+REFUSED = Condition("status", Not(("401", "404", "500-599")))
 COUNT_IF: list[Any] = [
     UNSET,
     UNSET,
     (REFUSED,),
     (Condition("status", ("200-399",)),),
     (REFUSED, Condition("tenant", ("o1", ""))),
-    (Condition("n", ("0-7",)), Condition("address", ("192.0.2.1",), is_not=True)),
-    (Condition("absent", ("1",), is_not=True),),
+    (Condition("n", ("0-7",)), Condition("address", Not(("192.0.2.1",)))),
+    (Condition("absent", Not(("1",))),),
 ]
 
 
@@ -340,14 +341,15 @@ METERS = [
     Meter("requests"), Meter("volume", "n"), Meter("largest", "n", "max"), Meter("busy", "took"),
     Meter("spent", "cost", where=(Condition("status", ("200-399",)),)),
     Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("deep", "deep_n"),
-    Meter("others", where=(Condition("status", ("200-399",), is_not=True),)), Meter("strange", "nowhere"), Meter("absent", where=(Condition("nothing", ("1",)),)),
+    Meter("others", where=(Condition("status", Not(("200-399",))),)),
+    Meter("strange", "nowhere"), Meter("absent", where=(Condition("nothing", ("1",)),)),
 ]  # fmt: skip
 
 
 VALUE_METERS = [
     Meter("paths", "resource", "distinct"), Meter("addresses", "address", "distinct"),
     Meter("users", "user", "distinct", where=(Condition("status", ("200-399",)),)),
-    Meter("failing", "user", "distinct", where=(Condition("status", ("200-399",), is_not=True),)),
+    Meter("failing", "user", "distinct", where=(Condition("status", Not(("200-399",))),)),
     Meter("orgs", "tenant", "distinct"), Meter("ghosts", "nowhere", "distinct"),
 ]  # fmt: skip
 
