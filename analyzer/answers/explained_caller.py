@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from analyzer.answers.counted_names import NeverCounted, never_counted
 from analyzer.answers.time_texts import format_second
 from analyzer.store.database.engine import Engine
 from analyzer.store.reports.explained.caller_standing import CallerStanding, caller_standing, held_by_brakes
@@ -26,6 +27,7 @@ class ExplainedCaller(NamedTuple):
         history: Its locks since a time, the latest first.
         past: Those of them that were asked for.
         resources: Its busiest resources of the last day, each with requests and denied ones.
+        absence: What is near to the name, if nothing was ever counted for it.
     """
 
     name: str
@@ -33,10 +35,19 @@ class ExplainedCaller(NamedTuple):
     history: Sequence[LockOutcome]
     past: Sequence[LockOutcome]
     resources: Sequence[tuple[str, int, int]]
+    absence: NeverCounted | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing was ever counted, stated or locked under this name: it is probably a wrong one."""
+        standing = self.standing
+        stated = standing.plan or standing.tenant or standing.held_off
+        return self.absence is not None and not (stated or standing.locks or self.history)
 
     def as_object(self) -> Mapping[str, object]:
         """Returns everything but the history before what was asked for."""
-        return _object(self.name, self.standing, self.past, self.resources)
+        known = {"counted": self.absence is None, "near": list(self.absence.near if self.absence else ())}
+        return {**_object(self.name, self.standing, self.past, self.resources), **known}
 
 
 def explained_caller(
@@ -51,7 +62,12 @@ def explained_caller(
     history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
     past = history if then is None else [one for one in history if overlaps(one, *then, standing.now_ms)]
     return ExplainedCaller(
-        name, standing, history, past, busiest_resources(engine, name, standing.now_ms // 1000)
+        name,
+        standing,
+        history,
+        past,
+        busiest_resources(engine, name, standing.now_ms // 1000),
+        never_counted(engine, name),
     )
 
 

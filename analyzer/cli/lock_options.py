@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from analyzer.cli.exit_codes import usage_error
-from analyzer.cli.override_options import require_caller
+from analyzer.cli.options import caller_as_counted
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from analyzer.config.settings import Settings
     from analyzer.store.operations.locks_by_hand import Effect, LockTarget
 
@@ -81,7 +83,7 @@ def series_of(
 
     narrowed = resource or ""
     named = [
-        *([("caller", require_caller(caller))] if caller else []),
+        *([("caller", caller)] if caller else []),
         *([("tenant", tenant)] if tenant else []),
         *([network(address, "--address")] if address else []),
         *([("everyone", "")] if everyone else []),
@@ -98,10 +100,11 @@ def series_of(
     )
 
 
-def as_counted(series: Iterable[LockTarget], settings: Settings) -> list[LockTarget]:
-    """Returns the series, callers by the names that they are counted by."""
+def as_counted(series: Iterable[LockTarget], settings: Settings, engine: sa.Engine) -> list[LockTarget]:
+    """Returns the series, callers by the names that they are counted by. Exits as `counted_caller`."""
     return [
-        one._replace(key=settings.counted_name(one.key)) if one.scope == "caller" else one for one in series
+        one._replace(key=caller_as_counted(engine, settings, one.key)) if one.scope == "caller" else one
+        for one in series
     ]
 
 
@@ -150,6 +153,8 @@ def _in_file(file: Path) -> Iterator[LockTarget]:
 
 
 def _checked(row: dict[str, str | None], where: str) -> tuple[str, str]:
+    from analyzer.answers.counted_names import has_kind
+
     scope, key = row["scope"] or "", row["key"] or ""
     if scope not in SCOPES:
         raise usage_error(f"{where} {scope or 'nothing'} is not a scope; write one of {', '.join(SCOPES)}")
@@ -158,4 +163,6 @@ def _checked(row: dict[str, str | None], where: str) -> tuple[str, str]:
         raise usage_error(f"{where} the key of {of} is {'not empty' if key else 'empty'}")
     if scope in ("address", "range"):
         return network(key, where)
-    return scope, require_caller(key) if scope == "caller" else key
+    if scope == "caller" and not has_kind(key):
+        raise usage_error(f"{where} {key}: write the kind of name in front, as in api_key:{key}")
+    return scope, key

@@ -69,9 +69,32 @@ def load_settings(context: typer.Context, config: Path | None) -> Settings:
     return load(config_file(context, config))
 
 
-def counted_name(context: typer.Context, config: Path | None, caller: str) -> str:
-    """The name that a caller is counted by, given in clear. Raises ConfigMissing, ConfigInvalid."""
-    return load_settings(context, config).counted_name(caller)
+def counted_caller(context: typer.Context, config: Path | None, engine: sa.Engine, name: str) -> str:
+    """The name that a caller is counted by, given in clear; without its kind where one such is counted.
+
+    Exits with 2 if the kind is missing and none or several are. Raises ConfigMissing, ConfigInvalid,
+    StoreAway.
+    """
+    return caller_as_counted(engine, load_settings(context, config), name)
+
+
+def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
+    """Returns what `counted_caller` does, with settings that are read already."""
+    from analyzer.answers.counted_names import counted_as, has_kind, is_address, never_counted
+
+    if has_kind(name):
+        return settings.counted_name(name)
+    text = name.strip(":")
+    found = counted_as(engine, settings, text)
+    if len(found) == 1:
+        return found[0]
+    if is_address(text):
+        return f"address:{text}"
+    if found:
+        raise usage_error(f"{name}: write which one: {' or '.join(found)}")
+    form = f"{name}: write the kind of name in front, as in api_key:{text}"
+    near = never_counted(engine, text)
+    raise usage_error(form if near is None or not near.near else f"{form}; {near}")
 
 
 @contextmanager
@@ -151,10 +174,3 @@ def require_name(option: str, name: str | None, known: Collection[str]) -> None:
     if name is not None and name not in known:
         otherwise = f"use one of {', '.join(sorted(known))}" if known else "there is none yet"
         raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, known, otherwise)}"))
-
-
-def require_kind(caller: str | None) -> str | None:
-    """The caller's name. Exits with 2 if it does not begin with a kind of name, as in api_key:acme."""
-    if caller is not None and ":" not in caller:
-        raise usage_error(f"--caller {caller}: write the kind of name in front, as in api_key:{caller}")
-    return caller

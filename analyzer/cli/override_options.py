@@ -10,7 +10,7 @@ import typer
 
 from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, usage_error
-from analyzer.cli.options import counted_name, parse_length_ms, parse_time, require_name
+from analyzer.cli.options import counted_caller, parse_length_ms, parse_time, require_name
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def subject_of(caller: str | None, tenant: str | None, address: str | None = Non
         options = "--caller or --tenant" if address is None else "--caller, --tenant or --address"
         raise usage_error(f"write {options}, one of them")
     if caller:
-        return Subject("caller", require_caller(caller))
+        return Subject("caller", caller)
     if tenant:
         return Subject("tenant", tenant)
     try:
@@ -67,18 +67,13 @@ def subject_of(caller: str | None, tenant: str | None, address: str | None = Non
         raise usage_error(f"--address {address}: write 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32") from error
 
 
-def counted_subject(context: typer.Context, config: Path | None, subject: Subject) -> Subject:
-    """Returns the subject, a caller by the name that it is counted by. Raises as `load_settings`."""
+def counted_subject(
+    context: typer.Context, config: Path | None, engine: sa.Engine, subject: Subject
+) -> Subject:
+    """Returns the subject, a caller by the name that it is counted by. Raises as `counted_caller`."""
     if subject.kind != "caller":
         return subject
-    return subject._replace(name=counted_name(context, config, subject.name))
-
-
-def require_caller(name: str) -> str:
-    """The name of a caller. Exits with 2 unless it begins with its kind, as in api_key:acme."""
-    if ":" not in name.strip(":"):
-        raise usage_error(f"{name}: write the kind of name in front, as in api_key:{name.strip(':')}")
-    return name
+    return subject._replace(name=counted_caller(context, config, engine, subject.name))
 
 
 def end_ms(until: str | None, length: str | None) -> int | None:

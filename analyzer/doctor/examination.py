@@ -19,6 +19,9 @@ from analyzer.config.tables.database import CHECK_URL
 from analyzer.core.fleet.gate_health import (
     CURES,
     KNOWN_MIN,
+    NO_REPORTS,
+    NOT_REPORTED,
+    REPORTS_CURE,
     SKEW_S,
     GateHealth,
     living_gates,
@@ -392,7 +395,7 @@ def _suspension(installation: Installation) -> Iterator[Observation]:
 
 def _gates(installation: Installation) -> Iterator[Observation]:
     if not installation.gates:
-        yield Observation("fine", "no gate reports (over SQL, gates do so only with report_status=True)")
+        yield Observation("fine", f"{NO_REPORTS}; {REPORTS_CURE}")
     for name, gates in installation.applications().items():
         problems: dict[str, list[tuple[GateHealth, str]]] = {}
         for gate in gates:
@@ -427,11 +430,13 @@ def _unmet_locks(installation: Installation) -> Iterator[Observation]:
     unmet = unmet_locks(installation.engine, met_locks(installation.gates))
     for lock, requests in unmet[:LISTED_MAX]:
         name = "the client's address (`behind`)" if lock.key.startswith("address:") else lock.key
+        met = "no gate has met the lock" if installation.gates else f"{NOT_REPORTED}, as {NO_REPORTS}"
         yield Observation(
             "wrong",
-            f"{lock.key} is locked by {lock.policy}, and {requests:,} of its requests were counted since: no "
-            "gate has met the lock" + ("" if installation.gates else ", and no gate reports"),
-            f"guard the application that it calls, and have its gate ask for {name}",
+            f"{lock.key} is locked by {lock.policy}, and {requests:,} of its requests were counted since: "
+            + met,
+            f"guard the application that it calls, and have its gate ask for {name}"
+            + ("" if installation.gates else f"; if it does: {REPORTS_CURE}"),
         )
     if len(unmet) > LISTED_MAX:
         more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"

@@ -228,7 +228,7 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("callers", "set", "acme", "--plan", "pro"), "api_key:acme"),
+        (("callers", "set", "acne", "--plan", "pro"), "did you mean api_key:acme?"),
         (("callers", "set", ACME), "write --plan, --tenant, --zone or --anchor"),
         (("callers", "grant", ACME, "500"), "+500"),
         (("overrides", "add", "--limit", "5", "--reason", "x"), "--caller or --tenant"),

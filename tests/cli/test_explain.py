@@ -24,6 +24,7 @@ groupings = ["caller+resource"]
 [sources.fields]
 time = { path = "ts", unit = "s" }
 api_key = "key"
+user = "login"
 address = "ip"
 tenant = "org"
 resource = { path = "path", routes = ["/a", "/b"], else = "other" }
@@ -158,11 +159,62 @@ def test_an_exempt_caller_is_shown_as_such(gatelock: Gatelock) -> None:
     assert all(use["exempt"] for use in explained(gatelock, "api_key:acme")["policies"])
 
 
-def test_a_name_without_its_kind_is_refused(gatelock: Gatelock) -> None:
-    refused = gatelock("explain", "acme")
+def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gatelock) -> None:
+    assert gatelock("explain", "acme").stdout.startswith("api_key:acme is locked\n")
+    assert gatelock("explain", "203.0.113.9").stdout.startswith("address:203.0.113.9 is not locked\n")
+    refused = gatelock("explain", "acne")
     assert (refused.exit_code, refused.output) == (
-        2, "acme: write the kind of name in front, as in api_key:acme\n"
-    )  # fmt: skip
+        2,
+        "acne: write the kind of name in front, as in api_key:acne; nothing was ever counted for acne; "
+        "did you mean api_key:acme?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "usage --caller acme", "locks list --caller acme", "callers show acme", "notices list --caller acme",
+        "overrides add --caller acme --limit 90 --policy daily --reason WHY",
+        "exempt add --caller acme --reason WHY", "locks clear --caller acme --reason WHY",
+        "callers set acme --plan pro", "callers grant acme +9 --policy daily --for 1d --reason WHY",
+    ],
+)  # fmt: skip
+def test_each_command_finds_it(gatelock: Gatelock, command: str) -> None:
+    found = gatelock(*command.split())
+    assert (found.exit_code, "write the kind" in found.output) == (0, False), found.output
+    assert "api_key:acme" in found.stdout or command.startswith("notices")
+
+
+def test_of_several_kinds_one_must_be_chosen(gatelock: Gatelock, tmp_path: Path) -> None:
+    row = {"ts": int(time.time()) - 1, "login": "acme", "path": "/a"}
+    (tmp_path / "more.jsonl").write_text(f"{json.dumps(row)}\n")
+    imported = gatelock("import", "more.jsonl", "--source", "web")
+    assert imported.exit_code == 0, imported.output
+    refused = gatelock("explain", "acme")
+    assert refused.exit_code == 2
+    assert refused.stderr == "acme: write which one: api_key:acme or user:acme\n"
+
+
+def test_a_name_that_was_never_counted_is_a_wrong_one(gatelock: Gatelock) -> None:
+    found = gatelock("explain", "api_key:acne")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr == "nothing was ever counted for api_key:acne; did you mean api_key:acme?\n"
+    found = gatelock("explain", "api_key:acne", "--json")
+    fields = json.loads(found.stdout)
+    assert (found.exit_code, fields["counted"], fields["near"]) == (1, False, ["api_key:acme"])
+    assert explained(gatelock, "api_key:acme")["counted"] is True
+    found = gatelock("notices", "list", "--caller", "api_key:acne")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert gatelock("callers", "set", "api_key:acne", "--plan", "pro").exit_code == 0
+    found = gatelock("explain", "api_key:acne")  # an operator knows it
+    assert (found.exit_code, "api_key:acne (plan pro) is not locked" in found.stdout) == (0, True)
+
+
+def test_a_lock_is_not_called_unmet_where_no_gate_reports(gatelock: Gatelock) -> None:
+    found = gatelock("explain", "api_key:acme").stdout
+    sentence = "not reported by any gate: no gate reports, so that it is not known which locks are met"
+    assert f"the lock by daily: {sentence}" in found
+    assert "report_status=True" in gatelock("doctor").output
 
 
 def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:

@@ -288,8 +288,6 @@ def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("usage --caller acme", "--caller acme: write the kind of name in front, as in api_key:acme"),
-        ("locks list --caller acme", "--caller acme: write the kind of name in front, as in api_key:acme"),
         ("usage --from soon", "'soon' is not a time: write 2026-11-20, "),
         ("events list --since 2026-13-01", "'2026-13-01' is not a time: write 2026-11-20, "),
         ("usage --to 2026-11-20T10:00", "'2026-11-20T10:00' lacks its time zone: write 2026-11-20, "),

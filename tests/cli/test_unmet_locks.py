@@ -76,7 +76,8 @@ def test_without_any_gate_the_lock_is_named_too(gatelock: Gatelock, engine: sa.E
     set_lock(engine, EVE)
     count(engine, EVE, 60)
     (found,) = findings(gatelock, exit_code=1)["locks"]
-    assert "no gate reports" in found["what"]
+    assert "not reported by any gate, as no gate reports" in found["what"]
+    assert "report_status=True" in found["cure"]
 
 
 @pytest.mark.parametrize("case", ["denied", "before", "new", "quiet", "suspended", "more", "resource"])

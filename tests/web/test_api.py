@@ -154,6 +154,22 @@ def test_usage_is_what_was_counted(client: httpx2.Client) -> None:
     assert {row["caller"] for row in only} == {"api_key:bob"}
 
 
+def test_a_name_that_was_never_counted_is_named_with_the_nearest_one(client: httpx2.Client) -> None:
+    wrong, right = {"caller": "api_key:bod"}, {"caller": "api_key:bob"}
+    span = {"from": "2h", "to": "0s"}
+    for path, asked in (("/v1/usage", span), ("/v1/usage/top", span), ("/v1/locks/list", {})):
+        answer = client.get(path, params=asked | wrong)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+        assert answer.json()["detail"].endswith(
+            "othing was ever counted for api_key:bod; did you mean api_key:bob?"
+        )
+        assert client.get(path, params=asked | right).status_code == 200
+    found = client.get("/v1/locks/explain", params=wrong).json()
+    assert (found["counted"], found["near"]) == (False, ["api_key:bob"])
+    found = client.get("/v1/locks/explain", params=right).json()
+    assert (found["counted"], found["near"]) == (True, [])
+
+
 def test_pages_together_are_the_whole_list(operator: httpx2.Client, engine: sa.Engine) -> None:
     for number in range(7):
         body = {"caller": f"user:{number}", "for": "2h", "reason": "INC-311"}

@@ -18,7 +18,7 @@ from analyzer.cli.options import (
     DryRunOption,
     JsonOption,
     ReasonOption,
-    counted_name,
+    counted_caller,
     open_database,
 )
 from analyzer.cli.output import say
@@ -30,7 +30,6 @@ from analyzer.cli.override_options import (
     amount_of,
     end_ms,
     policy_of,
-    require_caller,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ def show(
 
     Example: gatelock callers show api_key:acme
     """
-    name = require_caller(caller)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.caller_answers import shown_caller
         from analyzer.cli.output import json_lines, table
@@ -89,7 +87,7 @@ def show(
         from analyzer.store.operations.applied_facts import origins_of
         from analyzer.store.operations.caller_changes import profile_of
 
-        name = counted_name(context, config, name)
+        name = counted_caller(context, config, engine, caller)
         if json:
             json_lines([shown_caller(engine, name)])
             return
@@ -131,7 +129,6 @@ def set_(
 
     Example: gatelock callers set api_key:acme --plan pro --anchor 2026-01-31
     """
-    name = require_caller(caller)
     stated = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
     given = {key: value for key, value in stated.items() if value is not None}
     if not given:
@@ -143,7 +140,7 @@ def set_(
         from analyzer.store.operations.caller_changes import profile_of, set_callers
         from analyzer.store.transaction.lock_feed import new_mark
 
-        name = counted_name(context, config, name)
+        name = counted_caller(context, config, engine, caller)
         profiles = {name: checked(Profile(**given), name)}
         done = JudgedChanges(set_callers(engine, profiles, operator_name(), reason, new_mark, list(given)))
         profile, _ = profile_of(engine, name)
@@ -215,7 +212,7 @@ def grant(
 
     Example: gatelock callers grant api_key:acme +50000 --for 30d
     """
-    name, ends = require_caller(caller), end_ms(until, for_)
+    ends = end_ms(until, for_)
     if not amount.startswith("+"):
         raise usage_error(f"{amount}: write a plus sign in front, +{amount}: it is added to the limit")
     with reporting_errors(), open_database(context, config) as engine:
@@ -224,7 +221,7 @@ def grant(
 
         judged = policy_of(engine, policy)
         granted = amount_of(judged, "+AMOUNT", amount.removeprefix("+"))
-        name = counted_name(context, config, name)
+        name = counted_caller(context, config, engine, caller)
         asked = OverrideRequest("grant", Subject("caller", name), judged.name, granted, until_ms=ends)
         add_one(engine, asked, reason, as_json=json)
 
@@ -246,7 +243,6 @@ def forget(
 
     Example: gatelock callers forget api_key:acme --reason "contract ended"
     """
-    name = require_caller(caller)
     if not reason.strip():
         raise usage_error("write a reason, for the audit log")
     with reporting_errors(), open_database(context, config) as engine:
@@ -255,7 +251,7 @@ def forget(
         from analyzer.store.operations.forgetting.forget_caller import foresee_forgetting, forget_caller
         from analyzer.store.transaction.lock_feed import new_mark
 
-        name = counted_name(context, config, name)
+        name = counted_caller(context, config, engine, caller)
         effect = foresee_forgetting(engine, name)
         sentence = (
             f"forgetting {name} puts a pseudonym in its place for good: {effect.requests:,} requests stay "

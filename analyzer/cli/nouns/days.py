@@ -15,9 +15,9 @@ from analyzer.cli.options import (
     DryRunOption,
     JsonOption,
     ReasonOption,
+    caller_as_counted,
     load_settings,
     open_database,
-    require_kind,
     require_reason,
 )
 from analyzer.cli.output import say
@@ -225,7 +225,7 @@ def correct(
 
     Example: gatelock days correct today --caller user:a --amount -5 --reason QA
     """
-    why, name = require_reason(reason), require_kind(caller) or key
+    why, name = require_reason(reason), caller or key
     if name is None:
         raise usage_error("--caller: write whose amount is corrected, or --key in another grouping")
     with reporting_errors(), open_database(context, config) as engine:
@@ -235,7 +235,7 @@ def correct(
         from analyzer.store.operations.day_closing.by_hand import correct as correct_day
 
         settings = load_settings(context, config)
-        name = settings.counted_name(name) if caller else name
+        name = caller_as_counted(engine, settings, name) if caller else name
         asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
         day = _find(engine, settings, date, zone).day
         made = correct_day(engine, day, asked, operator_name(), why)

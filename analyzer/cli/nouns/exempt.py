@@ -61,7 +61,7 @@ def add(
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 
-        subject = counted_subject(context, config, subject)
+        subject = counted_subject(context, config, engine, subject)
         asked = OverrideRequest("exempt", subject, from_ms=begins, until_ms=ends)
         add_one(engine, asked, why, as_json=json)
 

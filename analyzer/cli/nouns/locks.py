@@ -30,11 +30,10 @@ from analyzer.cli.options import (
     DryRunOption,
     JsonOption,
     ReasonOption,
-    counted_name,
+    counted_caller,
     load_settings,
     open_database,
     parse_length_ms,
-    require_kind,
     require_name,
     require_reason,
 )
@@ -77,14 +76,13 @@ def list_(
 
     Example: gatelock locks list --caller api_key:acme
     """
-    key = require_kind(caller)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.lock_answers import lock_fields
         from analyzer.cli.output import json_lines, table
         from analyzer.store.reports.status import locks_in_force, suspended_until
         from gatekeeper.feed.feed_json import time_text
 
-        key = key and counted_name(context, config, key)
+        key = caller and counted_caller(context, config, engine, caller)
         if (until := suspended_until(engine)) is not None:
             say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
         locks = locks_in_force(engine, key, policy, in_shadow=shadow)
@@ -219,7 +217,7 @@ def set_(
         from analyzer.store.operations.locks_by_hand import ByHand, set_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
-        named = as_counted(wanted, load_settings(context, config))
+        named = as_counted(wanted, load_settings(context, config), engine)
         act = ByHand(operator_name(), why, dry_run)
         locks = set_locks(engine, named, length_ms, effect, act, new_mark)
         _show_changed([(lock, "set") for lock in locks], is_shown_only=dry_run, as_json=json)
@@ -255,7 +253,7 @@ def extend(
         from analyzer.store.operations.locks_by_hand import ByHand, extend_locks
         from analyzer.store.transaction.lock_feed import new_mark
 
-        named = as_counted(wanted, load_settings(context, config))
+        named = as_counted(wanted, load_settings(context, config), engine)
         act = ByHand(operator_name(), why, dry_run)
         locks = extend_locks(engine, named, policy, length_ms, act, new_mark)
         if not locks:
@@ -308,7 +306,7 @@ def clear(
         from analyzer.store.transaction.lock_feed import new_mark
         from gatekeeper.feed.feed_json import time_text
 
-        named = as_counted(wanted, load_settings(context, config))
+        named = as_counted(wanted, load_settings(context, config), engine)
         act = ByHand(operator_name(), why, is_shown_only=True)
         cleared = clear_locks(engine, named, policy, held_ms, act, new_mark)
         if cleared and not dry_run:
@@ -344,20 +342,17 @@ def _show_changed(changed: list[tuple[Lock, str]], *, is_shown_only: bool, as_js
 
 def _require_known(engine: sa.Engine, settings: Settings, caller: str | None, policy: str | None) -> None:
     """Exits with 2 for a policy that does not exist, with 1 for a caller that was never counted."""
-    from analyzer.config.values import closest
+    from analyzer.answers.counted_names import never_counted
     from analyzer.errors import SchemaBehind
     from analyzer.store.database.engine import reading
-    from analyzer.store.reports.usage_windows import recent_keys, was_counted
     from analyzer.store.transaction.plans import active
 
     known = {policy.name for policy in settings.policies}
     with suppress(SchemaBehind, LookupError), reading(engine) as db:
         known |= {policy.name for policy in active(db)[1].policies}
     require_name("--policy", policy, known)
-    if caller is not None and not was_counted(engine, "caller", caller):
-        match = closest(caller, recent_keys(engine, "caller"))
-        sentence = f"no lock is in force, and nothing was ever counted for {caller}"
-        say(sentence + (f"; did you mean {match}?" if match else ""), err=True)
+    if caller is not None and (absence := never_counted(engine, caller)) is not None:
+        say(f"no lock is in force, and {absence}", err=True)
         raise typer.Exit(FOUND)
 
 

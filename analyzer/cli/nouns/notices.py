@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     SinceOption,
+    counted_caller,
     open_database,
     parse_time,
-    require_kind,
 )
+from analyzer.cli.output import say
 
 if TYPE_CHECKING:
     from analyzer.store.reports.raised_notices import RaisedNotice
@@ -47,13 +49,20 @@ def list_(
 
     Example: gatelock notices list --since 7d --caller api_key:acme
     """
-    since_s, key = parse_time(since) or 0, require_kind(caller)
+    since_s = parse_time(since) or 0
     with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.answers.counted_names import never_counted
         from analyzer.cli.output import json_lines, table
         from analyzer.core.judging.earned_notices import percent
         from analyzer.store.reports.raised_notices import raised_notices
 
-        found = raised_notices(engine, since_s * 1000, key)
+        key = None if caller is None else counted_caller(context, config, engine, caller)
+        notices = raised_notices(engine, since_s * 1000, key)
+        first = next(notices, None)
+        found = iter(()) if first is None else chain([first], notices)
+        if first is None and key is not None and (absence := never_counted(engine, key)) is not None:
+            say(f"no threshold was reached, and {absence}", err=True)
+            raise typer.Exit(FOUND)
         if json:
             json_lines(map(json_of, found))
             return

@@ -67,7 +67,7 @@ def add(
 
         judged = policy_of(engine, policy)
         amount = amount_of(judged, "--limit", limit)
-        subject = counted_subject(context, config, subject)
+        subject = counted_subject(context, config, engine, subject)
         asked = OverrideRequest("limit", subject, judged.name, amount, begins, ends)
         add_one(engine, asked, why, as_json=json)
 

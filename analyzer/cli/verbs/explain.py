@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyzer.cli.exit_codes import reporting_errors
+from analyzer.cli.exit_codes import FOUND, reporting_errors
 from analyzer.cli.options import (
     ConfigOption,
     JsonOption,
     SinceOption,
-    counted_name,
+    counted_caller,
     load_settings,
     open_database,
     parse_stretch,
     parse_time,
 )
 from analyzer.cli.output import say
-from analyzer.cli.override_options import require_caller
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -35,7 +34,9 @@ HISTORY_MAX = 20  # locks that are shown; --json has all
 
 def explain(
     context: typer.Context,
-    caller: Annotated[str, typer.Argument(metavar="CALLER", help="With its kind in front: api_key:acme.")],
+    caller: Annotated[
+        str, typer.Argument(metavar="CALLER", help="A name as it is counted: api_key:acme, or acme.")
+    ],
     at: Annotated[
         str | None,
         typer.Option(
@@ -53,22 +54,28 @@ def explain(
     Shows the locks on it, on its tenant, its address and its networks, and on everyone; each policy with what
     it has used, its limit, and when it reaches that at the pace of the window so far; its resources of the
     last day; and its locks of the last 40 days, those in shadow among them, with
-    what was admitted beyond the limit meanwhile.
+    what was admitted beyond the limit meanwhile. Without its kind, acme is api_key:acme where only that one
+    was counted. Exit code 1 if nothing was ever counted for the caller, and nothing else is known of it.
 
     Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
     """
-    name, then, since_s = require_caller(caller), parse_stretch(at), parse_time(since or "40d") or 0
+    then, since_s = parse_stretch(at), parse_time(since or "40d") or 0
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.explained_caller import explained_caller
         from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
-        name = counted_name(context, config, name)
+        name = counted_caller(context, config, engine, caller)
         found = explained_caller(engine, name, since_s, then)
-        standing, history, past, resources = found[1:]
+        standing, history, past, resources, absence = found[1:]
         if json:
             from analyzer.cli.output import json_lines
 
             json_lines([found.as_object()])
+        if absence is not None:
+            say(str(absence), err=True)
+            if found.is_unknown:
+                raise typer.Exit(FOUND)
+        if json:
             return
         if then is None:
             _show_present(name, standing, resources)
@@ -167,15 +174,16 @@ def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
 
 def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
     """Says whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
-    from analyzer.core.fleet.gate_health import living_gates, met_locks
+    from analyzer.core.fleet.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
     from analyzer.store.reports.gate_reports import reporting_gates
 
     gates = living_gates(reporting_gates(engine))
     met = met_locks(gates)
     for lock in standing.locks:
         if lock.action in ("deny", "slow", "tag") and met is not None:
-            found = "a gate has been asked for it" if lock.at in met else "no gate has been asked for it yet"
-            say(f"the lock by {lock.policy}: {found}")
+            found = "a gate has been asked for it" if lock.at in met else NOT_REPORTED
+            silent = "" if gates else f": {NO_REPORTS}"
+            say(f"the lock by {lock.policy}: {found}{silent}")
 
 
 def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:

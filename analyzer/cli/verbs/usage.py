@@ -15,10 +15,10 @@ from analyzer.cli.options import (
     JsonOption,
     SinceOption,
     UntilOption,
+    counted_caller,
     load_settings,
     open_database,
     parse_time,
-    require_kind,
 )
 from analyzer.cli.output import say
 
@@ -106,15 +106,15 @@ def usage(
     with reporting_errors():
         at_zone = _parse_zone(zone)
         from_s, until_s = parse_time(since, at_zone), parse_time(until, at_zone)
-        name = require_kind(caller)
         if from_s is not None and until_s is not None and from_s >= until_s:
             raise usage_error(f"--from {since} is not before --to {until}")
         grouping = _parse_grouping(by)
-        if name is not None and not grouping.is_of_callers:
+        if caller is not None and not grouping.is_of_callers:
             raise usage_error(f"--caller {caller}: counts by {grouping.name} have no caller; remove --caller")
         with open_database(context, config) as engine:
             from analyzer.store.reports.usage import UsageQuery
 
+            name = None if caller is None else counted_caller(context, config, engine, caller)
             known = _known_meters(engine, grouping, meter)
             width_s = WIDTHS_S.get(width) if zone == "UTC" or width is Width.MINUTE else None
             query = UsageQuery(grouping.name, width_s or 0, from_s, until_s, name, meter, top, sort.value)
@@ -210,19 +210,15 @@ def _report(
 
 def _say_why(engine: sa.Engine, query: UsageQuery, *, err: bool) -> None:
     """Says why there is no row. Exits with 1 for an unknown caller."""
+    from analyzer.answers.counted_names import never_counted
     from analyzer.answers.time_texts import format_second
-    from analyzer.config.values import closest
-    from analyzer.store.reports.usage_windows import counted_range, recent_keys, was_counted
+    from analyzer.store.reports.usage_windows import counted_range
 
     counted = counted_range(engine, query.grouping)
     if counted is None:
         say("nothing was counted", err=err)
-    elif query.key is not None and not was_counted(engine, query.grouping, query.key):
-        match = closest(query.key, recent_keys(engine, query.grouping))
-        say(
-            f"nothing was ever counted for {query.key}" + (f"; did you mean {match}?" if match else ""),
-            err=err,
-        )
+    elif query.key is not None and (absence := never_counted(engine, query.key, query.grouping)) is not None:
+        say(str(absence), err=err)
         raise typer.Exit(FOUND)
     else:
         span = f"between {format_second(counted.start_s)} and {format_second(counted.until_s)}"

@@ -14,6 +14,14 @@ BEHIND_S = 10.0  # a gate polls several times a second; its report is stored som
 SKEW_S = 2.0  # locks end by the gate's clock, early or late by as much
 KNOWN_MIN = 0.9  # the share of a gate's callers that the log must know
 
+NOT_REPORTED = "not reported by any gate"
+NO_REPORTS = "no gate reports, so that it is not known which locks are met"
+# Over HTTP gates report unless report_status is False; over SQL they need a right for it.
+REPORTS_CURE = (
+    "over SQL, write Gate(..., report_status=True) and let its role write into the table gates; over HTTP, "
+    "check that an application with a gate runs, without report_status=False"
+)
+
 # The cure for each problem of a gate. That of "refused" depends on the reason.
 CURES = {
     "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from analyzer.answers.asked_changes import effect_of, length_ms, series_of
+from analyzer.answers.counted_names import never_counted
 from analyzer.answers.explained_caller import explained_caller
 from analyzer.answers.foreseen_acts import Foreseen, cleared_locks
 from analyzer.answers.lock_answers import changed_fields, lock_fields
@@ -29,8 +31,12 @@ OF_POLICY = Parameter("policy", OfText(), "Only locks of this policy.", "daily")
 
 def list_locks(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     """Yields the locks in force, the latest end first."""
-    found = locks_in_force(at.engine, _counted(at, asked), asked["policy"], in_shadow=asked["shadow"])
-    for lock in found:
+    name = _counted(at, asked)
+    found = locks_in_force(at.engine, name, asked["policy"], in_shadow=asked["shadow"])
+    first = next(found, None)
+    if first is None and name is not None and (absence := never_counted(at.engine, name)) is not None:
+        raise NotThere(f"no lock is in force, and {absence}")
+    for lock in [] if first is None else chain([first], found):
         yield (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource), lock_fields(lock)
 
 

@@ -133,7 +133,8 @@ def _response(request: Request, endpoint: Endpoint, content: Mapping[str, object
 
 
 def _sentence(error: Exception) -> str:
-    return f"{masked(str(error))}.".replace("..", ".")
+    sentence = masked(str(error))
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
 def require_same_origin(request: Request) -> None:

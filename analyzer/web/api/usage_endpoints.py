@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from analyzer.answers.counted_names import never_counted
 from analyzer.answers.day_answers import audit_fields, day_fields
 from analyzer.answers.usage_rows import UsageAnswer
 from analyzer.core.counting.groupings import Grouping, grouping_of
@@ -17,7 +18,7 @@ from analyzer.store.reports.billed_days.day_report import NotFrozen, report_of, 
 from analyzer.store.reports.billed_days.day_status import day_statuses
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import counted_meters, final_until_s
-from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible
+from analyzer.web.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.web.api.pages import ROWS_MAX, PlacedRow
 from analyzer.web.api.parameters import CALLER, OfText, OfTime, OfWhole, OneOf, Parameter
 
@@ -51,6 +52,8 @@ def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[Us
         raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
     if caller is not None:
         caller = at.settings.counted_name(caller)
+        if (absence := never_counted(at.engine, caller)) is not None:
+            raise NotThere(str(absence))
     if asked.after is not None:
         from_s = max(from_s, int(asked.after[0]))
     query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)

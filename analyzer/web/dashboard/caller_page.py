@@ -97,6 +97,9 @@ def _banner(found: ExplainedCaller) -> Banner:
         return Banner(
             f"Unlocked by {one.who} until {format_second(one.until_ms // 1000)}: {one.reason}", "watch"
         )
+    if found.absence is not None:
+        sentence = str(found.absence)
+        return Banner(f"Not locked, but {sentence}{'' if sentence.endswith('?') else '.'}", "watch")
     return Banner("Not locked.", "good")
 
 

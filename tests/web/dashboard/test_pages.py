@@ -127,6 +127,15 @@ def test_sign_in_leads_to_no_other_site(client: httpx2.Client, engine: sa.Engine
     assert sign_in(client, token_of(engine, "view"), wanted).headers["location"] == "/"
 
 
+def test_a_page_about_a_name_that_was_never_counted_does_not_call_it_good(
+    client: httpx2.Client, engine: sa.Engine
+) -> None:
+    sign_in(client, token_of(engine, "view"))
+    page = client.get("/caller?caller=api_key:bod").text
+    assert "Not locked, but nothing was ever counted for api_key:bod; did you mean api_key:bob" in page
+    assert "Not locked, but" not in client.get("/caller?caller=api_key:bob").text
+
+
 def test_sign_out_ends_the_session_on_the_server_too(client: httpx2.Client, engine: sa.Engine) -> None:
     sign_in(client, token_of(engine, "operate"))
     cookie = client.cookies[COOKIE]

@@ -1,0 +1,91 @@
+"""Names of callers that a person writes: as they are counted, or what is known of them if they never were."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NamedTuple
+
+from analyzer.core.counting.caller_budget import FOLDED, OVERFLOW
+from analyzer.store.reports.usage_windows import recent_keys, was_counted
+from gatekeeper.identity import UNNAMED, typed
+
+if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
+    from analyzer.store.database.engine import Engine
+
+NEAR_MAX = 3
+SIMILAR_MIN = 0.6  # by difflib: one letter of three
+OF_MANY = (UNNAMED, OVERFLOW, FOLDED)  # names without a text
+KINDS = ("api_key", "user", "address")  # where no source says which names callers have
+
+
+class NeverCounted(NamedTuple):
+    """A name under which nothing was ever counted, with counted ones that it may be a misspelling of."""
+
+    name: str
+    near: Sequence[str]
+
+    def __str__(self) -> str:
+        """Returns a sentence without a point.
+
+        >>> str(NeverCounted("user:an", ["user:ann", "user:jan"]))
+        'nothing was ever counted for user:an; did you mean user:ann or user:jan?'
+        """
+        sentence = f"nothing was ever counted for {self.name}"
+        return f"{sentence}; did you mean {' or '.join(self.near)}?" if self.near else sentence
+
+
+def never_counted(engine: Engine, name: str, grouping: str = "caller") -> NeverCounted | None:
+    """Returns what is near to a name that was never counted; None if it was. Raises StoreAway."""
+    if was_counted(engine, grouping, name):
+        return None
+    return NeverCounted(name, nearest(name, recent_keys(engine, grouping)))
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Returns the known names that are most similar, whatever their kind, the nearest first.
+
+    >>> nearest("api_key:acne", ["api_key:acme", "user:bob", "user:acne"])
+    ['user:acne', 'api_key:acme']
+    """
+    of_text: defaultdict[str, list[str]] = defaultdict(list)
+    for one in sorted(known):
+        of_text[_text(one)].append(one)
+    close = difflib.get_close_matches(_text(name), of_text, NEAR_MAX, SIMILAR_MIN)
+    return [one for text in close for one in of_text[text]][:NEAR_MAX]
+
+
+def _text(name: str) -> str:
+    return name.partition(":")[2].lower() or name.lower()
+
+
+def counted_as(engine: Engine, settings: Settings, text: str) -> list[str]:
+    """Returns the counted names that a text without a kind may mean: api_key:acme for acme.
+
+    Raises StoreAway.
+    """
+    kinds = dict.fromkeys(kind for source in settings.sources for kind in source.callers)
+    candidates = [settings.counted_name(typed(kind, text)) for kind in kinds or KINDS]
+    return [name for name in dict.fromkeys(candidates) if was_counted(engine, "caller", name)]
+
+
+def has_kind(name: str) -> bool:
+    """Whether a name begins with its kind; an IPv6 address does not, although it has a colon.
+
+    >>> has_kind("user:ann"), has_kind("ann"), has_kind("2001:db8::1"), has_kind("user:")
+    (True, False, False, False)
+    """
+    kind, _, text = name.partition(":")
+    return bool((kind and text) or name in OF_MANY) and not is_address(name)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address of a client."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
