@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 from analyzer.config.tables.actions import rate_of
 from analyzer.config.tables.policies import readings_of
-from analyzer.config.values import DAY_S, DURATION, NAME, UNITS_S
+from analyzer.config.values import DAY_S, DURATION, NAME, UNITS_S, zone_cure
 from analyzer.core.judging.caller_limits import Profile
 from analyzer.core.judging.kinds import kind_of
 from analyzer.core.judging.policies import Policy, base_name
@@ -86,7 +86,7 @@ def checked_profile(profile: Profile) -> Profile:
     if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
         raise ValueError(f"{profile.tenant!r} is not the name of a tenant")
     if profile.zone and not is_zone(profile.zone):
-        raise ValueError(f"{profile.zone!r} is not a time zone: write a name such as Europe/Berlin")
+        raise ValueError(f"{profile.zone!r} is not a time zone: {zone_cure(profile.zone)}")
     if profile.anchor and not is_anchor(profile.anchor):
         raise ValueError(f"{profile.anchor!r} is not a day: write it as 2026-01-31")
     return profile

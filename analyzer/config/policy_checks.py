@@ -73,6 +73,9 @@ def mode_faults(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Itera
     for candidate in policy.with_candidate[1:]:
         assert policy.candidate is not None  # noqa: S101 - it has one
         stated, readings = policy.candidate.model_fields_set, policy.candidate.limit.stated
+        if all(getattr(policy.candidate, key) == getattr(policy, key) for key in stated):
+            yield KeyFault(here, "is equal to its policy", "change a value of it, or remove it")
+            return
         if readings and (PART in readings) is not (policy.kind == "share"):
             what = f"is not written as the limit of a {policy.kind} is"
             yield KeyFault((*here, "limit"), what, "write it as the limit of the policy is written")

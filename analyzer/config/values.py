@@ -284,8 +284,22 @@ def time_zone(value: object) -> str:
     """Returns the name of a time zone that this machine knows."""
     if isinstance(value, str) and is_zone(value):
         return value
-    cure = suggestion(value, available_timezones(), 'write a name such as "Europe/Berlin" or "UTC"')
-    raise_fault(f"{quote(value)} is not a time zone", cure)
+    raise_fault(f"{quote(value)} is not a time zone", zone_cure(str(value)))
+
+
+def zone_cure(name: str) -> str:
+    """Returns what to write instead of a name that is no time zone's.
+
+    >>> zone_cure("berlin"), zone_cure("utc")
+    ('did you mean "Europe/Berlin"?', 'did you mean "UTC"?')
+    """
+    # A short name is not compared with other short names: CEST is not a misspelling of EST.
+    known = {zone for zone in available_timezones() if "/" in zone or zone.lower() == name.lower()}
+    by_place = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known) if "/" in zone}
+    place = by_place.get(name.replace(" ", "_").lower())
+    if place is not None and name.upper() not in known:
+        return f"did you mean {quote(place)}?"
+    return suggestion(name, known, 'write the name of a region, such as "Europe/Berlin", or "UTC"')
 
 
 def _listen(value: object) -> str:

@@ -73,7 +73,7 @@ def test_a_valid_configuration_is_summarized(gatelock: Gatelock, configure: Conf
         "",
         "database    postgresql+psycopg://ada:***@db/gatelock",
         "source      access-log: topic access-log, json; the caller is user or address if status is not 401"
-        " or 403, else the address",
+        " or 403, else the address; no time is mapped: a request is of its time in Kafka",
         "source      access.log: file /var/log/nginx/access.log, combined; the caller is address",
         "counted by  caller, caller+resource",
         "meter       busy: sum of took, measured in time; kept in buckets of 60 s",

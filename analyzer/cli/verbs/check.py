@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -16,6 +17,8 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
+    from analyzer.config.tables.meters import MeterTable
+    from analyzer.config.tables.policies import PolicyTable
     from analyzer.config.tables.sources import SourceTable
     from analyzer.config.values import ConditionValues
     from analyzer.core.counting.meter_units import Unit
@@ -251,6 +254,7 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
     from analyzer.core.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
+    mappings, time_of = settings.mappings(), ("", "; no time is mapped: a request is of its time in Kafka")
     yield f"database    {settings.database.shown}"
     for source in settings.sources:
         place = f"topic {source.topic}" if source.topic else f"file {source.file}"
@@ -261,7 +265,7 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
             weight += f"; each {source.id} of a caller counts once within {horizon}"
         yield (
             f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
-            f"{_counted_if(source)}{weight}"
+            f"{_counted_if(source)}{weight}{time_of[mappings[source.name].time is None]}"
         )
     yield f"counted by  {', '.join(plan.groupings)}"
     for meter in plan.meters:
@@ -363,6 +367,35 @@ def remarks(settings: Settings) -> Iterator[str]:
             denies = policy.action.does in ("deny", "slow") and not policy.soft
             if denies and (status in wanted.values) is wanted.is_not:
                 yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
+
+    yield from _remarks_of_meters(settings.meters)
+    yield from _remarks_of_policies(settings.policies)
+
+
+def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
+    for meter in meters:
+        if meter.sum_of == "status":
+            yield (
+                f"{meter.name}: the sum of status adds up numbers such as 200 and 404; to count requests by "
+                'their status, write count = true, and where = { status = "400-499" }'
+            )
+
+
+def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
+    from analyzer.config.values import format_duration
+
+    for policy in policies:
+        falls = [(one, after) for one, after in pairwise(policy.lock_for) if after < one]
+        for one, after in falls[:1]:
+            yield (
+                f"{policy.name}: lock_for falls from {format_duration(one)} to {format_duration(after)}: who "
+                "offends again is locked for less time"
+            )
+        if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
+            yield (
+                f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "
+                'each caller, write per = "caller"'
+            )
 
 
 def describe_meter(meter: Meter, unit: Unit | None) -> str:

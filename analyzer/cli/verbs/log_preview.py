@@ -91,10 +91,11 @@ def look(
 def _zone(name: str) -> ZoneInfo:
     from zoneinfo import ZoneInfo
 
+    from analyzer.config.values import zone_cure
     from analyzer.core.judging.windows import is_zone
 
     if not is_zone(name):
-        raise usage_error(f"--zone {name}: is not a time zone; write a name such as Europe/Berlin or UTC")
+        raise usage_error(f"--zone {name}: is not a time zone; {zone_cure(name)}")
     return ZoneInfo(name)
 
 

@@ -142,15 +142,14 @@ def _rows(engine: sa.Engine, query: UsageQuery, report: UsageReport) -> Iterator
 
 
 def _parse_zone(name: str) -> ZoneInfo:
-    from zoneinfo import ZoneInfo, available_timezones
+    from zoneinfo import ZoneInfo
 
-    from analyzer.config.values import suggestion
+    from analyzer.config.values import zone_cure
 
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        cure = suggestion(name, available_timezones(), "write a name such as Europe/Berlin")
-        raise usage_error(f"--zone {name}: is not a time zone; {cure}") from error
+        raise usage_error(f"--zone {name}: is not a time zone; {zone_cure(name)}") from error
 
 
 def _parse_grouping(name: str) -> Grouping:

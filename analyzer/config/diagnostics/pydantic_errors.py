@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +24,7 @@ from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, suggestion
 
+LISTS = ("meters", "policies", "sources")  # sections of several tables
 SECTIONS = (
     *("analyzer", "billing", "database", "delays", "kafka"),
     *("meters", "policies", "privacy", "retention", "sources"),
@@ -63,6 +64,7 @@ EXAMPLES = {
     "where": 'where = { status = "500-599" }',
     "window": 'window = { per = "day", zone = "UTC" }',
 }
+ROLLING_WINDOW = 'window = { rolling = "1m" }'  # of a share and of a surge
 TABLE, LIST = "must be a table", "must be a list"
 WRONG_TYPE = {  # by pydantic's error; without the value, which may be a secret
     "bool_parsing": "must be true or false",
@@ -87,7 +89,7 @@ class TranslatedErrors(NamedTuple):
 
 def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
-    errors = invalid.errors(include_url=False, include_input=False)
+    errors = invalid.errors(include_url=False)
     unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
     replaced = {at for at in map(_intended_key, unknown) if at is not None}
     faults = [
@@ -125,13 +127,21 @@ def _known_key(error: ErrorDetails) -> KeyFault:
     if error["type"] in ("refused", "unavailable"):
         return KeyFault(at, context["what"], context["cure"])
     if error["type"] == "missing":
-        example = EXAMPLES.get(str(at[-1]))
+        example = _example(error)
         return KeyFault(at, "is missing", "add it" if example is None else f"write {example}")
     what = WRONG_TYPE.get(error["type"])
     if what is None:
         return KeyFault(at, "cannot be read", error["msg"])
     is_section = len(at) == 1 or (len(at) == 2 and isinstance(at[1], int))
     return _wrong_section(at, what) if is_section else _wrong_type(at, what)
+
+
+def _example(error: ErrorDetails) -> str | None:
+    """What to write for a missing key, by the kind of its policy."""
+    key, table = str(error["loc"][-1]), error.get("input")
+    if key == "window" and isinstance(table, Mapping) and table.get("kind") in ("share", "surge"):
+        return ROLLING_WINDOW
+    return EXAMPLES.get(key)
 
 
 def _wrong_section(at: KeyPath, what: str) -> KeyFault:
@@ -162,9 +172,16 @@ def unknown_key(at: KeyPath) -> KeyFault:
     if planned is not None:
         return KeyFault(at, planned.what, planned.cure)
     known = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
-    return KeyFault(
-        at, "is not a known key", suggestion(str(at[-1]), known, f"use one of {', '.join(_keys(table))}")
-    )
+    otherwise = f"use one of {', '.join(_keys(table))}"
+    return KeyFault(at, "is not a known key", suggestion(str(at[-1]), known, _elsewhere(at) or otherwise))
+
+
+def _elsewhere(at: KeyPath) -> str:
+    """Returns where a key belongs that its table does not have; "" if no table has it."""
+    key, table = str(at[-1]), _table(at)
+    headings = [f"[{'.'.join(one)}]" for one in TABLES if one != table and key in _keys(one)]
+    headings = [f"[{one}]" if one[1:-1] in LISTS else one for one in headings]
+    return f"it is a key of {' and of '.join(headings)}: move it there" if headings else ""
 
 
 def _intended_key(at: KeyPath) -> KeyPath | None:

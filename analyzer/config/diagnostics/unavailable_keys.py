@@ -18,6 +18,7 @@ def _moved(key: str) -> UnavailableKey:
 
 
 WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
+ELSEWHERE = "is stated elsewhere"
 IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing'
 
 # By table, then key. A table's path leaves out the indexes of lists.
@@ -36,5 +37,11 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "shadow": UnavailableKey(IN_SHADOW),
         "dry_run": UnavailableKey(IN_SHADOW),
         "enabled": UnavailableKey(IN_SHADOW),
+        "where": UnavailableKey(
+            'write where in a table [[meters]], and its name here as meter = "..."', what=ELSEWHERE
+        ),
+        "exempt": UnavailableKey(
+            "remove it; run `gatelock exempt add --caller NAME --reason WHY` instead", what=ELSEWHERE
+        ),
     },
 }

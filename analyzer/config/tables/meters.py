@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -18,25 +18,36 @@ from analyzer.config.values import (
     raise_fault,
     suggestion,
 )
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, grouping_of
+from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, grouping_of
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.counting.meters import DISTINCT, Meter
 
+# Words of others for what a grouping is called here.
+SYNONYMS = {
+    "ip": "address", "client": "address", "host": "address",
+    "user": "caller", "key": "caller", "api_key": "caller",
+    "organisation": "tenant", "organization": "tenant", "org": "tenant", "customer": "tenant",
+    "route": "resource", "path": "resource", "endpoint": "resource",
+    "all": "everyone", "global": "everyone",
+}  # fmt: skip
 
-def _grouping(value: object) -> str:
+
+def _grouping(value: object, names: Sequence[str] = COUNTED) -> str:
     try:
         # Addresses of networks and outcomes are counted for judgements alone.
         return grouping_of("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
     except ValueError:
-        otherwise = f'use {alternatives(COUNTED)}, perhaps followed by "{BY_RESOURCE}"'
-        known = [name for name in COUNTED if "/" not in name]
+        otherwise = f'use {alternatives(names)}, perhaps followed by "{BY_RESOURCE}"'
+        known = [name for name in names if "/" not in name]
         is_network = "/" in str(value)  # its prefix is wrong, not its name
         cure = otherwise if is_network else suggestion(value, known, otherwise)
+        if str(value) in SYNONYMS:
+            cure = f"did you mean {quote(SYNONYMS[str(value)])}?"
         raise_fault(f"{quote(value)} is not a grouping", cure)
 
 
 def _judged_grouping(value: object) -> str:
-    name = _grouping(value)
+    name = _grouping(value, SHOWN)
     if not grouping_of(name).is_judged:
         raise_fault(
             f"{quote(value)} cannot be limited, because no gate knows the plan of a request",

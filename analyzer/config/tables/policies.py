@@ -29,6 +29,7 @@ from analyzer.config.values import (
     NAME,
     Name,
     Zone,
+    closest,
     duration_between,
     format_duration,
     integer_between,
@@ -102,9 +103,13 @@ def _policy_limit(value: object) -> PolicyLimit:
     if not isinstance(value, Mapping):
         return PolicyLimit(limit_readings(value))
     if DEFAULT not in value:
+        misspelt = closest(DEFAULT, map(str, value))
         raise_fault(
-            "has no limit for callers without a plan",
-            "write { free = 10_000, pro = 1_000_000, default = 1_000 }",
+            "has no limit for callers without a plan"
+            + ("" if misspelt is None else f", and one for those of a plan called {quote(misspelt)}"),
+            "write { free = 10_000, pro = 1_000_000, default = 1_000 }"
+            if misspelt is None
+            else f"did you mean {quote(DEFAULT)}?",
         )
     for name in value:
         if not NAME.fullmatch(str(name)):
