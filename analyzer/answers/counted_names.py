@@ -1,4 +1,4 @@
-"""Names of callers that a person writes: as they are counted, or what is known of them if they never were."""
+"""Names of callers as an operator writes them: how they are counted, and what is near to one that is not."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class NeverCounted(NamedTuple):
 
 
 def never_counted(engine: Engine, name: str, grouping: str = "caller") -> NeverCounted | None:
-    """Returns what is near to a name that was never counted; None if it was. Raises StoreAway."""
+    """Returns what is near to a name that was never counted, None for a counted one. Raises StoreAway."""
     if was_counted(engine, grouping, name):
         return None
     return NeverCounted(name, nearest(name, recent_keys(engine, grouping)))
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the known names that are most similar, whatever their kind, the nearest first.
+    """Returns the known names that are most similar but for their kind, the nearest first.
 
     >>> nearest("api_key:acne", ["api_key:acme", "user:bob", "user:acne"])
     ['user:acne', 'api_key:acme']

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from analyzer.cli.exit_codes import usage_error
-from analyzer.cli.options import parse_time
+from analyzer.cli.options import parse_time, second_at
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from analyzer.config.settings import Settings
 
 ZoneOption = Annotated[
@@ -48,28 +50,25 @@ def zone_of(settings: Settings, zone: str | None) -> str:
     return zone
 
 
-def date_of(text: str, zone: str) -> str:
+def date_of(engine: sa.Engine, text: str, zone: str) -> str:
     """The date of a time in the zone: of `today`, of a date, of a moment. Exits with 2 if it is none."""
     from zoneinfo import ZoneInfo
 
     from analyzer.store.transaction.cut_days.day_rows import day_at
 
-    at_s = parse_time(text, ZoneInfo(zone))
-    if at_s is None:
-        raise ValueError("no time was given")
-    return day_at(zone, at_s)[0]
+    return day_at(zone, second_at(engine, parse_time(text, ZoneInfo(zone))))[0]
 
 
-def dates_of(what: str, when: str, zone: str) -> Dates:
+def dates_of(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
     """The dates of a report, or of a report of corrections. Exits with 2 for a period that is none."""
     if what == CORRECTIONS:
-        return _dates(when, "", zone) if RANGE.fullmatch(when) else _dates("day", when, zone)
-    return _dates(what, when, zone)
+        return _dates(engine, when, "", zone) if RANGE.fullmatch(when) else _dates(engine, "day", when, zone)
+    return _dates(engine, what, when, zone)
 
 
-def _dates(what: str, when: str, zone: str) -> Dates:
+def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
     if named := RANGE.fullmatch(what):
-        first, last = (date_of(text, zone) for text in named.groups())
+        first, last = (date_of(engine, text, zone) for text in named.groups())
         if first > last:
             raise usage_error(f"{what}: the first date is behind the last")
         if date.fromisoformat(last) - date.fromisoformat(first) > LONGEST:
@@ -80,7 +79,7 @@ def _dates(what: str, when: str, zone: str) -> Dates:
             f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
         )
     month = re.fullmatch(r"(\d{4}-\d{2})", when)
-    at = date.fromisoformat(date_of(f"{when}-01" if month and what == "month" else when, zone))
+    at = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
     if what == "week":
         monday = at - timedelta(days=at.weekday())
         return Dates(str(monday), str(monday + timedelta(days=6)))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -105,7 +105,7 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
     """
     from analyzer.errors import SchemaBehind
     from analyzer.store.database.engine import open_batch_engine, require_file
-    from analyzer.store.database.revisions import head
+    from analyzer.store.database.revisions import behind_text, head
     from analyzer.store.reports.status import installation_status
 
     settings = load_settings(context, config)
@@ -114,39 +114,72 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
     try:
         revision = installation_status(engine, head()).revision
         if revision != head():
-            raise SchemaBehind(
-                f"the database's tables are at version {revision or 'none'}, this program needs {head()}: "
-                "run `gatelock db upgrade`, or a newer program if the tables are newer"
-            )
+            raise SchemaBehind(behind_text(revision))
         yield engine
     finally:
         engine.dispose()
 
 
-def parse_time(text: str | None, zone: tzinfo = UTC) -> int | None:
-    """The time in whole seconds since 1970; None for None. Days begin at midnight of `zone`.
+class AskedTime(NamedTuple):
+    """A time as it was written, of a known form.
+
+    Which time `today` and `2h` are depends on the clock: that of the database decides, because counts, locks
+    and judgements have their times by it.
+    """
+
+    text: str
+    zone: tzinfo = UTC
+
+    def second(self, engine: sa.Engine) -> int:
+        """Returns the time in whole seconds since 1970. Raises StoreAway."""
+        from analyzer.answers.time_expressions import second_of
+        from analyzer.store.database.clock import database_now
+
+        return second_of(self.text, database_now(engine), self.zone)
+
+    def stretch(self, engine: sa.Engine) -> tuple[int, int]:
+        """Returns its begin and exclusive end, in seconds: a day, a minute or a second, as it is written.
+
+        Raises StoreAway.
+        """
+        from analyzer.answers.time_expressions import stretch_of
+        from analyzer.store.database.clock import database_now
+
+        return stretch_of(self.text, database_now(engine), self.zone)
+
+
+def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
+    """The time that is written; None for None. Days begin at midnight of `zone`.
 
     Exits with 2 if the text is not a time.
     """
     from analyzer.answers.time_expressions import second_of
 
     try:
-        return None if text is None else second_of(text, datetime.now(UTC), zone)
+        if text is not None:
+            second_of(text, datetime.now(UTC), zone)
     except ValueError as error:
         raise usage_error(str(error)) from error
+    return None if text is None else AskedTime(text, zone)
 
 
-def parse_stretch(text: str | None) -> tuple[int, int] | None:
-    """The begin and the exclusive end of a time, in seconds: a day, a minute or a second, as it is written.
+def parse_range(
+    since: str | None, until: str | None, zone: tzinfo = UTC
+) -> tuple[AskedTime | None, AskedTime | None]:
+    """The begin and the end that are written. Exits with 2 for another form, or an end before its begin."""
+    from analyzer.answers.time_expressions import second_of
 
-    None for None. Exits with 2 if the text is not a time.
-    """
-    from analyzer.answers.time_expressions import stretch_of
+    begin, end = parse_time(since, zone), parse_time(until, zone)
+    if begin is not None and end is not None:
+        now = datetime.now(UTC)  # of any clock: only their order matters
+        if second_of(begin.text, now, zone) >= second_of(end.text, now, zone):
+            raise usage_error(f"--from {since} is not before --to {until}")
+    return begin, end
 
-    try:
-        return None if text is None else stretch_of(text, datetime.now(UTC))
-    except ValueError as error:
-        raise usage_error(str(error)) from error
+
+def second_at(engine: sa.Engine, asked: AskedTime | None) -> int:
+    """The second of a time, 0 for None: from then on. Raises StoreAway."""
+    return 0 if asked is None else asked.second(engine)
 
 
 def parse_length_ms(option: str, text: str, days_max: int) -> int:

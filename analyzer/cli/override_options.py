@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, usage_error
-from analyzer.cli.options import counted_caller, parse_length_ms, parse_time, require_name
+from analyzer.cli.options import (
+    AskedTime,
+    counted_caller,
+    parse_length_ms,
+    parse_time,
+    require_name,
+)
 from analyzer.cli.output import say
 
 if TYPE_CHECKING:
@@ -76,29 +82,41 @@ def counted_subject(
     return subject._replace(name=counted_caller(context, config, engine, subject.name))
 
 
-def end_ms(until: str | None, length: str | None) -> int | None:
-    """The end in milliseconds, None for none. Exits with 2 if it is not a time of the future."""
-    import time
+class AskedPeriod(NamedTuple):
+    """The time of an override as it was written."""
 
-    now_ms = round(time.time() * 1000)
-    if length is not None:
-        if until is not None:
-            raise usage_error("write --until or --for, not both")
-        return now_ms + parse_length_ms("--for", length, DAYS_MAX)
-    end = parse_time(until)
-    if end is not None and end * 1000 <= now_ms:
-        raise usage_error(f"--until {until} is over: write a time of the future, or --for 30d")
-    return None if end is None else end * 1000
+    begin: AskedTime | None
+    until: AskedTime | None
+    length_ms: int | None
+    length: str | None
+
+    def within(self, engine: sa.Engine) -> tuple[int | None, int | None]:
+        """Returns begin and end in milliseconds, None for now and for none, by the database's clock.
+
+        Exits with 2 if it is over, or ends before it begins. Raises StoreAway.
+        """
+        from analyzer.store.database.clock import database_now, millis
+
+        now_ms = millis(database_now(engine))
+        begins = None if self.begin is None else self.begin.second(engine) * 1000
+        ends = None if self.until is None else self.until.second(engine) * 1000
+        if self.until is not None and ends is not None and ends <= now_ms:
+            raise usage_error(f"--until {self.until.text} is over: write a time of the future, or --for 30d")
+        if self.length_ms is not None:
+            ends = now_ms + self.length_ms
+        if self.begin is not None and begins is not None and ends is not None and ends <= begins:
+            option = f"--for {self.length}, counted from now,"
+            option = option if self.until is None else f"--until {self.until.text}"
+            raise usage_error(f"{option} is not later than --from {self.begin.text}: write a later end")
+        return begins, ends
 
 
-def period_ms(from_: str | None, until: str | None, length: str | None) -> tuple[int | None, int | None]:
-    """The begin, None for now, and the end, None for none. Exits with 2 if it ends before it begins."""
-    begin, ends = parse_time(from_), end_ms(until, length)
-    begins = None if begin is None else begin * 1000
-    if begins is not None and ends is not None and ends <= begins:
-        option = f"--until {until}" if length is None else f"--for {length}, counted from now,"
-        raise usage_error(f"{option} is not later than --from {from_}: write a later end")
-    return begins, ends
+def asked_period(from_: str | None, until: str | None, length: str | None) -> AskedPeriod:
+    """The time that the options describe. Exits with 2 for a text of another form."""
+    if length is not None and until is not None:
+        raise usage_error("write --until or --for, not both")
+    length_ms = None if length is None else parse_length_ms("--for", length, DAYS_MAX)
+    return AskedPeriod(parse_time(from_), parse_time(until), length_ms, length)
 
 
 def policy_of(engine: sa.Engine, name: str | None) -> Policy:

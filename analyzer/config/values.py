@@ -288,7 +288,7 @@ def time_zone(value: object) -> str:
 
 
 def zone_cure(name: str) -> str:
-    """Returns what to write instead of a name that is no time zone's.
+    """Returns what to write instead of a name that no time zone has.
 
     >>> zone_cure("berlin"), zone_cure("utc")
     ('did you mean "Europe/Berlin"?', 'did you mean "UTC"?')

@@ -44,7 +44,7 @@ from analyzer.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefu
 from analyzer.jobs.upkeep_jobs import schedules
 from analyzer.store.database.clock import instant
 from analyzer.store.database.engine import open_engine, require_file
-from analyzer.store.database.revisions import head
+from analyzer.store.database.revisions import behind_text, head
 from analyzer.store.operations.access.tokens import stored_tokens
 from analyzer.store.operations.applied_facts import waiting_since
 from analyzer.store.operations.followed_partitions import SILENT_MS, FollowedPartition, followed
@@ -108,10 +108,8 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
     if status.revision != head():
-        revision = status.revision or "none"
-        what = f"{settings.database.shown}: tables are at version {revision}, this program needs {head()}"
-        cure = "run `gatelock db upgrade`, or a newer program if the tables are newer"
-        yield Finding("database", "wrong", what, cure)
+        what, _, cure = behind_text(status.revision).partition(": ")
+        yield Finding("database", "wrong", f"{settings.database.shown}: {what}", cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     before_ms = time.time() * 1000

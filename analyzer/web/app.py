@@ -16,6 +16,7 @@ from analyzer.core.model import Gap, Partition
 from analyzer.errors import AnalyzerError
 from analyzer.health import Health
 from analyzer.metrics import Measurements, without_path
+from analyzer.store.database.revisions import behind_text
 from analyzer.store.reports.status import InstallationStatus
 from analyzer.web.authentication import Authenticator
 from analyzer.web.single_flight import SingleFlight
@@ -164,9 +165,5 @@ async def _status_and_problems(
         problems.setdefault("database", str(error))
     else:
         if status.revision != state.required_revision:
-            found = status.revision or "none"
-            problems["schema"] = (
-                f"the tables are at version {found}, this program needs {state.required_revision}: "
-                "run `gatelock db upgrade`"
-            )
+            problems["schema"] = behind_text(status.revision)
     return status, {name: masked(problem) for name, problem in problems.items()}

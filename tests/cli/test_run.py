@@ -221,7 +221,7 @@ def test_tables_of_another_version_are_not_changed(
     engine.dispose()
     result = process("run")
     assert result.returncode == 2
-    assert "the database is at version x, this program needs" in result.stderr.splitlines()[-1]
+    assert "tables are at version x, this program needs" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -122,6 +122,43 @@ def test_a_stopped_import_is_named_by_the_list_of_rejected_records(gatelock: Gat
     assert "`gatelock gaps list`" in result.stderr
 
 
+TWO_SOURCES = (
+    CONFIGURATION
+    + """
+[[sources]]
+name = "proxy"
+file = "proxy.log"
+format = "combined"
+caller = "address"
+"""
+)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("configuration", "files", "found"),
+    [
+        (CONFIGURATION, "old.log", 0),
+        (TWO_SOURCES, "access.log", 0),
+        (TWO_SOURCES, "proxy.log", 0),
+        (TWO_SOURCES, "old.log", 2),
+        (TWO_SOURCES, "access.log proxy.log", 2),
+        ("", "old.log", 2),
+    ],
+)
+def test_the_source_of_an_import_is_the_one_that_is_meant(
+    gatelock: Gatelock, configuration: str, files: str, found: int
+) -> None:
+    for name in files.split():
+        Path(name).write_text(LINE.format(host="192.0.2.1") * 9)
+    result = gatelock("import", *files.split())
+    assert result.exit_code == found
+    if found:
+        assert result.stderr.startswith("--source is missing: write one of ")
+    else:
+        assert result.stdout == "9 seen, 9 counted, 0 dead, 0 late\n"
+
+
 JSON_SOURCE = """
 [[sources]]
 name = "web"

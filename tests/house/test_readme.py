@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.kafka_log import produce
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -72,7 +75,9 @@ def test_the_commands_of_an_installation_succeed(
     assert "postgresql+psycopg://localhost/gatelock" in configuration
     configuration = configuration.replace("postgresql+psycopg://localhost/gatelock", postgres.new_database())
     configuration = configuration.replace("localhost:9092", real_kafka.bootstrap)
-    (tmp_path / "gatelock.toml").write_text(configuration.replace("access-log", real_kafka.create_topic()))
+    topic = real_kafka.create_topic()
+    (tmp_path / "gatelock.toml").write_text(configuration.replace("access-log", topic))
+    produce(real_kafka, topic, [json.dumps({"ts": int(time.time()) - 1, "api_key": "acme"}).encode()])
     (shell,) = [block for block in blocks("") if "gatelock run" in block]
     others = [command for command in commands(shell) if command != ["run"]]
     running = subprocess.Popen(

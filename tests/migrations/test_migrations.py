@@ -252,7 +252,7 @@ def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: 
     migrate.upgrade(database_url)
     at_version(engine, "9999")
     before = contents(engine)
-    with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {revisions.head()}: run the newer"):
+    with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {revisions.head()}: run a newer"):
         migrate.require_head(database_url)
     assert revisions.current(database_url) == "9999"
     assert contents(engine) == before

@@ -1,4 +1,4 @@
-"""A cure does what it says: where it names the text to write, the next check accepts that text."""
+"""Cures of faults: the next check accepts the text that one of them names."""
 
 from __future__ import annotations
 
@@ -123,6 +123,6 @@ def test_a_candidate_that_is_equal_to_its_policy_is_a_fault(read: Read, candidat
         (POLICY + DAILY + 'per = "everyone"\n', "for all callers at once"),
     ],
 )
-def test_what_is_valid_and_hardly_meant_is_remarked(read: Read, text: str, remark: str) -> None:
+def test_valid_settings_that_are_hardly_meant_have_a_remark(read: Read, text: str, remark: str) -> None:
     assert [one for one in remarks(read(text)) if remark in one]
     assert not [one for one in remarks(read(POLICY + DAILY)) if remark in one]

@@ -44,7 +44,7 @@ def closed_day(engine: sa.Engine, settings: Settings, date: str, zone: str | Non
     from analyzer.store.reports.billed_days.day_status import day_statuses
 
     named = zone_of(settings, zone)
-    wanted = date_of(date, named)
+    wanted = date_of(engine, date, named)
     found = day_statuses(engine, named, date=wanted)
     if found and found[0].day.state == "closed":
         return found[0].day

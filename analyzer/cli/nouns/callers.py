@@ -28,7 +28,7 @@ from analyzer.cli.override_options import (
     PolicyOption,
     add_one,
     amount_of,
-    end_ms,
+    asked_period,
     policy_of,
 )
 
@@ -212,7 +212,7 @@ def grant(
 
     Example: gatelock callers grant api_key:acme +50000 --for 30d
     """
-    ends = end_ms(until, for_)
+    period = asked_period(None, until, for_)
     if not amount.startswith("+"):
         raise usage_error(f"{amount}: write a plus sign in front, +{amount}: it is added to the limit")
     with reporting_errors(), open_database(context, config) as engine:
@@ -222,6 +222,7 @@ def grant(
         judged = policy_of(engine, policy)
         granted = amount_of(judged, "+AMOUNT", amount.removeprefix("+"))
         name = counted_caller(context, config, engine, caller)
+        _, ends = period.within(engine)
         asked = OverrideRequest("grant", Subject("caller", name), judged.name, granted, until_ms=ends)
         add_one(engine, asked, reason, as_json=json)
 

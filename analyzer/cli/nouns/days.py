@@ -265,7 +265,7 @@ def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) ->
     from analyzer.store.reports.billed_days.day_status import day_statuses
 
     named = zone_of(settings, zone)
-    wanted = date_of(date, named)
+    wanted = date_of(engine, date, named)
     if found := day_statuses(engine, named, date=wanted):
         return found[0]
     say(f"{wanted} ({named}) was never closed; see `gatelock days close`", err=True)
@@ -307,7 +307,7 @@ def _day_to_close(
     from analyzer.store.operations.day_closing.by_hand import DayWithoutClosing, day_to_close
 
     groupings = settings.billing.groupings
-    found = day_to_close(engine, zone, date_of(date, zone), groupings, is_shown_only=is_shown_only)
+    found = day_to_close(engine, zone, date_of(engine, date, zone), groupings, is_shown_only=is_shown_only)
     if isinstance(found, DayWithoutClosing):
         raise usage_error(found.why)
     return found

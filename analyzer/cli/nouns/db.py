@@ -54,7 +54,8 @@ def check(context: typer.Context, config: ConfigOption = None, json: JsonOption 
         if json:
             json_lines([{"current": revision, "head": head, "differences": differences}])
         else:
-            say(f"{settings.database.shown}: the tables are at version {revision or 'none'} of {head}")
+            tables = f"the tables are at version {revision} of {head}" if revision else "there are no tables"
+            say(f"{settings.database.shown}: {tables}")
             say("\n".join(differences) if differences else "nothing differs")
         if revision != head or differences:
             raise typer.Exit(FOUND)

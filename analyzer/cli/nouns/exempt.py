@@ -16,9 +16,9 @@ from analyzer.cli.override_options import (
     FromOption,
     TenantOption,
     add_one,
+    asked_period,
     counted_subject,
     end_one,
-    period_ms,
     show_overrides,
     subject_of,
 )
@@ -57,11 +57,12 @@ def add(
     Example: gatelock exempt add --address 10.0.0.0/8 --reason "our probes"
     """
     subject, why = subject_of(caller, tenant, address or ""), require_reason(reason)
-    begins, ends = period_ms(from_, until, for_)
+    period = asked_period(from_, until, for_)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 
         subject = counted_subject(context, config, engine, subject)
+        begins, ends = period.within(engine)
         asked = OverrideRequest("exempt", subject, from_ms=begins, until_ms=ends)
         add_one(engine, asked, why, as_json=json)
 

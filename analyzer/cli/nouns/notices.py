@@ -15,6 +15,7 @@ from analyzer.cli.options import (
     counted_caller,
     open_database,
     parse_time,
+    second_at,
 )
 from analyzer.cli.output import say
 
@@ -49,7 +50,7 @@ def list_(
 
     Example: gatelock notices list --since 7d --caller api_key:acme
     """
-    since_s = parse_time(since) or 0
+    begin = parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.counted_names import never_counted
         from analyzer.cli.output import json_lines, table
@@ -57,7 +58,7 @@ def list_(
         from analyzer.store.reports.raised_notices import raised_notices
 
         key = None if caller is None else counted_caller(context, config, engine, caller)
-        notices = raised_notices(engine, since_s * 1000, key)
+        notices = raised_notices(engine, second_at(engine, begin) * 1000, key)
         first = next(notices, None)
         found = iter(()) if first is None else chain([first], notices)
         if first is None and key is not None and (absence := never_counted(engine, key)) is not None:

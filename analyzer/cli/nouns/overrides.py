@@ -18,9 +18,9 @@ from analyzer.cli.override_options import (
     TenantOption,
     add_one,
     amount_of,
+    asked_period,
     counted_subject,
     end_one,
-    period_ms,
     policy_of,
     show_overrides,
     subject_of,
@@ -61,13 +61,14 @@ def add(
     Example: gatelock overrides add --caller user:ann --limit 9_000 --reason QA
     """
     subject, why = subject_of(caller, tenant), require_reason(reason)
-    begins, ends = period_ms(from_, until, for_)
+    period = asked_period(from_, until, for_)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.store.operations.caller_changes import OverrideRequest
 
         judged = policy_of(engine, policy)
         amount = amount_of(judged, "--limit", limit)
         subject = counted_subject(context, config, engine, subject)
+        begins, ends = period.within(engine)
         asked = OverrideRequest("limit", subject, judged.name, amount, begins, ends)
         add_one(engine, asked, why, as_json=json)
 

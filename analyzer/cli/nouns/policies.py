@@ -21,6 +21,7 @@ from analyzer.cli.options import (
     parse_time,
     require_name,
     require_reason,
+    second_at,
 )
 from analyzer.cli.output import say
 
@@ -86,7 +87,7 @@ def show(
 
     Example: gatelock policies show daily --since 30d
     """
-    since_s = parse_time(since or "7d") or 0
+    begin = parse_time(since or "7d")
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.policy_answers import shown_policies
         from analyzer.answers.time_texts import format_second
@@ -100,7 +101,7 @@ def show(
         from analyzer.store.reports.explained.lock_outcomes import lock_outcomes, policy_outcomes
         from analyzer.store.transaction.analyzers import plan_in_force
 
-        plan = plan_in_force(engine) or Plan()
+        plan, since_s = plan_in_force(engine) or Plan(), second_at(engine, begin)
         require_name("NAME", name, {policy.name for policy in plan.policies})
         shown = [policy for at in (name, name + CANDIDATE) if (policy := plan.policy(at)) is not None]
         if json:

@@ -19,6 +19,7 @@ import typer
 from analyzer.answers.judged_changes import JudgedChanges
 from analyzer.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.cli.options import (
+    AskedTime,
     ConfigOption,
     JsonOption,
     SinceOption,
@@ -27,6 +28,7 @@ from analyzer.cli.options import (
     parse_time,
     require_name,
     require_reason,
+    second_at,
 )
 from analyzer.cli.output import say
 from analyzer.cli.reject_reasons import EXPECTED, advice, expected
@@ -80,13 +82,13 @@ def list_(
 
     Example: gatelock rejects list --reason bad-caller --since 2h
     """
-    selection = _selection(source, topic, partition, reason, since)
+    selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.operations.rejects import rejected
         from gatekeeper.feed.feed_json import time_text
 
-        rows = rejected(engine, selection)
+        rows = rejected(engine, _since(engine, selection, begin))
         first = next(rows, None)
         if first is None:
             _require_names(engine, load_settings(context, config), source, topic)
@@ -177,14 +179,14 @@ def export(
 
     Example: gatelock rejects export --format raw --output bad.log
     """
-    selection = _selection(source, topic, partition, reason, since)
+    selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors(), open_database(context, config) as engine, _opened(output) as file:
         import json
 
         from analyzer.store.operations.rejects import rejected
 
         left_out = 0
-        for reject in rejected(engine, selection, by_offset=True):
+        for reject in rejected(engine, _since(engine, selection, begin), by_offset=True):
             if form is ExportFormat.JSON:
                 file.write(json.dumps(fields_of(reject)).encode() + b"\n")
             elif reject.whole:
@@ -222,7 +224,7 @@ def retry(
     Example: gatelock rejects retry --why "api_key was renamed" --since 2h
     """
     correction = require_reason(why, "--why")
-    selection = _selection(source, topic, partition, reason, since)
+    selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
@@ -231,6 +233,7 @@ def retry(
             from analyzer.cli.output import json_lines
 
             done = JudgedChanges()
+            selection = _since(engine, selection, begin)
             outcomes = build_retry(settings, engine).run(selection, operator_name(), correction, done.add)
             found = Tally((why_left, is_duplicate) for _, why_left, is_duplicate in outcomes)
             counted, duplicates = found.pop(("", False), 0), found.pop(("", True), 0)
@@ -323,9 +326,9 @@ def _text(raw: bytes) -> str:
 
 
 def _selection(
-    source: str | None, topic: str | None, partition: str | None, reason: str | None, since: str | None
+    source: str | None, topic: str | None, partition: str | None, reason: str | None
 ) -> RejectFilter:
-    """The filter that the options describe. Exits with 2 if one of them is invalid."""
+    """The filter that the options describe, without a time. Exits with 2 if one of them is invalid."""
     from analyzer.store.operations.rejects import RejectFilter
 
     if reason is not None and reason not in EXPECTED:
@@ -333,7 +336,11 @@ def _selection(
     number = None
     if partition is not None:
         topic, number = _partition(partition, topic)
-    return RejectFilter(source, topic, number, reason, (parse_time(since) or 0) * 1000)
+    return RejectFilter(source, topic, number, reason)
+
+
+def _since(engine: sa.Engine, selection: RejectFilter, begin: AskedTime | None) -> RejectFilter:
+    return selection._replace(since_ms=second_at(engine, begin) * 1000)
 
 
 def _partition(given: str, topic: str | None) -> tuple[str | None, int]:

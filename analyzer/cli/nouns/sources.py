@@ -45,19 +45,30 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
                     part.behind_records,
                     f"{part.behind_s:.1f}",
                     "" if of.shipping_p99_s is None else f"{of.shipping_p99_s:g} s",
-                    "" if of.kafka_ahead_s is None else f"{of.kafka_ahead_s:+.1f} s",
+                    clock_text(of.kafka_ahead_s),
                     "not followed" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
                     part.owner,
                 ]
                 for part, of in zip(found, delays, strict=True)
             ]
             columns = [
-                "source", "partition", "next", "records behind", "seconds behind", "shipping", "clock ahead",
-                "heard", "analyzer",
+                "source", "partition", "next", "records behind", "seconds behind", "shipping",
+                "Kafka's clock", "heard", "analyzer",
             ]  # fmt: skip
             table(columns, rows, "nothing was read yet")
         if any(part.heard_s is not None and part.heard_s * 1000 > SILENT_MS for part in found):
             raise typer.Exit(FOUND)
+
+
+def clock_text(ahead_s: float | None) -> str:
+    """Returns what the times in Kafka prove about their clock; "" if nothing is measured.
+
+    >>> clock_text(4.0), clock_text(-2.71), clock_text(None)
+    ('at least 4.0 s ahead', 'at most 2.7 s behind', '')
+    """
+    if ahead_s is None:
+        return ""
+    return f"at least {ahead_s:.1f} s ahead" if ahead_s > 0 else f"at most {-ahead_s:.1f} s behind"
 
 
 @app.command("retire")

@@ -170,7 +170,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
     from analyzer.config.secrets import masked
     from analyzer.errors import AnalyzerError
     from analyzer.store.database.engine import open_engine, require_file
-    from analyzer.store.database.revisions import head
+    from analyzer.store.database.revisions import behind_text, head
     from analyzer.store.reports.lock_delays.living_delays import living_delays
     from analyzer.store.reports.status import installation_status
 
@@ -181,7 +181,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if revision != head():
-            return None, f"its tables are at version {revision or 'none'}, this program needs {head()}"
+            return None, behind_text(revision)
         return living_delays(engine, wanted), ""
     except AnalyzerError as error:
         return None, masked(str(error))

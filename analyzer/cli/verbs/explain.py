@@ -17,8 +17,8 @@ from analyzer.cli.options import (
     counted_caller,
     load_settings,
     open_database,
-    parse_stretch,
     parse_time,
+    second_at,
 )
 from analyzer.cli.output import say
 
@@ -59,13 +59,14 @@ def explain(
 
     Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
     """
-    then, since_s = parse_stretch(at), parse_time(since or "40d") or 0
+    asked, begin = parse_time(at), parse_time(since or "40d")
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.explained_caller import explained_caller
         from analyzer.store.reports.lock_delays.exceeded_overshoots import estimated_overshoots, exceeded
 
+        then = None if asked is None else asked.stretch(engine)
         name = counted_caller(context, config, engine, caller)
-        found = explained_caller(engine, name, since_s, then)
+        found = explained_caller(engine, name, second_at(engine, begin), then)
         standing, history, past, resources, absence = found[1:]
         if json:
             from analyzer.cli.output import json_lines

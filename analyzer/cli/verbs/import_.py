@@ -100,15 +100,23 @@ class ImportProgress:
         """Ignored: the end of the import reports what stopped a file."""
 
 
+OfSourceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="NAME",
+        help="Name of the entry of [[sources]]; default: the only one, or that of the file.",
+    ),
+]
+
+
 def import_(
     context: typer.Context,
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Files; .gz and .zst are unpacked, - is standard input."),
     ],
-    source: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the entry of [[sources]] with the format and fields.")
-    ],
+    source: OfSourceOption = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +147,7 @@ def import_(
     with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
-        _require_source(settings, source, file)
+        source = _source_of(settings, source, files, file)
         from analyzer.build import build_import, opened
         from analyzer.logs import set_up
         from analyzer.store.database.engine import open_batch_engine
@@ -182,13 +190,22 @@ def _parse_share(text: str) -> float:
     return float(number[1]) / 100
 
 
-def _require_source(settings: Settings, source: str, file: Path | None) -> None:
+def _source_of(settings: Settings, source: str | None, files: Sequence[Path], file: Path | None) -> str:
+    """The name of the source whose mapping reads the files. Exits with 2 if it is not clear which."""
     from analyzer.config.values import quote, suggestion
 
     names = [known.name for known in settings.sources]
+    if source is None:
+        read = {Path(known.file).resolve(): known.name for known in settings.sources if known.file}
+        named = {read.get(given.resolve()) for given in files}
+        [chosen, *others] = [*named] if None not in named else names or [""]
+        if others or not names:
+            raise usage_error(f"--source is missing: write one of {', '.join(names) or add_a_source(file)}")
+        return str(chosen)
     if source not in names:
         otherwise = f"use one of: {', '.join(names)}" if names else add_a_source(file)
         raise usage_error(f"no source is named {quote(source)}; {suggestion(source, names, otherwise)}")
+    return source
 
 
 def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -> dict[str, str]:

@@ -114,7 +114,7 @@ def write(
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
-        dates = dates_of(what, when, named)
+        dates = dates_of(engine, what, when, named)
         if format_ is Format.PARQUET and out is None and sys.stdout.isatty():
             raise usage_error("--format parquet is not for a terminal: write --out FILE")
         if format_ not in ROWS:

@@ -120,7 +120,7 @@ def send(
         service, server = SERVICES[format_.value], _server(to, allow_http=allow_http)
         token = _token(token_file)
         named = zone_of(settings, zone)
-        prepared = prepare(engine, settings, what, dates_of(what, when, named), named, by, meter)
+        prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
         mode = account or ("test" if TEST_KEY.match(token) else "")
         destination = f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
         asked = HandOver(engine, service, server, token, skip_unknown, repeat, json)

@@ -20,6 +20,7 @@ from analyzer.cli.options import (
     open_database,
     parse_time,
     require_name,
+    second_at,
 )
 from analyzer.cli.output import say
 from analyzer.cli.override_options import amount_of
@@ -68,7 +69,7 @@ def simulate(
     Example: gatelock simulate --policy daily --limit 5000
     """
     with reporting_errors():
-        from_s = parse_time(since) or 0
+        begin = parse_time(since)
         if limit is not None and policy is None:
             raise usage_error("--limit needs --policy, the name of the policy that shall have this limit")
         proposed = _proposed(context, file, config)
@@ -79,7 +80,7 @@ def simulate(
             from analyzer.store.reports.simulated.policy_simulation import NOTHING_COUNTED
             from analyzer.store.transaction.analyzers import plan_in_force
 
-            plan = plan_in_force(engine)
+            plan, from_s = plan_in_force(engine), second_at(engine, begin)
             is_of_file = file is not None or limit is None
             among = proposed if is_of_file else plan or proposed
             reports = []

@@ -137,7 +137,7 @@ def _known_key(error: ErrorDetails) -> KeyFault:
 
 
 def _example(error: ErrorDetails) -> str | None:
-    """What to write for a missing key, by the kind of its policy."""
+    """Returns what to write for a missing key, by the kind of its policy; None if that is not known."""
     key, table = str(error["loc"][-1]), error.get("input")
     if key == "window" and isinstance(table, Mapping) and table.get("kind") in ("share", "surge"):
         return ROLLING_WINDOW

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import NowMs
+from analyzer.store.database.engine import NowMs, reading
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -15,6 +15,12 @@ MILLISECOND = timedelta(milliseconds=1)
 def clock_ms(db: sa.Connection) -> int:
     """Returns the time by the database's clock."""
     return int(db.execute(sa.select(NowMs())).scalar_one())
+
+
+def database_now(engine: sa.Engine) -> datetime:
+    """Returns the time by the database's clock. Raises StoreAway."""
+    with reading(engine) as db:
+        return instant(clock_ms(db))
 
 
 def instant(time_ms: int) -> datetime:

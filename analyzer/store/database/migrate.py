@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.errors import SchemaBehind
 from analyzer.store.database.engine import database_errors, open_engine, reading
-from analyzer.store.database.revisions import current, folder, head, revisions
+from analyzer.store.database.revisions import behind_text, current, folder, head
 from analyzer.store.database.schema import metadata
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def require_head(url: str | sa.URL) -> list[str]:
         upgrade(url)
         return sorted(metadata.tables)
     if have != head():
-        cure = "run `gatelock db upgrade`" if have in revisions() else "run the newer program"
-        raise SchemaBehind(f"the database is at version {have}, this program needs {head()}: {cure}")
+        raise SchemaBehind(behind_text(have))
     return []
 
 

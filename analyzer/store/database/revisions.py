@@ -35,6 +35,19 @@ def head() -> str:
     return known[-1]
 
 
+def behind_text(revision: str | None) -> str:
+    """Returns a sentence, with its cure, about a database whose tables are not of this version.
+
+    >>> behind_text(None)
+    'the database has no tables yet: run `gatelock db upgrade`'
+    """
+    if revision is None:
+        return "the database has no tables yet: run `gatelock db upgrade`"
+    newer = revision.isdigit() and revision > head()
+    cure = "run a newer program" if newer else "run `gatelock db upgrade`"
+    return f"the database's tables are at version {revision}, this program needs {head()}: {cure}"
+
+
 def revision_of(db: sa.Connection) -> str | None:
     """Returns the version of the tables; None for a database without tables."""
     if not sa.inspect(db).has_table(alembic_version.name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from analyzer.answers.asked_changes import (
@@ -18,6 +17,7 @@ from analyzer.core.judging.caller_limits import Profile, Subject
 from analyzer.core.judging.plan import Plan
 from analyzer.core.judging.policies import CANDIDATE
 from analyzer.core.judging.proposals import promoted
+from analyzer.store.database.clock import database_now, millis
 from analyzer.store.operations.caller_changes import (
     OverrideRequest,
     add_override,
@@ -69,7 +69,7 @@ def add_one(at: ApiContext, asked: Asked) -> Mapping[str, object]:
         long_ms = None if asked["for"] is None else length_ms(asked["for"], DAYS_MAX)
     except ValueError as error:
         raise NotPossible(str(error)) from error
-    ends_ms = None if long_ms is None else round(time.time() * 1000) + long_ms
+    ends_ms = None if long_ms is None else millis(database_now(at.engine)) + long_ms
     subject = Subject("tenant", tenant)
     if caller is not None:
         subject = Subject("caller", at.settings.counted_name(caller))

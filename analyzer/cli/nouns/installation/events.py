@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from analyzer.cli.exit_codes import reporting_errors
-from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, open_database, parse_time
+from analyzer.cli.options import ConfigOption, JsonOption, SinceOption, open_database, parse_time, second_at
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -29,13 +29,14 @@ def list_(
 
     Example: gatelock events list --since 7d
     """
-    since_s = parse_time(since) or 0
+    begin = parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.cli.output import json_lines, table
         from analyzer.store.database.audit_log import entries
         from gatekeeper.feed.feed_json import time_text
 
-        found = ((time_text(event.at), *event[1:5]) for event in entries(engine, since_s * 1000))
+        since_ms = second_at(engine, begin) * 1000
+        found = ((time_text(event.at), *event[1:5]) for event in entries(engine, since_ms))
         names = ["at", "who", "act", "about", "why"]
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in found)

@@ -83,7 +83,7 @@ def start(
     Example: gatelock replay start access-log --from 7d --compare
     """
     why = require_reason(reason) if is_swapped else ""
-    since_s, until_s = parse_time(since), parse_time(until)
+    begin, end = parse_time(since), parse_time(until)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.build import build_replay
         from analyzer.cli.operator import operator_name
@@ -92,14 +92,14 @@ def start(
         topics = {one.topic: one.name for one in settings.sources if one.topic is not None}
         if len(logs) == 1 and logs[0] in topics:
             topic = logs[0]
-            if since_s is None:
+            if begin is None:
                 raise usage_error(f"--from: write from which time on {topic} is counted again")
-            job = build_replay(settings, engine, topics[topic])
-            until_ms = None if until_s is None else until_s * 1000
+            job, since_s = build_replay(settings, engine, topics[topic]), begin.second(engine)
+            until_ms = None if end is None else end.second(engine) * 1000
             about = f"{topic} from {_time(since_s * 1000)} to {_time(until_ms) or 'its present position'}"
             found = job.begin_topic(topic, since_s * 1000, until_ms, about, operator_name())
         else:
-            if since_s is not None or until_s is not None:
+            if begin is not None or end is not None:
                 raise usage_error("--from and --to are for topics: a file is counted again whole")
             job = build_replay(settings, engine, _source_of(settings, source))
             found = job.begin_files([Path(name) for name in logs], operator_name())

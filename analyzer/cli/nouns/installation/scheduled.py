@@ -15,6 +15,7 @@ from analyzer.cli.options import (
     load_settings,
     open_database,
     parse_time,
+    second_at,
 )
 from analyzer.cli.output import say
 
@@ -114,7 +115,7 @@ def history(
 
     Example: gatelock jobs history roll-up --since 7d
     """
-    since_s = parse_time(since) or 0
+    begin = parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
         from analyzer.answers.job_answers import run_fields
         from analyzer.cli.output import json_lines, table
@@ -124,7 +125,7 @@ def history(
         known = schedules(load_settings(context, config).retention.kept)
         if name is not None and name not in known:
             raise usage_error(_unknown(name, known))
-        found = (run_fields(run) for run in job_history(engine, name, since_s * 1000))
+        found = (run_fields(run) for run in job_history(engine, name, second_at(engine, begin) * 1000))
         if json:
             json_lines(found)
         else:
