@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple
 
 from analyzer.core.records.columns import ColumnIndex, NumberColumn, TimeColumn
-from analyzer.core.records.mapping import FieldPath, NumberField, SourceMapping, TimeField, TimeUnit
+from analyzer.core.records.mapping import NO_ZONE, FieldPath, NumberField, SourceMapping, TimeField, TimeUnit
 from analyzer.preview.route_suggestions import suggest_routes
 from gatekeeper.identity import MISSING, PREFIX6, TrustedProxies, client_address
 
@@ -143,7 +143,8 @@ def _entry(name: str, path: FieldPath, values: Sequence[object]) -> str | list[s
     shown = list(path) if any("." in key for key in path) else ".".join(path)
     match name:
         case "time":
-            return {"path": shown, "unit": _unit_of(values)}
+            zone = {} if all(map(_has_offset, values)) else {"zone": "UTC"}
+            return {"path": shown, "unit": _unit_of(values), **zone}
         case "address":
             proxies = proxies_in(values)
             return {"path": shown, "prefix6": PREFIX6} | ({"trusted_proxies": proxies} if proxies else {})
@@ -243,9 +244,20 @@ def _unit(value: object) -> TimeUnit | None:
     if isinstance(value, str) and not digits:
         likely += ["rfc3339", "clf"]
     for unit in likely:
-        if None not in TimeColumn(TimeField(("time",), unit), ColumnIndex()).read([[value]], [None]):
+        if _is_time(value, TimeField(("time",), unit, "UTC" if unit == "rfc3339" else NO_ZONE)):
             return unit
     return None
+
+
+def _is_time(value: object, field: TimeField) -> bool:
+    return None not in TimeColumn(field, ColumnIndex()).read([[value]], [None])
+
+
+def _has_offset(value: object) -> bool:
+    """Whether a time is one without a zone being named for it; another value needs none either."""
+    return not _is_time(value, TimeField(("time",), "rfc3339", "UTC")) or _is_time(
+        value, TimeField(("time",), "rfc3339")
+    )
 
 
 def _digits(value: object) -> int:

@@ -15,6 +15,7 @@ from analyzer.recount.single_values import (
     counted_text,
     digested,
     is_host_name,
+    is_missing,
     is_name,
     network_of,
     number_of,
@@ -109,7 +110,7 @@ class SourceReading:
                 raise Unreadable("no time")
             ms = kafka_ms
         else:
-            ms = time_ms(look_up(mapping["time"]["path"]), mapping["time"]["unit"])
+            ms = time_ms(look_up(mapping["time"]["path"]), mapping["time"])
         if kafka_ms is not None:
             earliest, latest = kafka_ms - mapping["past_ms_max"], kafka_ms + mapping["future_ms_max"]
             if not earliest <= ms <= latest:
@@ -212,12 +213,9 @@ class SourceReading:
         if name is None:
             return 1
         field, value = self.fields[name], look_up(self.fields[name]["path"])
-        if value is None and field["default"] is not None:
+        if is_missing(value) and field["default"] is not None:
             return 1
-        weight = number_of(value, field)
-        if not weight:
-            raise Unreadable("a weight of 0")
-        return weight
+        return number_of(value, field)
 
     def _series(self, grouping: str, caller: str, look_up: ValueAt) -> tuple[str, str, str]:
         base, _, resource = grouping.partition("+")

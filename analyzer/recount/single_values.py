@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, localcontext
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from analyzer.recount.log_documents import Digits
 from analyzer.recount.log_envelopes import Unreadable
@@ -21,8 +22,8 @@ UNUSABLE = re.compile(
 )
 PER_UNIT = {"s": Decimal(1_000_000), "ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
 RFC3339 = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
-    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?"
+    r"( ?(?:[Zz]|UTC|([+-])([0-9]{2}):?([0-9]{2})?))?"
 )
 CLF = re.compile(
     r"([0-9]{2})/([A-Z][a-z]{2})/([0-9]{4}):([0-9]{2}):([0-9]{2}):([0-9]{2}) ([+-])([0-9]{2})([0-9]{2})"
@@ -64,12 +65,24 @@ def scaled(written: str, factor: Decimal) -> int | None:
     return whole if abs(whole) < 10**39 else None
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a record has no number there: nothing, or what a server writes for nothing."""
+    return value is None or (isinstance(value, str) and not isinstance(value, Digits) and value in {"", "-"})
+
+
+def unquoted(value: Any) -> Any:
+    """Returns the number that a text is; any other value as it is."""
+    is_number = isinstance(value, str) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", value)
+    return Digits(value) if is_number else value
+
+
 def number_of(value: Any, field: StoredField) -> int:
     """Returns a number in its stored unit. Raises Unreadable."""
-    if value is None:
+    if is_missing(value):
         if field["default"] is None:
             raise Unreadable("a number is missing")
         return int(field["default"])
+    value = unquoted(value)
     is_whole = field["kind"] == "whole"
     if not isinstance(value, Digits) or (is_whole and set(value) & set(".eE")):
         raise Unreadable("not a number")
@@ -173,27 +186,36 @@ def counted_text(value: Any, field: StoredField, bytes_max: int, secrets: Mappin
     return digested(text, field, secrets) if is_name(text, bytes_max) else ""
 
 
-def time_ms(value: Any, unit: str) -> int:
+def time_ms(value: Any, field: StoredField) -> int:
     """Returns a time in milliseconds since 1970. Raises Unreadable."""
     ms: int | None = None
+    unit = field["unit"]
     if unit in PER_UNIT:
+        value = unquoted(value)
         if isinstance(value, Digits):
             ms = scaled(value, PER_UNIT[unit] / 1000)
             ms = ms if ms is not None and -(2**63) <= ms < 2**63 else None
     elif isinstance(value, str) and not isinstance(value, Digits):
-        ms = _rfc3339_ms(value) if unit == "rfc3339" else _clf_ms(value)
+        ms = _iso_ms(value, field.get("zone", "")) if unit == "rfc3339" else _clf_ms(value)
     if ms is None:
         raise Unreadable("not a time")
     return ms
 
 
-def _rfc3339_ms(text: str) -> int | None:
+def _iso_ms(text: str, zone: str) -> int | None:
     found = RFC3339.fullmatch(text)
     if found is None:
         return None
-    date, hour, minute, second, places, sign, hours, minutes = found.groups()
+    date, hour, minute, second, places, offset, sign, hours, minutes = found.groups()
     ms = int(((places or "") + "000")[:3])
-    return _moment_ms(date, (hour, minute, second), ms, (sign, hours, minutes))
+    if offset is not None:
+        return _moment_ms(date, (hour, minute, second), ms, (sign, hours, minutes))
+    local_ms = _moment_ms(date, (hour, minute, second), ms, (None, None, None)) if zone else None
+    if local_ms is None:
+        return None
+    shown = datetime.fromisoformat(date).replace(hour=int(hour), minute=int(minute), tzinfo=ZoneInfo(zone))
+    east = shown.utcoffset()
+    return None if east is None else local_ms - east // timedelta(milliseconds=1)
 
 
 def _clf_ms(text: str) -> int | None:

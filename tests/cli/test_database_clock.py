@@ -1,4 +1,4 @@
-"""Times that an operator writes are times of the database's clock, whatever this machine's clock says."""
+"""Times that an operator writes are times of the database's clock, and not of this machine's."""
 
 from __future__ import annotations
 

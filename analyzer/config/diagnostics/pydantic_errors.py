@@ -179,7 +179,9 @@ def unknown_key(at: KeyPath) -> KeyFault:
 def _elsewhere(at: KeyPath) -> str:
     """Returns where a key belongs that its table does not have; "" if no table has it."""
     key, table = str(at[-1]), _table(at)
-    headings = [f"[{'.'.join(one)}]" for one in TABLES if one != table and key in _keys(one)]
+    tables = [one for one in TABLES if one != table and key in _keys(one)]
+    tables = [one for one in tables if one[:1] == table[:1]] or tables  # those nearby before others
+    headings = [f"[{'.'.join(one)}]" for one in tables]
     headings = [f"[{one}]" if one[1:-1] in LISTS else one for one in headings]
     return f"it is a key of {' and of '.join(headings)}: move it there" if headings else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -14,6 +14,7 @@ from analyzer.config.values import (
     Networks,
     RouteList,
     Text,
+    Zone,
     integer_between,
     one_of,
     quote,
@@ -21,6 +22,7 @@ from analyzer.config.values import (
 )
 from analyzer.core.records.mapping import (
     NO_PROXIES,
+    NO_ZONE,
     AddressField,
     NumberField,
     ResourceField,
@@ -56,9 +58,17 @@ class FieldEntry(ConfigTable):
 
 class TimeEntry(FieldEntry):
     unit: Annotated[TimeUnit, one_of(TimeUnit)]
+    zone: Zone | None = None  # of texts that name no offset
+
+    @model_validator(mode="after")
+    def _is_text_with_a_zone(self) -> Self:
+        if self.zone is not None and self.unit != "rfc3339":
+            cure = 'remove zone, or write unit = "rfc3339"'
+            raise_fault(f"a time in {quote(self.unit)} needs no zone", cure)
+        return self
 
     def field(self) -> TimeField:
-        return TimeField(self.path, self.unit)
+        return TimeField(self.path, self.unit, NO_ZONE if self.zone is None else self.zone)
 
 
 class AddressEntry(FieldEntry):

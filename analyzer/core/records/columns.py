@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
+from zoneinfo import ZoneInfo
 
-from analyzer.core.records.decimals import scaled
+from msgspec import UnsetType
+
+from analyzer.core.records.decimals import number_in, scaled
 from analyzer.core.records.format_decoder import Columns, RawValue
 from analyzer.core.records.mapping import (
     AddressField,
@@ -32,7 +36,7 @@ from analyzer.core.records.value_rules import (
     text_rule,
     time_rule,
 )
-from gatekeeper.identity import UNNAMED
+from gatekeeper.identity import MISSING, UNNAMED
 
 Answers = list[Any]  # one value per record; None where the record cannot be read
 
@@ -40,6 +44,7 @@ VALUE_MAX = 2**53
 MS_MAX = 2**63
 FAST_TIME_MAX = 2**50  # below it a time of any unit converts to any other within 64 bits
 INTEGERS = {int}
+NUMBER_TYPES = frozenset({int, bytes, str, type(None)})
 ADDRESS = "address"
 DASH = "-"  # where servers write that a request has no id
 MS_PLACES = {"s": 3, "ms": 0, "us": -3, "ns": -6}  # decimal places from a unit to milliseconds
@@ -180,6 +185,20 @@ def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:
     not_text.update(index for index, name in enumerate(names) if name is None)
 
 
+def unquoted(raw: RawValue) -> RawValue:
+    """Returns the number that a text in quotes is, None for a missing one; any other value as it is.
+
+    >>> unquoted("7"), unquoted("0.25"), unquoted("-"), unquoted("seven"), unquoted(7)
+    (7, b'0.25', None, 'seven', 7)
+    """
+    if type(raw) is not str:
+        return raw
+    if raw in MISSING:
+        return None
+    number = number_in(raw)
+    return raw if number is None else number
+
+
 class TimeColumn:
     """The request's time in milliseconds; the record's Kafka time when the source maps no time field."""
 
@@ -188,8 +207,9 @@ class TimeColumn:
         self._places = 0 if field is None else MS_PLACES.get(field.unit, 0)
         self._read_texts: Callable[[Sequence[RawValue]], Answers] | None = None
         unit = "" if field is None else field.unit
-        if unit == "rfc3339":
-            rfc3339_rule = time_rule(rfc3339_ms)
+        if field is not None and unit == "rfc3339":
+            zone = None if isinstance(field.zone, UnsetType) else ZoneInfo(field.zone)
+            rfc3339_rule = time_rule(partial(rfc3339_ms, zone=zone) if zone else rfc3339_ms)
             self._read_texts = lambda column: list(map(rfc3339_rule, column))
         elif unit == "clf":  # without fractions: many requests have the same text
             self._read_texts = MemoizedRule(time_rule(clf_ms)).read
@@ -210,12 +230,13 @@ class TimeColumn:
         return [self._ms(raw) for raw in column]
 
     def _ms(self, raw: RawValue) -> int | None:
+        raw = unquoted(raw)
         ms = scaled(raw, self._places) if type(raw) is int or type(raw) is bytes else None
         return ms if ms is not None and -MS_MAX <= ms < MS_MAX else None
 
 
 class NumberColumn:
-    """A number in its smallest unit, from 0 to 2**53."""
+    """A number in its smallest unit, from 0 to 2**53, with or without quotes."""
 
     def __init__(self, mapping: SourceMapping, name: str, index: ColumnIndex) -> None:
         """A field that the source does not map, or not as a number, reads as an empty column."""
@@ -225,7 +246,7 @@ class NumberColumn:
             self._column = index.of(field.path)
             self._is_whole, self._default = field.kind == "whole", field.default
             self._places = {"whole": 0, "decimal": 6}.get(field.kind, MICRO_PLACES[field.unit])
-            self._rule = MemoizedRule(self._number, frozenset({int, bytes, type(None)}))
+            self._rule = MemoizedRule(self._number, NUMBER_TYPES)
 
     def read(self, columns: Columns) -> Answers:
         if self._column is None:
@@ -237,6 +258,7 @@ class NumberColumn:
         )
 
     def _number(self, raw: RawValue) -> int | None:
+        raw = unquoted(raw)
         if raw is None:
             return self._default
         if type(raw) is not int and (self._is_whole or type(raw) is not bytes):
@@ -246,7 +268,7 @@ class NumberColumn:
 
 
 class WeightColumn:
-    """The number of requests that each record stands for, from 1 to 2**53. A missing one is 1."""
+    """The number of requests that each record stands for, from 0 to 2**53. A missing one is 1."""
 
     def __init__(self, mapping: SourceMapping, index: ColumnIndex) -> None:
         """Without a weight it reads as an empty column. Raises ValueError where that is not a number."""
@@ -256,13 +278,8 @@ class WeightColumn:
             if not isinstance(field, NumberField) or field.kind != "whole":
                 raise ValueError(f"weight: {mapping.weight} is not mapped as a whole number")
             self._column = index.of(field.path)
-            missing = None if field.default is None else 1
-            self._rule = MemoizedRule(
-                lambda raw: (
-                    missing if raw is None else raw if type(raw) is int and 0 < raw <= VALUE_MAX else None
-                ),
-                frozenset({int, bytes, type(None)}),
-            )
+            self._missing = None if field.default is None else 1
+            self._rule = MemoizedRule(self._weight, NUMBER_TYPES)
 
     def read(self, columns: Columns) -> Answers:
         if self._column is None:
@@ -270,8 +287,14 @@ class WeightColumn:
         column = columns[self._column]
         are_whole = set(map(type, column)) == INTEGERS
         return (
-            column if are_whole and min(column) > 0 and max(column) <= VALUE_MAX else self._rule.read(column)
+            column if are_whole and min(column) >= 0 and max(column) <= VALUE_MAX else self._rule.read(column)
         )
+
+    def _weight(self, raw: RawValue) -> int | None:
+        raw = unquoted(raw)
+        if raw is None:
+            return self._missing
+        return raw if type(raw) is int and 0 <= raw <= VALUE_MAX else None
 
 
 class IdColumn:

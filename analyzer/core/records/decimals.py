@@ -9,6 +9,21 @@ DIGITS_MAX = 40
 EXPONENT_DIGITS_MAX = 9
 NUMBER = re.compile(rb"(-?)([0-9]++)(?:\.([0-9]++))?(?:[eE]([+-]?)0*+([0-9]*+))?")
 
+QUOTED_NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+
+
+def number_in(text: str) -> int | bytes | None:
+    """Returns the number that a text is, as a decoder returns one without quotes; None for another text.
+
+    >>> number_in("345"), number_in("0.003"), number_in("-"), number_in("12 ")
+    (345, b'0.003', None, None)
+    """
+    if not text.isascii():
+        return None
+    if len(text) <= DIGITS_MAX and text.removeprefix("-").isdecimal():
+        return int(text)
+    return text.encode() if QUOTED_NUMBER.fullmatch(text) else None
+
 
 def scaled(written: int | bytes, places: int) -> int | None:
     """Returns `written` times 10**places, rounded towards minus infinity; None when it has too many digits.

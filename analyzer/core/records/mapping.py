@@ -11,6 +11,7 @@ NumberKind = Literal["whole", "decimal", "duration"]
 NumberUnit = Literal["s", "ms", "us", "ns"]
 FieldPath = tuple[str, ...]
 NO_PROXIES = msgspec.UNSET
+NO_ZONE = msgspec.UNSET
 
 
 class TimeField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,6 +19,8 @@ class TimeField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     path: FieldPath
     unit: TimeUnit
+    # The time zone of texts without one. Absent where they are rejected.
+    zone: str | msgspec.UnsetType = NO_ZONE
 
 
 class TextField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):

@@ -1,16 +1,19 @@
-"""Timestamps in text (RFC 3339, common log format) to whole milliseconds since 1970 UTC."""
+"""Timestamps in text (ISO 8601 as logs have it, common log format) to whole milliseconds since 1970 UTC."""
 
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, datetime, tzinfo
 from functools import lru_cache
 
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 MINUTE_MS = 60_000
 
-# RFC 3339 as accepted here: T, t or a blank after the date, any number of decimals, then Z, z or an offset.
+# As accepted here: T, t or a blank after the date, any number of decimals, then Z, z or an offset.
 SECOND_CHARS = 19  # up to the decimal point
+POINTS = (".", ",")  # ISO 8601 has both
+# Offsets as logs also write them, with nothing at all where the mapping has a time zone.
+OTHER_END = re.compile(r"([.,][0-9]+)? ?(?:([+-][0-9]{2}):?([0-9]{2})?|UTC|[Zz])?")
 SECOND = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
 )
@@ -27,25 +30,61 @@ MONTHS = {
 }
 
 
-def rfc3339_ms(text: str) -> int | None:
-    """Returns the milliseconds of an RFC 3339 time, rounded down; None for any other text.
+def rfc3339_ms(text: str, zone: tzinfo | None = None) -> int | None:
+    """Returns the milliseconds of a time as RFC 3339 has it, rounded down; None for any other text.
 
-    A leap second counts as the last millisecond of its minute.
+    A comma may stand for the point, and the offset may have no colon or no minutes. A time without an offset
+    is one of `zone`, and None without it. Of an hour that a clock shows twice it is the first one, and a time
+    that the clock leaves out is as much later as it leaves out. A leap second counts as the last millisecond
+    of its minute.
 
     >>> rfc3339_ms("1970-01-01T01:00:00.0019+01:00"), rfc3339_ms("1970-01-01T00:00:60Z")
     (1, 59999)
+    >>> rfc3339_ms("1970-01-01 01:00:00,0019 +0100"), rfc3339_ms("1970-01-01T01:00:00")
+    (1, None)
     """
-    zone = text[-1:] if text[-1:] in ("Z", "z") else text[-6:]
-    fraction = text[SECOND_CHARS : -len(zone)]
+    end = text[-1:] if text[-1:] in ("Z", "z") else text[-6:]
+    fraction = text[SECOND_CHARS : -len(end)]
     ms = 0
     if fraction:
-        if fraction[0] != "." or not (fraction[1:].isdigit() and fraction.isascii()):
-            return None
+        if fraction[0] not in POINTS or not (fraction[1:].isdigit() and fraction.isascii()):
+            return _other_ms(text, zone)
         ms = int(fraction[1:4].ljust(3, "0"))
-    second_ms = _second_ms(text[:SECOND_CHARS] + zone)
-    if second_ms is None or text[SECOND_CHARS - 2 : SECOND_CHARS] == "60":
-        return second_ms
-    return second_ms + ms
+    second_ms = _second_ms(text[:SECOND_CHARS] + end)
+    if second_ms is None:
+        return _other_ms(text, zone)
+    return second_ms if text[SECOND_CHARS - 2 : SECOND_CHARS] == "60" else second_ms + ms
+
+
+def _other_ms(text: str, zone: tzinfo | None) -> int | None:
+    """Returns the milliseconds of a time in another form than RFC 3339 has."""
+    found = OTHER_END.fullmatch(text, SECOND_CHARS)
+    if found is None:
+        return None
+    fraction, hours, minutes = found.groups()
+    ms = int((fraction or ".0")[1:4].ljust(3, "0"))
+    if len(text) == max(found.end(1), SECOND_CHARS):  # it ends with the second, or its fraction
+        second_ms = None if zone is None else _zoned_second_ms(text[:SECOND_CHARS], zone)
+    elif text.endswith(" "):
+        return None
+    else:
+        second_ms = _second_ms(f"{text[:SECOND_CHARS]}{hours or '+00'}:{minutes or '00'}")
+    if second_ms is None:
+        return None
+    return second_ms if text[SECOND_CHARS - 2 : SECOND_CHARS] == "60" else second_ms + ms
+
+
+@lru_cache(maxsize=4096)
+def _zoned_second_ms(text: str, zone: tzinfo) -> int | None:
+    """Returns the milliseconds of a second that a clock in `zone` shows."""
+    shown_ms = _second_ms(f"{text}Z")
+    if shown_ms is None:
+        return None
+    try:
+        offset = datetime.fromisoformat(text[:10] + "T" + text[11:17] + "00").replace(tzinfo=zone).utcoffset()
+    except (ValueError, OverflowError):
+        return None
+    return None if offset is None else shown_ms - round(offset.total_seconds() * 1000)
 
 
 @lru_cache(maxsize=4096)  # consecutive requests share their second

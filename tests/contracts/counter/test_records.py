@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,6 +21,7 @@ from analyzer.core.records.mapping import (
     TimeField,
     TimeUnit,
 )
+from analyzer.core.records.timestamps import rfc3339_ms
 from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 from tests.support.recordsets import NOW_MS
 
@@ -34,7 +36,7 @@ REJECTED = {
     "bad-json": a_record()[:-1],
     "bad-caller": a_record(key=7),
     "bad-time": a_record(ts="now"),
-    "bad-number": a_record(bytes="7"),
+    "bad-number": a_record(bytes="seven"),
     "bad-field": a_record(status=[429]),
     "future": a_record(ts=NOW_MS + 300_001),
     "past": a_record(ts=NOW_MS - 35 * DAY_MS - 1),
@@ -228,14 +230,64 @@ def test_numbers_are_scaled_from_their_digits(
 @pytest.mark.parametrize(
     ("kind", "written"),
     [
-        *(("whole", text) for text in (b"-1", b"1.0", b"1e3", b"9007199254740993", b'"1"', b"true", b"[]")),
-        *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'"0.1"')),
+        *(
+            ("whole", text)
+            for text in (b"-1", b"1.0", b"1e3", b"9007199254740993", b'"1.0"', b'"1 "', b"true", b"[]")
+        ),
+        *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'".1"')),
     ],
 )
 def test_an_invalid_amount_is_rejected(counted: Counted, kind: NumberKind, written: bytes) -> None:
     mapping = mapping_of({"n": NumberField(("n",), kind)})
     value = a_record()[:-1] + b',"n":%b}' % written
     assert reasons(counted(mapping, value, meters=[Meter("n", "n")])) == ["bad-number"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "written", "amount"),
+    [
+        ("whole", "s", b"345", 345),
+        ("whole", "s", b"007", 7),
+        ("decimal", "s", b"0.29", 290_000),
+        ("duration", "s", b"0.003", 3_000),
+        ("duration", "ms", b"15e-1", 1_500),
+    ],
+)
+def test_a_number_in_quotes_is_read(
+    counted: Counted, kind: NumberKind, unit: NumberUnit, written: bytes, amount: int
+) -> None:
+    """nginx writes each value of its JSON in quotes, and a hyphen for none."""
+    mapping = mapping_of({"n": NumberField(("n",), kind, unit, default=2)})
+    records = [a_record()[:-1] + b',"n":"%b"}' % text for text in (written, b"-", b"")]
+    found = counted(mapping, *records, meters=[Meter("n", "n")])
+    assert [row.value for row in found.rows if row.meter == "n"] == [amount + 2 * 2]
+    assert not found.rejected
+
+
+@pytest.mark.parametrize(
+    ("field", "written"),
+    [
+        (TimeField(("ts",), "s"), f"{NOW_MS // 1000}.250"),
+        (TimeField(("ts",), "ms"), f"{NOW_MS + 250}"),
+        (TimeField(("ts",), "rfc3339"), "2026-11-21 00:06:40,250 +0100"),
+        (TimeField(("ts",), "rfc3339"), "2026-11-20T23:06:40.250 UTC"),
+        (TimeField(("ts",), "rfc3339", "Europe/Berlin"), "2026-11-21T00:06:40.25"),
+        (TimeField(("ts",), "rfc3339", "Europe/Berlin"), "2026-11-20T23:06:40.25Z"),
+    ],
+    ids=str,
+)
+def test_a_time_in_the_forms_of_logs_is_read(counted: Counted, field: TimeField, written: str) -> None:
+    mapping = mapping_of({}, time=field, future_ms_max=250)
+    assert counted(mapping, a_record(ts=written)).parts[0].counted == 1
+    earlier = mapping_of({}, time=field, future_ms_max=249)
+    assert reasons(counted(earlier, a_record(ts=written))) == ["future"]
+
+
+def test_of_an_hour_that_a_clock_shows_twice_a_time_is_in_the_first() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    assert rfc3339_ms("2026-10-25T02:30:00", berlin) == rfc3339_ms("2026-10-25T02:30:00+02:00")
+    assert rfc3339_ms("2026-03-29T02:30:00", berlin) == rfc3339_ms("2026-03-29T03:30:00+02:00")
+    assert rfc3339_ms("2026-03-29T02:30:00") is None
 
 
 def test_a_missing_number_is_the_default_or_rejects_the_record(counted: Counted) -> None:

@@ -42,9 +42,23 @@ def test_denied_requests_have_their_weight_in_rows_and_verdicts(counted: Counted
     assert [verdict.values for verdict in found.verdicts] == [(9, 7)]
 
 
-@pytest.mark.parametrize("hits", [0, -1, 1.5, 2**53 + 1, "7", True, 10**30], ids=str)
+@pytest.mark.parametrize("hits", [-1, 1.5, 2**53 + 1, "7.0", True, 10**30], ids=str)
 def test_a_weight_that_cannot_be_a_number_of_requests_rejects_the_record(counted: Counted, hits: Any) -> None:
     assert reasons(counted(MAPPING, a_record(hits=hits), a_record(hits=3))) == ["bad-number"]
+
+
+def test_a_weight_of_0_is_read_and_counts_no_request(counted: Counted) -> None:
+    """Aggregates have rows of callers that were idle."""
+    idle = [a_record(hits=0, bytes=3)] * 3
+    found = counted(MAPPING, a_record(hits="2"), *idle, a_record(hits=0, key="ann"), meters=[VOLUME, FAILED])
+    assert reasons(found) == []
+    assert totals(found)[ACME, "requests"] == (2, 0)
+    assert totals(found)[ACME, "volume"] == (9, 0)
+    [progress] = found.parts
+    assert (progress.seen, progress.counted) == (5, 5)
+    records = sum(row.value for row in found.rows if row.meter == "requests")
+    records -= sum(row.value for row in found.rows if row.meter == UNRECORDED.name)
+    assert records == 5, "the ledger counts records"
 
 
 def test_a_missing_weight_is_1_unless_it_is_required(counted: Counted) -> None:

@@ -83,7 +83,10 @@ TIMESTAMPS = [
     "20/Nov/2026:22:13:20 +0000", "[20/Nov/2026:23:13:20 +0100]", "[20/Nov/2026:23:13:20 +0100",
     "20/Foo/2026:22:13:20 +0000",
     "2026-11-20T22:13:20.Z", "2026-11-20T22:13:20+24:00", "2026-11-20T24:00:00Z", "\uff12026-11-20T22:13:20Z",
-    "", "now",
+    "", "now", "2026-11-20T22:13:20+0000", "2026-11-20 22:13:20,5", "2026-11-20 23:13:20.25 +0100",
+    "2026-11-20T22:13:20 UTC", "2026-11-20T23:13:20+01", "2026-11-20T22:13:20,Z", "2026-11-20T22:13:20 ",
+    "2026-11-20T22:13:20.1.2Z", "2026-11-20T22:13:20+1:00", "2026-11-20T22:13:20  Z", "2026-11-20T22:13:60,5",
+    "2026-10-25T02:30:00", "2026-03-29T02:30:00,999",
 ]  # fmt: skip
 LITERALS = [
     "null", "true", "false", "[]", "{}", "[[]]", '{"id":1}', "[1e999]", '"\\ud800"', '"\\ud83d\\ude00"',
@@ -129,10 +132,12 @@ USUAL = {
     "key": quoted(["acme", "ann", "1"]),
     "user": quoted(["ann", "bob", ""]),
     "ip": quoted(ADDRESSES[:4]),
-    "ts": st.one_of(st.sampled_from(TIMES[:8]), quoted(TIMESTAMPS[:3] + TIMESTAMPS[9:11])),
-    "n": st.sampled_from(["0", "1", "7", "9007199254740992"]),
-    "cost": st.sampled_from(["0.1", "0.29", "7", "1.0000019", "2e3"]),
-    "took": st.sampled_from(["0.004", "1.5", "12"]),
+    "ts": st.one_of(
+        st.sampled_from(TIMES[:8]), quoted(TIMESTAMPS[:4] + TIMESTAMPS[9:11] + TIMESTAMPS[19:24] + TIMES[:6])
+    ),
+    "n": st.sampled_from(["0", "1", "7", "9007199254740992", '"7"', '"0"', '"-"', '""', '"1.0"', '"-1"']),
+    "cost": st.sampled_from(["0.1", "0.29", "7", "1.0000019", "2e3", '"0.29"', '"2e3"', '"2e"', '".5"']),
+    "took": st.sampled_from(["0.004", "1.5", "12", '"0.004"', '"-"']),
     "path": quoted(PATHS),
     "status": st.sampled_from(
         [
@@ -287,8 +292,10 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
         ("deep", "address"),
         ("account", "user"),
     ]
+    zones = [UNSET, UNSET, "Europe/Berlin", "Asia/Kathmandu"] if unit == "rfc3339" else [UNSET]
+    times = [TimeField(("ts",), unit, draw(st.sampled_from(zones))), TimeField(("ts",), "ms"), None]
     return SourceMapping(
-        time=draw(st.one_of(st.just(TimeField(("ts",), unit)), st.just(TimeField(("ts",), "ms")), st.none())),
+        time=draw(st.sampled_from(times)),
         caller=draw(st.sampled_from(callers)),
         fields=fields,
         deny_if=draw(st.sampled_from(CONDITIONS)),

@@ -21,6 +21,7 @@ from tests.oracle.counter.slow_values import (
     client_of,
     counted_text,
     digested,
+    digits_in,
     exactly,
     is_digits,
     is_host_name,
@@ -86,10 +87,12 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     if not isinstance(field, mappings.NumberField):
         return None
     value = look_up(field.path)
-    if value is MISSING:
+    if value is MISSING or (not isinstance(value, Digits) and value in ("", "-")):
         if field.default is None:
             raise Refused("bad-number")
         return field.default
+    if type(value) is str:
+        value = digits_in(value)
     if not isinstance(value, Digits) or (field.kind == "whole" and not is_whole(value)):
         raise Refused("bad-number")
     per_unit = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
@@ -105,11 +108,11 @@ def weight_of(look_up: LookUp, mapping: mappings.SourceMapping) -> int:
         return 1
     field = mapping.fields[mapping.weight]
     assert isinstance(field, mappings.NumberField)
-    if look_up(field.path) is MISSING and field.default is not None:
+    value = look_up(field.path)
+    if (value is MISSING or (type(value) is str and value in ("", "-"))) and field.default is not None:
         return 1
     number = number_of(mapping.weight, look_up, mapping)
-    if not number:
-        raise Refused("bad-number")
+    assert number is not None
     return number
 
 

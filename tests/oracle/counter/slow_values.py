@@ -9,6 +9,7 @@ from fractions import Fraction
 from ipaddress import IPv6Address, ip_address, ip_network
 from math import floor
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from analyzer.core.records import mapping as mappings
 from tests.oracle.counter.slow_json import Digits
@@ -18,6 +19,17 @@ BIDIRECTIONAL = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u206
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 WEEKDAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 MISSING = None
+
+
+def digits_in(text: str) -> Any:
+    """Returns the number that a text in quotes is; the text itself if it is none."""
+    sign, rest = (text[0], text[1:]) if text.startswith("-") else ("", text)
+    mantissa, mark, exponent = rest.replace("E", "e").partition("e")
+    whole, point, places = mantissa.partition(".")
+    power = exponent[1:] if exponent[:1] in {"+", "-"} else exponent
+    if not is_digits(whole) or (point and not is_digits(places)):
+        return text
+    return text if mark and not is_digits(power) else Digits(sign + rest)
 
 
 def is_whole(value: Any) -> bool:
@@ -174,7 +186,9 @@ def time_ms(value: Any, field: mappings.TimeField) -> int | None:
     if field.unit in ("rfc3339", "clf"):
         if type(value) is not str:
             return None
-        return rfc3339_ms(value) if field.unit == "rfc3339" else clf_ms(value)
+        return clf_ms(value) if field.unit == "clf" else iso_ms(value, field.zone or "")
+    if type(value) is str:
+        value = digits_in(value)
     if not isinstance(value, Digits):
         return None
     per_ms = {"s": Fraction(1000), "ms": Fraction(1), "us": Fraction(1, 1000), "ns": Fraction(1, 10**6)}
@@ -182,22 +196,37 @@ def time_ms(value: Any, field: mappings.TimeField) -> int | None:
     return ms if ms is not None and ms in INT64 else None
 
 
-def rfc3339_ms(text: str) -> int | None:
+def iso_ms(text: str, zone: str) -> int | None:
+    """Returns the time of a text, character by character; `zone` is that of a text without an offset."""
     date, rest = text[:11], text[11:]
     if date[10:] not in {"T", "t", " "} or date[4:5] != "-" or date[7:8] != "-":
         return None
-    zone_at = next((at for at, char in enumerate(rest) if char in "Zz+-"), None)
-    if zone_at is None:
+    clock, rest = rest[:8], rest[8:]
+    if clock[2:3] != ":" or clock[5:6] != ":":
         return None
-    clock, zone = rest[:zone_at], rest[zone_at:]
-    clock, point, places = clock.partition(".")
-    if clock[2:3] != ":" or clock[5:6] != ":" or len(clock) != 8 or (point and not is_digits(places)):
+    places = ""
+    if rest[:1] in {".", ","}:
+        places = rest[1:]
+        while places and not is_digits(places):
+            places = places[:-1]
+        if not places:
+            return None
+        rest = rest[1 + len(places) :]
+    parts = [date[:4], date[5:7], date[8:10], clock[:2], clock[3:5], clock[6:]]
+    ms = int((places + "000")[:3])
+    if rest == "":
+        return moment_ms([*parts, "00", "00"], west=False, ms=ms, zone=zone) if zone else None
+    offset = rest.removeprefix(" ")
+    if offset in {"Z", "z", "UTC"}:
+        offset = "+00:00"
+    if (
+        offset[:1] not in {"+", "-"}
+        or len(offset) not in {3, 5, 6}
+        or (len(offset) == 6 and offset[3] != ":")
+    ):
         return None
-    if zone not in {"Z", "z"} and not (len(zone) == 6 and zone[0] in "+-" and zone[3] == ":"):
-        return None
-    hours, minutes = ("00", "00") if zone in {"Z", "z"} else (zone[1:3], zone[4:6])
-    parts = [date[:4], date[5:7], date[8:10], clock[:2], clock[3:5], clock[6:], hours, minutes]
-    return moment_ms(parts, west=zone.startswith("-"), ms=int((places + "000")[:3]))
+    digits = offset[1:].replace(":", "") if len(offset) == 6 else offset[1:]
+    return moment_ms([*parts, digits[:2], digits[2:] or "00"], west=offset[0] == "-", ms=ms)
 
 
 def clf_ms(text: str) -> int | None:
@@ -219,7 +248,7 @@ def is_digits(text: str) -> bool:
     return text != "" and set(text) <= set("0123456789")
 
 
-def moment_ms(parts: Sequence[str], *, west: bool, ms: int) -> int | None:
+def moment_ms(parts: Sequence[str], *, west: bool, ms: int, zone: str = "") -> int | None:
     if not all(is_digits(part) for part in parts):
         return None
     year, month, day, hour, minute, second, hours, minutes = (int(part) for part in parts)
@@ -232,5 +261,9 @@ def moment_ms(parts: Sequence[str], *, west: bool, ms: int) -> int | None:
     except ValueError:
         return None
     since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1) + ms
+    if zone:
+        offset = at.replace(tzinfo=ZoneInfo(zone)).utcoffset()
+        assert offset is not None
+        return since - offset // timedelta(milliseconds=1)
     east_ms = (hours * 60 + minutes) * 60_000
     return since + east_ms if west else since - east_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from zoneinfo import ZoneInfo
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,10 @@ ZONES = st.one_of(
     st.tuples(st.sampled_from("+-"), st.integers(0, 25), st.integers(0, 61)).map(
         lambda zone: f"{zone[0]}{zone[1]:02}:{zone[2]:02}"
     ),
+    st.tuples(
+        st.sampled_from(["+", "-", " +", " -"]), st.integers(0, 25), st.sampled_from(["", "00", "30", ":45"])
+    ).map(lambda zone: f"{zone[0]}{zone[1]:02}{zone[2]}"),
+    st.sampled_from([" UTC", "UTC", " Z", "GMT"]),
 )
 PLACES = st.sampled_from(["", ".", ".0", ".5", ".999", ".0009", ".123456789", ".1\u0661", ".\u00b2", ",5"])
 MONTHS = st.sampled_from([*slow_values.MONTHS, "jan", "Foo"])
@@ -62,11 +67,12 @@ CHARS = st.sampled_from(["", " ", "0", "9", ":", "-", "\uff11", "\n", "Z"])
 
 @settings(max_examples=deeper(160))
 @given(DATES, st.sampled_from(["T", "t", " ", "_"]), CLOCKS, PLACES, ZONES, st.integers(0, 60), CHARS)
-def test_rfc3339_times_are_read_as_by_the_slow_implementation(
+def test_times_in_text_are_read_as_by_the_slow_implementation(
     date: str, between: str, clock: str, places: str, zone: str, at: int, char: str
 ) -> None:
     text = one_char_off(f"{date}{between}{clock}{places}{zone}", at, char)
-    assert rfc3339_ms(text) == slow_values.rfc3339_ms(text)
+    assert rfc3339_ms(text) == slow_values.iso_ms(text, "")
+    assert rfc3339_ms(text, ZoneInfo("Europe/Berlin")) == slow_values.iso_ms(text, "Europe/Berlin")
 
 
 @settings(max_examples=deeper(100))
