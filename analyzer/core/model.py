@@ -323,7 +323,8 @@ NO_HOUR = -1  # of a partition without any counted record
 class CounterState(NamedTuple):
     """State that counting a partition depends on besides its records to come. Stored with its offset."""
 
-    reject_run: int = 0  # records rejected in a row
+    # Records rejected before the first one that the mapping fits; below 0: its negated fingerprint, it fits.
+    reject_run: int = 0
     rejects_accepted_to: int = 0  # records before this offset add to no run: an operator accepted them
     hour: int = NO_HOUR  # the hour that the partition has reached, since 1970
     hour_before: int = NO_HOUR  # the hour that it had reached before

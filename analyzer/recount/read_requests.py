@@ -124,10 +124,9 @@ class SourceReading:
         if self.fields.get("address", {}).get("type") == "address":
             names.append("address")
         values = [(name, look_up(self.fields[name]["path"])) for name in names if name in self.fields]
-        present = [(name, value) for name, value in values if value is not None]
-        if not present:
-            raise Unreadable("no caller")
-        for name, value in present:
+        for name, value in values:
+            if value is None:
+                continue
             if not isinstance(value, str) or isinstance(value, Digits):
                 raise Unreadable("a caller is not text")
             found = self._name_in(name, value)

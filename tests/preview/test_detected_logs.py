@@ -33,7 +33,7 @@ def callers_of(detected: DetectedLog, lines: list[bytes]) -> list[str]:
     mapping = SourceTable.model_validate({"file": "x", **detected.source}).mapping(frozenset(), None)
     reader = RecordReader(mapping, Projection(grouping_of("caller").dimensions, (), ()))
     columns = RecordColumns(list(range(len(lines))), [None] * len(lines), list(lines), 0)
-    requests, reasons = reader.read(columns)
+    requests, reasons, _ = reader.read(columns)
     assert reasons == {}
     return requests.dimensions[0]
 

@@ -343,11 +343,10 @@ def remarks(settings: Settings) -> Iterator[str]:
                 "}, or authenticated = true if the log has only names that were checked"
             )
         if "address" not in source.fields.names:
-            missing, most = " and ".join(source.callers), source.stop_after_rejected
+            missing = " and ".join(source.callers)
             yield (
-                f"{source.name}: a record without {missing} is rejected, and {most:,} of them in a row stop "
-                "their partition; map the address of the client, under which such requests count: "
-                'address = "address" in [sources.fields]'
+                f"{source.name}: all records without {missing} count under one caller, unnamed:; map the "
+                'address of the client, under which they count then: address = "address" in [sources.fields]'
             )
         if source.id and _is_of_clients(source.fields.plain[source.id].path):
             yield (

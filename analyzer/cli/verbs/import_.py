@@ -257,22 +257,39 @@ def _doubts(progress: ImportProgress, files: Sequence[Path]) -> Iterator[str]:
             'an IP address; to count host names write caller = ["host"], and host = "address" in '
             "[sources.fields]"
         )
+        if instead := _names_instead(files, progress.mapping):
+            yield f"    {instead}"
 
 
 def _elsewhere(files: Sequence[Path]) -> str:
     """A sentence on another field of these files that has addresses; "" where none is recognised."""
+    from analyzer.preview.log_detection import detect
+
+    for values in _first_lines(files):
+        detected = detect(values)
+        if detected is not None and detected.elsewhere:
+            return detected.elsewhere
+    return ""
+
+
+def _names_instead(files: Sequence[Path], mapping: SourceMapping | None) -> str:
+    """A sentence on what the first record without a usable name has instead; "" where that is not clear."""
+    from analyzer.cli.reject_reasons import advice
+
+    found = (advice("bad-caller", value, mapping) for values in _first_lines(files) for value in values)
+    return next((sentence for sentence in found if "did you mean" in sentence), "")
+
+
+def _first_lines(files: Sequence[Path]) -> Iterator[list[bytes]]:
+    """Yields some lines of each file that can be read."""
     from analyzer.files.compressed_files import DamagedFile, open_log
     from analyzer.files.line_reader import LineReader
-    from analyzer.preview.log_detection import SAMPLE_LINES, detect
+    from analyzer.preview.log_detection import SAMPLE_LINES
 
     for file in files:
         with suppress(OSError, EOFError, DamagedFile), closing(open_log(str(file))) as stream:
             lines = LineReader(stream, LINE_BYTES_MAX).take(final=True)
-            values = [] if lines is None else [value for value in lines.values[:SAMPLE_LINES] if value]
-            detected = detect(values)
-            if detected is not None and detected.elsewhere:
-                return detected.elsewhere
-    return ""
+            yield [] if lines is None else [value for value in lines.values[:SAMPLE_LINES] if value]
 
 
 def _why_rejected(progress: ImportProgress, source: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import compress, groupby
 from typing import NamedTuple
@@ -37,9 +37,10 @@ class PartitionMemory:
 
     def __init__(self, mapping: SourceMapping, state: CounterState, secret: bytes = b"") -> None:
         """`secret` is the key of the hashes of ids."""
-        self.run = RejectRun(mapping.rejected_in_row_max, state.reject_run, state.rejects_accepted_to)
+        mapping = with_default_fields(mapping)
+        self.run = RejectRun.resumed(mapping, state.reject_run, state.rejects_accepted_to)
         self.budget = CallerBudget(mapping.callers_max, state)
-        resource = with_default_fields(mapping).fields.get("resource")
+        resource = mapping.fields.get("resource")
         # A client chooses paths, and the mapping has no routes to choose among.
         self.bounds_resources = isinstance(resource, ResourceField) and not resource.routes
         self.facts = FactLog(mapping.fact_names)
@@ -53,7 +54,7 @@ class PartitionMemory:
         ids, self._unused_ids = without_ids(self._unused_ids), None
         if self.ids is not None:
             ids = self.ids.drain()
-        return self.budget.drain()._replace(reject_run=self.run.length, ids=ids)
+        return self.budget.drain()._replace(reject_run=self.run.stored, ids=ids)
 
 
 class TooManyRejected(NamedTuple):
@@ -69,6 +70,7 @@ class ReadChunk(NamedTuple):
     records: RecordColumns
     requests: RequestColumns
     reasons: dict[int, RejectReason]
+    fieldless: Collection[int]  # indexes of records without a field of a caller
 
     def readable(self) -> RecordColumns:
         """Returns the records of the requests."""
@@ -129,7 +131,7 @@ class PartitionCounter:
         rejected: list[Rejected] = []
         for chunk in chunks:
             rejected += self._rejected_of(chunk)
-            index = trial.extend(chunk.records.offsets, chunk.reasons)
+            index = trial.extend(chunk.records.offsets, chunk.reasons, chunk.fieldless)
             if index is not None:
                 first = next(record for record in rejected if record.offset == trial.first)
                 return TooManyRejected(first, chunk.records.offsets[index] + 1)
@@ -138,7 +140,7 @@ class PartitionCounter:
         return None
 
     def _add(self, chunk: ReadChunk) -> TooManyRejected | None:
-        index = self.memory.run.extend(chunk.records.offsets, chunk.reasons)
+        index = self.memory.run.extend(chunk.records.offsets, chunk.reasons, chunk.fieldless)
         if index is not None:
             return self._stop_before_run(chunk, chunk.records.offsets[index] + 1)
         self._take(chunk.requests, chunk.readable())

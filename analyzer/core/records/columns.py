@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo
@@ -80,8 +80,10 @@ class ColumnIndex:
 class CallerNames(NamedTuple):
     """The callers of some records."""
 
-    names: Answers  # None: a caller field holds a value that is not text, or the record has no caller field
+    names: Answers  # None: a caller field holds a value that is not text
     renamed: list[bool]  # whether a record had an unusable name, or none; empty: no record had
+    # Indexes of the records without any caller field: if all of them have none, the paths may be wrong.
+    fieldless: Collection[int] = frozenset()
 
 
 class CallerColumn:
@@ -120,22 +122,20 @@ class CallerColumn:
         is_complete = all(names)
         if is_complete and not unusable and not not_text:
             return CallerNames(names, [])
-        if not is_complete:
-            self._name_the_nameless(names, columns)
+        fieldless = frozenset[int]() if is_complete else self._name_the_nameless(names, columns)
         for index in not_text:
             names[index] = None
         renamed = [index in unusable or name == UNNAMED for index, name in enumerate(names)]
-        return CallerNames(names, renamed if True in renamed else [])
+        return CallerNames(names, renamed if True in renamed else [], fieldless)
 
-    def _name_the_nameless(self, names: Answers, columns: Columns) -> None:
-        """Gives UNNAMED to records without a name, and None to those that have no field.
-
-        In these, the paths may be wrong.
-        """
-        for index, name in enumerate(names):
-            if not name:
-                has_any = any(columns[column][index] is not None for column, _ in self._rules)
-                names[index] = UNNAMED if has_any else None
+    def _name_the_nameless(self, names: Answers, columns: Columns) -> frozenset[int]:
+        """Gives UNNAMED to records without a name, and returns the indexes of those without a field."""
+        nameless = [index for index, name in enumerate(names) if not name]
+        for index in nameless:
+            names[index] = UNNAMED
+        return frozenset(
+            index for index in nameless if all(columns[column][index] is None for column, _ in self._rules)
+        )
 
 
 class CountIfColumn:
@@ -173,7 +173,7 @@ class CountIfColumn:
                 name = addresses[index] or UNNAMED
                 renamed[index] = renamed[index] or name != names[index]
                 names[index] = name
-        return CallerNames(names, renamed if True in renamed else [])
+        return CallerNames(names, renamed if True in renamed else [], callers.fieldless)
 
 
 def _note(names: Answers, unusable: set[int], not_text: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from zlib import crc32
 
 import msgspec
 
@@ -146,6 +147,13 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: EventIdRule | msgspec.UnsetType = NO_ID
     # Names in `envelopes.ENVELOPES`, from the outside in. Absent where records are in none.
     envelope: tuple[str, ...] | msgspec.UnsetType = NO_ENVELOPE
+
+    @property
+    def fingerprint(self) -> int:
+        """A number above 0 of how records are read; where it is another, none has shown that it fits."""
+        read_by = [self.format, self.envelopes, self.time, self.caller, self.fields, self.deny_if]
+        encoded = msgspec.json.encode([*read_by, None if self.weight is NO_WEIGHT else self.weight])
+        return (crc32(encoded) & 0x7FFF_FFFF) or 1
 
     @property
     def envelopes(self) -> tuple[str, ...]:

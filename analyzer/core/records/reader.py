@@ -9,7 +9,7 @@ reason of the rejection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -90,6 +90,20 @@ class RequestColumns(NamedTuple):
         )
 
 
+class ReadRecords(NamedTuple):
+    """Records that were read.
+
+    Attributes:
+        requests: Those that count.
+        reasons: Why each of the others is rejected, by index.
+        fieldless: The indexes of records that have no field of a caller.
+    """
+
+    requests: RequestColumns
+    reasons: dict[int, RejectReason]
+    fieldless: Collection[int]
+
+
 class RecordReader:
     """Reads the records of one source as its mapping says."""
 
@@ -122,10 +136,8 @@ class RecordReader:
         self._ids = IdColumn(mapping, index)
         self._format = decoder_of(mapping, index.paths)
 
-    def read(
-        self, records: RecordColumns, read_ms: int | None = None
-    ) -> tuple[RequestColumns, dict[int, RejectReason]]:
-        """Returns the requests among `records` (at least one), and the reasons of the others by index.
+    def read(self, records: RecordColumns, read_ms: int | None = None) -> ReadRecords:
+        """Returns the requests among `records` (at least one).
 
         `read_ms` is when they were read, for the bound on times of records without a Kafka time.
         """
@@ -133,7 +145,7 @@ class RecordReader:
         columns, reasons = self._format.read(values)
         reasons |= unread
         denied = self._denied.read(columns)
-        callers, renamed = self._read_callers(columns, denied)
+        callers, renamed, fieldless = self._read_callers(columns, denied)
         times_ms = self._time.read(columns, records.kafka_ms)
         numbers = [number.read(columns) for number in self._numbers]
         weights = self._weight.read(columns)
@@ -152,9 +164,9 @@ class RecordReader:
         requests = RequestColumns(
             times_ms, denied, dimensions, numbers, conditions, renamed, distinct, weights, facts, ids
         )
-        if not reasons:
-            return requests, reasons
-        return requests.only([index not in reasons for index in range(len(values))]), reasons
+        if reasons:
+            requests = requests.only([index not in reasons for index in range(len(values))])
+        return ReadRecords(requests, reasons, fieldless)
 
     @property
     def has_times(self) -> bool:

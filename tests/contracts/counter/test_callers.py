@@ -27,10 +27,7 @@ def mapping_by(*names: str, prefix6: int = 128) -> SourceMapping:
 def test_a_record_is_counted_under_the_name_that_a_gate_asks_for(counted: Counted, vector: Vector) -> None:
     mapping = mapping_by(*vector.names, prefix6=vector.prefix6)
     found = counted(mapping, json.dumps(vector.names).encode())
-    if any(text is not None for text in vector.names.values()):
-        assert totals(found) == {(vector.caller, "requests"): (1, 0)}
-    else:  # no field at all: the mapping may be wrong
-        assert reasons(found) == ["bad-caller"]
+    assert totals(found) == {(vector.caller or UNNAMED, "requests"): (1, 0)}
 
 
 TEXT = st.text(st.characters(codec=None), max_size=6)
@@ -53,11 +50,10 @@ def test_the_log_and_the_gate_agree_about_every_name(
     counted: Counted, names: dict[str, str | None], address: str | None, prefix6: int
 ) -> None:
     names["address"] = address
-    has_any = any(text is not None for text in names.values())
     found = counted(mapping_by(*names, prefix6=prefix6), json.dumps(names).encode())
     caller = caller_of(prefix6=prefix6, **names) or UNNAMED
-    assert [row.key for row in found.rows] == ([caller] if has_any else [])
-    assert reasons(found) == ([] if has_any else ["bad-caller"])
+    assert [row.key for row in found.rows] == [caller]
+    assert reasons(found) == []
 
 
 UNUSABLE = ["\u202e", "a\u0085", "a\x00", "x" * 257, "a\ud800", "\u2066"]
@@ -89,12 +85,11 @@ def test_a_request_without_any_usable_name_counts_under_one_fixed_caller(counted
     assert [part.renamed for part in found.parts] == [6]
 
 
-def test_a_field_that_no_record_has_is_a_wrong_mapping(counted: Counted) -> None:
-    """A field that is there and empty shows that the mapping is right."""
-    mapping = mapping_by("api_key", "user")
+def test_a_record_without_any_field_of_a_caller_counts_under_the_fixed_caller_too(counted: Counted) -> None:
+    mapping = replace(mapping_by("api_key", "user"), rejected_in_row_max=3)
     found = counted(mapping, b"{}", b'{"key": "acme"}', b'{"api_key": null}', b'{"user": ""}')
-    assert reasons(found) == ["bad-caller"] * 3
-    assert {row.key: row.value for row in found.rows} == {"unnamed:": 1}
+    assert totals(found) == {("unnamed:", "requests"): (4, 0)}
+    assert [part.renamed for part in found.parts] == [4]
 
 
 @pytest.mark.parametrize("value", ["\u202e", "nowhere", "x" * 300], ids=ascii)

@@ -338,15 +338,17 @@ class SlowCounter:
     def runs(self, at: Partition) -> Iterator[tuple[int, list[Read]]]:
         """Yields the run of rejected records up to each record: its length, and those since the beginning."""
         part = self.parts[at]
-        length, run = part.before.reject_run, list[Read]()
+        stored, fingerprint = part.before.reject_run, self.mapped[at.source].fingerprint
+        length, run, fits = max(0, stored), list[Read](), stored == -fingerprint
         for read in part.records:
-            if isinstance(read.found, Request):
+            fits = fits or (isinstance(read.found, Request) and not read.found.fieldless)
+            if fits:
                 length, run = 0, []
-            elif read.found.reason in {"tombstone", "too-large"}:
+            elif isinstance(read.found, Request) or read.found.reason in {"tombstone", "too-large"}:
                 pass
             elif read.offset >= part.before.rejects_accepted_to:
                 length, run = length + 1, [*run, read]
-            yield length, run
+            yield (-fingerprint if fits else length), run
 
     def drain(self) -> DrainedCounts:
         progress, requests, rejected = [], [], []
@@ -529,7 +531,9 @@ class SlowCounter:
     def state(self, at: Partition) -> CounterState:
         """Returns what counting the next record depends on, with the names since the last drain."""
         part, (_, names, _, ids) = self.parts[at], self.walk(at)
-        length = [part.before.reject_run, *(length for length, _ in self.runs(at))][-1]
+        before = part.before.reject_run
+        start = before if before in (-self.mapped[at.source].fingerprint, max(0, before)) else 0
+        length = [start, *(length for length, _ in self.runs(at))][-1]
         hours = (names.before, names.hour)
         known = {(how, hour, caller) for hour in hours for caller, how in names.how[hour].items()}
         new = known - {name for name in part.known if name[1] not in names.begun}

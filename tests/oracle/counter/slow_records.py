@@ -51,6 +51,7 @@ class Request(NamedTuple):
     weight: int  # requests that the record stands for
     facts: Mapping[str, str | None]  # about its caller: "" is not stated, None unusable
     id: str  # of the event; "" for none
+    fieldless: bool  # whether it has no field of a caller
 
 
 def all_hold(
@@ -116,8 +117,8 @@ def weight_of(look_up: LookUp, mapping: mappings.SourceMapping) -> int:
     return number
 
 
-def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bool]:
-    """Returns the caller, and whether the record had an unusable name, or none."""
+def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bool, bool]:
+    """Returns the caller, whether the record had an unusable name, or none, and whether it has no field."""
     names = list(mapping.caller)
     if isinstance(mapping.fields.get("address"), mappings.AddressField):
         names.append("address")
@@ -136,11 +137,9 @@ def caller_of(look_up: LookUp, mapping: mappings.SourceMapping) -> tuple[str, bo
         if text == "":
             continue
         if text is not None and is_name(text, mapping.name_bytes_max):
-            return f"{name}:{digested(text, field)}", was_unusable
+            return f"{name}:{digested(text, field)}", was_unusable, False
         was_unusable = True
-    if is_absent:
-        raise Refused("bad-caller")
-    return "unnamed:", True
+    return "unnamed:", True, is_absent
 
 
 def name_in(value: str, name: str, field: mappings.Field) -> str | None:
@@ -302,9 +301,9 @@ def read_record(
             found = found.get(key, MISSING) if isinstance(found, dict) else MISSING
         return found
 
-    caller, renamed = "", False
+    caller, renamed, fieldless = "", False, False
     if "caller" in dimensions:
-        caller, renamed = caller_of(look_up, mapping)
+        caller, renamed, fieldless = caller_of(look_up, mapping)
     known_ms = kafka_ms if kafka_ms is not None and kafka_ms >= 0 else None
     ms = known_ms if mapping.time is None else time_ms(look_up(mapping.time.path), mapping.time)
     if ms is None:
@@ -325,7 +324,7 @@ def read_record(
     facts = {name: fact_of(name, look_up, mapping) for name in mapping.fact_names if caller}
     return Request(
         {"caller": caller} | texts, ms, present, denied, matches, renamed, policy, caller, values, weight,
-        facts, id_of(look_up, mapping),
+        facts, id_of(look_up, mapping), fieldless,
     )  # fmt: skip
 
 

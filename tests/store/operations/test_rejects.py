@@ -28,7 +28,9 @@ from tests.support.counters import reference_counter
 from tests.support.step_faults import Killed
 from tests.support.stored_counts import put_counts
 
-WRONG = replace(MAPPING, fields={**MAPPING.fields, "api_key": TextField(("apikey",))}, sample_bytes=100)
+WRONG = replace(
+    MAPPING, fields={**MAPPING.fields, "api_key": TextField(("ts",))}, sample_bytes=100
+)  # a number
 CORRECTED = MAPPING
 PLAN = plan(quota(3))
 DAY_MS = 86_400_000
@@ -261,7 +263,12 @@ def test_the_counter_state_is_stored_with_the_offset(engine: sa.Engine, store: S
     flush(counter, 0, good[0], b"{", b"{")
     known = store.counter_state(PART)
     hour = now // 3600
-    assert (known.reject_run, known.hour, known.hour_before, known.behind_run) == (2, hour, -1, 0)
+    assert (known.reject_run, known.hour, known.hour_before, known.behind_run) == (
+        -few.fingerprint,
+        hour,
+        -1,
+        0,
+    )
     assert [tuple(named) for named in known.named] == [(hour, "new", ["api_key:acme"])]
     counter = reference_counter({"log": few}, PLAN.groupings, PLAN.meters)
     counter.resume(PART, known)

@@ -204,7 +204,7 @@ def test_duplicates_are_in_the_ledger_and_in_a_meter_and_the_audit_agrees(
 def test_a_retry_counts_no_id_that_the_partition_or_an_earlier_retry_has_counted(
     flushing: Flushing, engine: sa.Engine
 ) -> None:
-    wrong = replace(WITH_IDS, fields={**WITH_IDS.fields, "api_key": TextField(("apikey",))})
+    wrong = replace(WITH_IDS, fields={**WITH_IDS.fields, "api_key": TextField(("ts",))})
 
     def rejected(*ids: object) -> None:
         """Stores records that only the corrected mapping reads."""
