@@ -93,7 +93,7 @@ def test_another_limit_is_compared_with_the_present_one() -> None:
     assert rows[3][:4] == ["longer", "api_key:acme", "2026-11-21T04:29:00Z", "19h31m"]
 
 
-def test_what_a_policy_has_locked_in_shadow_is_shown_beside_its_simulation(
+def test_locks_in_shadow_are_shown_beside_a_simulation(
     open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world_of(open_world, tmp_path, monkeypatch, CONFIGURATION + 'mode = "shadow"\n')

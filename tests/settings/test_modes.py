@@ -117,7 +117,7 @@ def test_a_candidate_of_one_number_keeps_the_limits_by_plan(plan: ReadPlan) -> N
         (300, {"pro": 2_000, "free": 100}),
     ]
     assert promoted(found, "daily") == plan(by_plan.replace("500", "300"))
-    # Whoever means the plans, too, names them.
+    # A table replaces them.
     found = plan(by_plan + "candidate = { limit = { pro = 900, default = 300 } }\n")
     assert promoted(found, "daily") == plan(DAILY.replace("500", "{ pro = 900, default = 300 }"))
 

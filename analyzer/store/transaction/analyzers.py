@@ -311,7 +311,7 @@ def promote_policy(
     """Enforces a policy that is in shadow, or its candidate, for an operator.
 
     The audit log names the command, so that a configuration that says something else can be explained. With
-    `is_shown_only` everybody is judged as well, and nothing of it stays.
+    `is_shown_only` all series are judged as well, and nothing of it stays.
     """
     reason = f"{PROMOTED}{name}: {why}" if why else f"{PROMOTED}{name}"
     return change_plan(

@@ -132,7 +132,7 @@ def test_a_grace_of_time_begins_with_the_notice(
 @pytest.mark.parametrize(
     ("used", "last_s", "lasts", "expected"),
     [
-        # expected: whether a notice is told, and whether it lasts; None: nothing has changed
+        # expected: whether a notice is new, and whether it lasts; None: nothing has changed
         (7, None, False, None),
         (8, None, False, (True, True)),
         (8, -5, True, None),
@@ -141,7 +141,7 @@ def test_a_grace_of_time_begins_with_the_notice(
         (8, -60, False, (True, True)),
     ],
 )
-def test_a_threshold_is_told_once_in_a_window(
+def test_a_threshold_raises_one_notice_in_a_window(
     used: int, last_s: int | None, lasts: bool, expected: tuple[bool, bool] | None
 ) -> None:
     policy = RollingQuota("rolling", 10, MINUTE, notify=(800,))

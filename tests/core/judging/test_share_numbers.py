@@ -65,13 +65,11 @@ def test_below_the_floor_nothing_is_compared() -> None:
         (held(-59.5), -59.5),
         (held(-60), None),
         (held(-90, -30), None),
-        (held(-90, -30.5), 0),  # nobody has looked for too long
+        (held(-90, -30.5), 0),  # the last look is too long ago
         (held(-40, -30), -40),
     ],
 )
-def test_a_lock_comes_when_the_hold_is_over_and_was_looked_at(
-    hold: Hold | None, since_s: float | None
-) -> None:
+def test_a_lock_comes_after_its_hold_without_a_gap(hold: Hold | None, since_s: float | None) -> None:
     answer = looked(200, 400, hold=hold)
     assert answer.over_since_s == (None if since_s is None else NOW_S + since_s)
     assert (answer.lock is not None) is (since_s is None)
@@ -88,7 +86,7 @@ def test_a_lock_ends_below_the_mark_of_release(load: int, whole: int, ends: bool
 
 
 @pytest.mark.parametrize(("left_s", "until_s"), [(29, 60), (30, 60), (31, 31), (60, 60)])
-def test_a_lock_that_goes_on_is_extended_half_a_minute_before_its_end(left_s: int, until_s: int) -> None:
+def test_a_lock_that_continues_is_extended_half_a_minute_before_its_end(left_s: int, until_s: int) -> None:
     answer = looked(200, 400, lock=replace(locked(), until=at_s(left_s)))
     assert answer.lock is not None
     assert answer.lock.until == at_s(until_s)

@@ -130,7 +130,7 @@ def test_a_part_is_locked_from_the_floor_on_when_it_is_more_than_its_share(
         ({0: 20}, {-60: 60, 0: 40}, 30),  # and what is left is not too large a share
     ],
 )
-def test_a_share_is_looked_at_again_when_time_alone_can_make_it_too_large(
+def test_a_share_is_judged_again_when_time_alone_can_make_it_too_large(
     part: dict[int, int], base: dict[int, int], look_s: int
 ) -> None:
     policy = guessing()
