@@ -1,4 +1,4 @@
-"""From the record that earns the lock of a network to the lock, where one loud address has the limit alone."""
+"""How long after the record that earns it a network is locked, where one loud address has the limit alone."""
 
 from __future__ import annotations
 

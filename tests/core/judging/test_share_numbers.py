@@ -106,7 +106,7 @@ def test_how_far_the_analyzers_may_be_behind(period_s: int, most_s: float) -> No
 @pytest.mark.parametrize(
     ("load", "whole", "most"), [(1, 1_000, 400), (1, 100, 100), (1, 250, 100), (1, 253, 101)]
 )
-def test_what_a_series_may_have_is_its_share_and_the_floor_at_least(load: int, whole: int, most: int) -> None:
+def test_a_series_may_have_its_share_and_the_floor_at_least(load: int, whole: int, most: int) -> None:
     standing = series(NEIGHBOUR, {0: load}, whole=slots({0: whole}))
     assert share.amounts(NEIGHBOUR, standing, now()) == (load, most)
 
@@ -181,6 +181,6 @@ def test_a_series_has_more_than_its_multiple_of_the_usual(
 
 
 @pytest.mark.parametrize(("per_hour", "most"), [(12_000, 3_000), (120, 100), (404, 101), (0, 100)])
-def test_what_a_series_may_have_is_its_multiple_and_the_floor_at_least(per_hour: int, most: int) -> None:
+def test_a_series_may_have_its_multiple_and_the_floor_at_least(per_hour: int, most: int) -> None:
     standing = series(UNUSUAL, {0: 1}, usual=UsualLevel(per_hour, 4))
     assert usual.amounts(UNUSUAL, standing, now()) == (1, most)
