@@ -66,8 +66,8 @@ class LineKind(NamedTuple):
         return cls(record.name, record.levelno, CHANGING.sub("#", first[:100]))
 
     @property
+    def lines_max(self) -> int:
         """The most lines of this kind in a second."""
-        """How many there are in a second."""
         is_of_clients = any(f"{self.logger}.".startswith(f"{name}.") for name in OF_CLIENTS)
         return 1 if is_of_clients else LINES_MAX
 

@@ -85,7 +85,7 @@ def test_requests_cause_one_line_in_a_second(
     with caplog.at_level(logging.INFO, "gatekeeper"):
         for number in range(REQUESTS):
             request(number)
-    assert 1 <= len(caplog.records) <= 3  # the clock of most kinds goes on
+    assert 1 <= len(caplog.records) <= 3  # most kinds read the real clock
 
 
 def test_the_next_line_has_the_number_of_those_left_out(
