@@ -1,4 +1,4 @@
-"""How long after the record that earns it a network is locked, where one loud address has the limit alone."""
+"""The delay of a lock on a network whose loudest address has reached the limit alone."""
 
 from __future__ import annotations
 

@@ -16,6 +16,10 @@ from tests.core.judging.series_now import NOW_S, at_s, now, series, slots
 MINUTE = Rolling(60)  # slots of five seconds
 
 
+def earned(answer: Lock | Wait | None) -> Lock | None:
+    return answer.lock if isinstance(answer, Wait) else answer
+
+
 def rolling(limit: int = 10, grace: Grace = Grace()) -> RollingQuota:
     return RollingQuota("rolling", limit, MINUTE, grace=grace)
 
@@ -39,7 +43,7 @@ def test_the_amount_from_which_on_a_quota_locks(limit: int, grace: Grace, locks_
         answers = [
             judge_rolling(policy, series(policy, {0: locks_at + more}), None, now()) for more in (-1, 0)
         ]
-        assert [isinstance(answer, Lock) for answer in answers] == [False, True]
+        assert [earned(answer) is not None for answer in answers] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -54,9 +58,10 @@ def test_the_amount_of_a_threshold_is_rounded_up(limit: int, threshold: int, amo
     ("counts", "until_s", "growth"),
     [
         # until_s: when less than ten are in a window; growth: what moves that by more than a slot.
-        ({0: 10}, 65, 10),
+        ({0: 10}, 65, None),  # the present slot has the limit: nothing does before the next one begins
+        ({-5: 10}, 60, 10),
         ({-60: 10}, 5, 10),
-        ({-60: 3, 0: 10}, 65, 10),
+        ({-60: 3, 0: 10}, 65, None),
         ({-60: 3, -5: 7}, 5, 3),
         ({-60: 5, -55: 1, -5: 7}, 5, 3),
         ({-60: 3, -55: 3, -5: 7}, 10, 3),
@@ -65,14 +70,16 @@ def test_the_amount_of_a_threshold_is_rounded_up(limit: int, threshold: int, amo
     ],
 )
 def test_the_end_of_a_rolling_lock_and_the_growth_that_moves_it(
-    counts: dict[int, int], until_s: int, growth: int
+    counts: dict[int, int], until_s: int, growth: int | None
 ) -> None:
     policy = rolling()
     standing = series(policy, counts)
-    lock = judge_rolling(policy, standing, None, now())
-    assert isinstance(lock, Lock)
+    answer = judge_rolling(policy, standing, None, now())
+    lock = earned(answer)
+    assert lock is not None
     assert lock.until == at_s(until_s)
     assert growth_to_extend(policy, standing, NOW_S) == growth
+    assert (answer.until_s if isinstance(answer, Wait) else None) == (NOW_S + 5 if growth is None else None)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def last_notice(raised_s: int, *, lasts: bool) -> LastNotice:
     [
         (None, False, False, 65),  # the grace begins now, and less is in the window before it ends
         (-899, True, False, 1),
-        (-900, True, True, 65),
+        (-900, True, True, 5),  # as each lock of the present slot: when the next one begins
         (-5_000, False, False, 65),  # a notice that is over begins no grace
     ],
 )
