@@ -55,6 +55,8 @@ from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOut
 from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.operations.upkeep import SqlUpkeep
 from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
+from analyzer.store.reports.lock_delays.standstills import WATCH
+from analyzer.store.reports.lock_delays.standstills import watch as standstill_watch
 from analyzer.store.reports.repeated_records import repeated_in_words
 from analyzer.store.transaction.analyzers import (
     AnalyzerFile,
@@ -440,7 +442,7 @@ def _scheduled_jobs(settings: Settings, engine: sa.Engine, health: MeasuringObse
     differing = partial(differing_in_words, engine)
     return [
         *upkeep_jobs(upkeep, kept),
-        watch_job("watch-overshoot", at["watch-overshoot"], late, health.overshoots_found),
+        watch_job(WATCH, at[WATCH], late, health.overshoots_found, standstill_watch(engine)),
         watch_job("watch-duplicates", at["watch-duplicates"], repeated, health.repeated_found),
         watch_job("watch-audits", at["watch-audits"], differing, health.differing_days_found),
         ScheduledJob("close-days", days.step, at["close-days"], takes_turns=False),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 from analyzer.config.secrets import masked
+from gatekeeper.log_pace import EVERY_S, more_of
 
 LogFormat = Literal["json", "console"]
 
@@ -23,6 +27,11 @@ LIBRARY_LEVELS = {
     "sqlalchemy": logging.WARNING,
     "uvicorn": logging.WARNING,
 }
+# Loggers whose lines clients cause, by what they send and by when they go: of each kind one line in a second.
+OF_CLIENTS = ("asyncio", "uvicorn", "analyzer.web")
+LINES_MAX = 50  # in a second, of each kind of all others: locks of callers are among them
+KINDS_MAX = 1_000  # in one second; beyond, all of one logger and level are one kind
+CHANGING = re.compile(r"0x[0-9a-f]+|\d+")  # in messages that a library has already put together
 
 
 def set_up(log_format: LogFormat | None, stream: TextIO | None = None) -> None:
@@ -33,7 +42,7 @@ def set_up(log_format: LogFormat | None, stream: TextIO | None = None) -> None:
     stream = stream or sys.stderr
     if log_format is None:
         log_format = "console" if stream.isatty() else "json"
-    handler = logging.StreamHandler(stream)
+    handler = PacedHandler(stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
@@ -41,6 +50,101 @@ def set_up(log_format: LogFormat | None, stream: TextIO | None = None) -> None:
     logging.captureWarnings(True)
     for name, level in LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(level)
+
+
+class LineKind(NamedTuple):
+    """The logger, the level and the text of lines that differ in their values alone."""
+
+    logger: str
+    level: int
+    message: str  # without its values
+
+    @classmethod
+    def of(cls, record: logging.LogRecord) -> LineKind:
+        """Returns the kind of a record."""
+        first, _, _ = str(record.msg).partition("\n")
+        return cls(record.name, record.levelno, CHANGING.sub("#", first[:100]))
+
+    @property
+    def lines_max(self) -> int:
+        """The most lines of this kind in a second."""
+        is_of_clients = any(f"{self.logger}.".startswith(f"{name}.") for name in OF_CLIENTS)
+        return 1 if is_of_clients else LINES_MAX
+
+
+class LineCount:
+    """The lines of one kind since a second began."""
+
+    __slots__ = ("began_s", "last", "left_out", "written")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self.written = self.left_out = 0
+        self.last: logging.LogRecord | None = None  # that was left out
+
+
+class PacedHandler(logging.StreamHandler[TextIO]):
+    """Writes a few lines of each kind in a second, then the last one with how many were left out.
+
+    Otherwise a client that goes away in the middle of an answer, again and again, fills the disk.
+    """
+
+    def __init__(self, stream: TextIO, uptime_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._uptime_s = uptime_s
+        self._counts: dict[LineKind, LineCount] = {}
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record, or counts it. Its caller holds the lock of the handler."""
+        self._write_due()
+        kind, now_s = LineKind.of(record), self._uptime_s()
+        if kind not in self._counts and len(self._counts) >= KINDS_MAX:
+            kind = LineKind(record.name, record.levelno, "")
+        count = self._counts.setdefault(kind, LineCount(now_s))
+        if count.written < kind.lines_max:
+            count.written += 1
+            super().emit(record)
+            return
+        count.left_out += 1
+        count.last = record
+        if self._timer is None:
+            self._timer = threading.Timer(EVERY_S, self._write_later)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        """Writes what was left out, as far as the stream is still open."""
+        with self.lock or threading.RLock():
+            if not self.stream.closed:
+                self._write_due(at_end=True)
+        super().close()
+
+    def _write_later(self) -> None:
+        with self.lock or threading.RLock():
+            self._timer = None
+            if not self.stream.closed:
+                self._write_due(at_end=True)
+
+    def _write_due(self, *, at_end: bool = False) -> None:
+        now_s = self._uptime_s()
+        for kind, count in list(self._counts.items()):
+            if now_s - count.began_s < EVERY_S and not (at_end and count.last):
+                continue
+            if count.last is None:
+                del self._counts[kind]
+                continue
+            # The line about the others is the first one of the next second.
+            self._counts[kind] = LineCount(now_s)
+            self._counts[kind].written = 1
+            super().emit(with_count(count.last, count.left_out))
+
+
+def with_count(record: logging.LogRecord, count: int) -> logging.LogRecord:
+    """Returns the last of `count` records that were left out, as a line for all of them."""
+    line = logging.makeLogRecord(vars(record))
+    line.msg, line.args = f"{record.getMessage()}{more_of(count - 1)}", ()
+    return line
 
 
 class JsonFormatter(logging.Formatter):

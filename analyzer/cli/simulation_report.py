@@ -70,6 +70,9 @@ class SimulationReport(NamedTuple):
             "in_force": None
             if in_force is None
             else {"since": format_second(in_force.since_s)} | _counts(in_force.locks, keys),
+            "in_shadow": None
+            if in_force is None
+            else {"since": format_second(in_force.since_s)} | _counts(in_force.in_shadow, keys),
             "series": [_change(one) for one in self._listed()],
         }
 
@@ -124,11 +127,11 @@ class SimulationReport(NamedTuple):
             yield exceeded_sentence(self.comparison.policy, braked_s)
         in_force = self.comparison.in_force
         if in_force is not None:
-            locks = in_force.locks
-            yield (
-                f"it has locked {self._keys(locks.keys)}, {_times(locks.locks)}, since "
-                f"{format_second(in_force.since_s)}"
-            )
+            since = f"since {format_second(in_force.since_s)}"
+            done = {"it has locked": in_force.locks, "in shadow it has locked": in_force.in_shadow}
+            shown = {does: locks for does, locks in done.items() if locks.locks}
+            for does, locks in (shown or {"it has locked": in_force.locks}).items():
+                yield f"{does} {self._keys(locks.keys)}, {_times(locks.locks)}, {since}"
 
     def _braked_s(self, simulation: Simulation, proposed: PolicyLocks) -> int | None:
         """Returns the time of `first_exceeded_s`; None also if a bucket is wider than its interval."""

@@ -73,7 +73,7 @@ def mode_faults(at: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Itera
     for candidate in policy.with_candidate[1:]:
         assert policy.candidate is not None  # noqa: S101 - it has one
         stated, readings = policy.candidate.model_fields_set, policy.candidate.limit.stated
-        if all(getattr(policy.candidate, key) == getattr(policy, key) for key in stated):
+        if all(getattr(candidate, key) == getattr(policy, key) for key in stated):
             yield KeyFault(here, "is equal to its policy", "change a value of it, or remove it")
             return
         if readings and (PART in readings) is not (policy.kind == "share"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analyzer.core.delays.measured_delays import alarms
-from analyzer.doctor.observations import LISTED_MAX, Installation, Observation
+from analyzer.doctor.observations import Installation, Observation
 from analyzer.store.reports.lock_delays.exceeded_overshoots import recent_overshoots
 from analyzer.store.reports.lock_delays.partition_delays import measured_by_owner
 
@@ -18,15 +18,16 @@ LATE_CURE = (
     " and that the log shows what they deny: `deny_if`"
 )
 
+COUNTING_CURE = (
+    "look at the analyzer's log of that time; a second analyzer takes over from one that stops. The line ends"
+    " an hour after the last of these locks"
+)
+
 
 def late_locks(installation: Installation) -> Iterator[Observation]:
-    """Yields the locks of the last hour whose overshoot exceeds what `gatelock check` says, or how many."""
-    found = recent_overshoots(installation.engine, installation.settings.analyzer.flush_every)
-    for late in found[:LISTED_MAX]:
-        yield Observation("wrong", str(late), LATE_CURE)
-    if len(found) > LISTED_MAX:
-        more = f"{len(found) - LISTED_MAX} more locks of the last hour came late"
-        yield Observation("wrong", more, "`gatelock explain` names those of a caller")
+    """Yields for each cause the locks of the last hour whose overshoot exceeds what `gatelock check` says."""
+    for late in recent_overshoots(installation.engine, installation.settings.analyzer.flush_every):
+        yield Observation("wrong", str(late), COUNTING_CURE if late.cause else LATE_CURE)
 
 
 def delays_and_clocks(installation: Installation) -> Iterator[Observation]:

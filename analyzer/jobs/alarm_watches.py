@@ -16,22 +16,24 @@ def watch_job(
     schedule: Schedule,
     find: Callable[[], Mapping[str, str]],
     report: Callable[[Sequence[str]], None],
+    noted: Callable[[], int] = lambda: 0,
 ) -> ScheduledJob:
     """Returns a job that reports all sentences that `find` returns, and logs the new ones.
 
     Nothing is reported here while another analyzer does it.
 
-    `find` returns a sentence for each finding, by a text that names it, such as a lock or a caller.
+    `find` returns a sentence for each finding, by a text that names it, such as a day or a cause. `noted`
+    returns how many rows a step counts, so that the job's run is kept.
     """
     logged: set[str] = set()
 
     def step() -> int:
-        found = find()
+        rows, found = noted(), find()
         report(list(found.values()))
         for key in sorted(found.keys() - logged):
             log.warning("%s", found[key])
         logged.clear()
         logged.update(found)
-        return 0
+        return rows
 
     return ScheduledJob(name, step, schedule, done_elsewhere=lambda: report([]))

@@ -9,6 +9,7 @@ request costs anything. After the response two things remain: `refund` when the 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
@@ -25,6 +26,7 @@ from gatekeeper.adapters.refusal_response import (
 )
 from gatekeeper.gate import Gate
 from gatekeeper.identity import PREFIX6, address_of
+from gatekeeper.log_pace import LogPace
 from gatekeeper.model import Decision
 
 log = logging.getLogger("gatekeeper")
@@ -179,6 +181,7 @@ class AdmissionController:
         self._headers: HeaderStyle = headers
         # Only then must an adapter follow the response to its end.
         self.holds_permits = any(_holds_permits(limiter) for limiter, _ in self._checks)
+        self._shadow_paces: defaultdict[str, LogPace] = defaultdict(LogPace)  # by the reason
 
     def check(self, identity: RequestIdentity) -> CheckResult:
         """Returns the denial, or the decision with least remaining."""
@@ -266,13 +269,14 @@ class AdmissionController:
         """
         if self._shadow and not decision.allowed:
             decision = decision._replace(allowed=True, shadow=True, retry_after=0.0)
-        if decision.shadow:
+        if decision.shadow and (more := self._shadow_paces[decision.reason].next_line()) is not None:
             log.info(
-                "would be denied: %s %s by %s (%s)",
+                "would be denied: %s %s by %s (%s)%s",
                 identity.method,
                 identity.caller or identity.address,
                 decision.policy or "no policy",
                 decision.reason,
+                more,
             )
         if identity.notes is not None:
             identity.notes.note_decision(identity, decision)

@@ -15,11 +15,13 @@ from typing import NamedTuple
 from gatekeeper.adapters.refusal_response import HeaderStyle, LimitItem, limit_headers, require_style
 from gatekeeper.caller_view import CallerView, RemainingLimit, is_caller
 from gatekeeper.gate import Gate
+from gatekeeper.log_pace import LogPace
 from gatekeeper.model import SourceError
 
 __all__ = ["ViewResponse", "caller_view_response", "caller_view_response_async"]
 
 log = logging.getLogger("gatekeeper")
+_unavailable_pace = LogPace()
 
 SECOND = timedelta(seconds=1)
 RETRY_S = 1
@@ -126,7 +128,8 @@ def _nameless() -> ViewResponse:
 
 
 def _unavailable(error: SourceError) -> ViewResponse:
-    log.warning("a caller's view cannot be read: %s", error)
+    if (more := _unavailable_pace.next_line()) is not None:
+        log.warning("a caller's view cannot be read: %s%s", error, more)
     detail = "The use of callers cannot be read at the moment."
     return _problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": str(RETRY_S)})
 

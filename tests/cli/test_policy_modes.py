@@ -93,6 +93,28 @@ def test_a_candidate_is_shown_and_promoted(gatelock: Gatelock, counted: Callable
     assert len(lines(gatelock("locks", "list", "--json").output)) == 2
 
 
+def test_a_promotion_says_before_whom_it_locks_and_that_is_whom_a_simulation_locks(
+    gatelock: Gatelock, counted: Callable[[str], None]
+) -> None:
+    by_plan = DAILY.replace("5", "{ pro = 7, default = 50 }")
+    counted(by_plan + "candidate = { limit = 4 }\n")
+    assert gatelock("callers", "set", "api_key:bob", "--plan", "pro", "--reason", "sold").exit_code == 0
+    tried = gatelock("policies", "promote", "daily", "--dry-run")
+    assert "limit 50 to 4" in tried.output
+    assert "pro" not in tried.output, "customers with a plan keep what they have"
+    assert "in shadow it has 1 lock at this time" in tried.output
+    assert "these differences come in force; 1 locked, 0 freed" in tried.output
+    assert "api_key:ann" in tried.output
+    [fields] = lines(gatelock("policies", "promote", "daily", "--dry-run", "--json").stdout)
+    assert (fields["plan"], fields["changed"], fields["locked"], fields["freed"]) == (1, False, 1, 0)
+    assert gatelock("locks", "list", "--json").output == ""
+    simulated = gatelock("simulate", "--policy", "daily", "--limit", "4", "--since", "1d")
+    assert "would have locked 1 of 2 callers" in simulated.output
+    done = gatelock("policies", "promote", "daily", "--reason", "a week")
+    assert "in force as plan 2; 1 locked, 0 freed" in done.output
+    assert [lock["key"] for lock in lines(gatelock("locks", "list", "--json").output)] == ["api_key:ann"]
+
+
 def test_no_override_is_for_a_candidate(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
     counted(DAILY + "candidate = { limit = 2 }\n")
     added = ("overrides", "add", "--caller", "api_key:ann", "--limit", "50", "--reason", "sold")

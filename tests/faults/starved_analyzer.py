@@ -7,13 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.fault_kinds import World
 from tests.faults.fleet import Member
 
-PERIOD_S = 0.1  # as that of the kernel's quotas
+PERIOD_S = 0.1  # of the quotas
+GROUPS = Path("/sys/fs/cgroup/cpu")
 STOP_S = 25.0  # within which it has stored; Kubernetes waits 30 s
 
 
@@ -28,11 +30,13 @@ class StarvedOutcome(NamedTuple):
     stop_code: int
     stored_by_stop: int
     are_counts_right: bool
+    ended_idle: int  # transactions that the database ended because they computed for too long
 
     @property
     def is_right(self) -> bool:
         """Whether it never ended by itself, stopped in time with everything stored, and counted exactly."""
-        return not self.ended and self.stop_code == 0 and self.stop_s <= STOP_S and self.are_counts_right
+        is_stopped_well = self.stop_code == 0 and self.stop_s <= STOP_S
+        return not self.ended and is_stopped_well and self.are_counts_right and not self.ended_idle
 
     def __str__(self) -> str:
         return (
@@ -40,6 +44,7 @@ class StarvedOutcome(NamedTuple):
             f" ended by itself: {self.ended or 'never'};"
             f" SIGTERM: ended with {self.stop_code} after {self.stop_s:.1f} s and stored"
             f" {self.stored_by_stop:,} records meanwhile;"
+            f" transactions ended because they were idle: {self.ended_idle};"
             f" every count {'right' if self.are_counts_right else 'WRONG'}"
         )
 
@@ -51,11 +56,38 @@ def cpu_clock_of(pid: int) -> Callable[[], float]:
 
 
 @contextmanager
+def scheduler_group(pid: int, share: float) -> Iterator[None]:
+    """Puts a process into a scheduler group of the kernel with that share. Raises OSError."""
+    group = GROUPS / f"gatelock-{pid}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text(f"{PERIOD_S * 1e6:.0f}")
+        (group / "cpu.cfs_quota_us").write_text(f"{share * PERIOD_S * 1e6:.0f}")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        with suppress(OSError):  # it has ended
+            (GROUPS / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+@contextmanager
 def share_of_core(pid: int, share: float) -> Iterator[Callable[[], float]]:
-    """Gives a process `share` of a core, as a quota of a scheduler group does, by SIGSTOP and SIGCONT.
+    """Gives a process `share` of a core, by a scheduler group, or where none can be made by signals.
 
     Yields the clock of its CPU time.
     """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(scheduler_group(pid, share))
+        except OSError:
+            stack.enter_context(stopped_at_times(pid, share))
+        yield cpu_clock_of(pid)
+
+
+@contextmanager
+def stopped_at_times(pid: int, share: float) -> Iterator[None]:
+    """Gives a process `share` of a core, as a scheduler group does, by SIGSTOP and SIGCONT."""
     ended, cpu_s = threading.Event(), cpu_clock_of(pid)
 
     def govern() -> None:
@@ -77,7 +109,7 @@ def share_of_core(pid: int, share: float) -> Iterator[Callable[[], float]]:
     thread = threading.Thread(target=govern, daemon=True)
     thread.start()
     try:
-        yield cpu_s
+        yield
     finally:
         ended.set()
         thread.join()
@@ -132,5 +164,6 @@ def count_starved(
     with share_of_core(member.pid, 1.0):
         fleet.leave(member)
     return StarvedOutcome(
-        records, time.monotonic() - began_s, used_s, ended, stop_s, stop_code, stored_by_stop, right
-    )
+        records, time.monotonic() - began_s, used_s, ended, stop_s, stop_code, stored_by_stop, right,
+        (fleet.folder / "analyzers.log").read_text().count("idle-in-transaction"),
+    )  # fmt: skip

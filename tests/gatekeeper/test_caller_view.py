@@ -18,8 +18,10 @@ import pytest
 from analyzer.errors import StoreAway
 from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate, SourceError
+from gatekeeper.adapters import caller_view_response as views
 from gatekeeper.adapters.caller_view_response import caller_view_response, caller_view_response_async
 from gatekeeper.caller_view import parse_view
+from gatekeeper.log_pace import LogPace
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.sources.http import VIEW_CONNECTIONS_MAX, HttpSource
 from tests.support.feed import HandFeed, a_lock
@@ -248,8 +250,13 @@ def test_a_request_without_a_caller_is_a_400(gate: Gate, documents: Documents, a
 
 @both
 def test_while_the_server_is_away_the_response_is_a_503_without_details(
-    gate: Gate, documents: Documents, ask: Ask, caplog: pytest.LogCaptureFixture
+    gate: Gate,
+    documents: Documents,
+    ask: Ask,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(views, "_unavailable_pace", LogPace())
     documents.is_away = True
     answer = ask(gate, ACME)
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")

@@ -125,6 +125,15 @@ def test_the_smallest_form_prints_figures_and_no_noise(module: str) -> None:
     printed_table(done.stdout)
 
 
+@pytest.mark.skipif(not IS_DEEP, reason="make deep runs it: a minute")
+def test_a_backlog_is_counted_with_a_share_of_a_core() -> None:
+    small = ["-m", "tests.faults", "--core", "0.2", "--records", "4000"]
+    done = subprocess.run([sys.executable, *small], cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended by itself: never" in done.stdout
+    assert "every count right" in done.stdout
+
+
 @pytest.mark.parametrize("name", WITHOUT_PROCESSES)
 def test_a_bench_without_processes_prints_figures(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, capfd: pytest.CaptureFixture[str]

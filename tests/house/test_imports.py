@@ -40,10 +40,10 @@ LAWS = {
     "the contract imports nothing of the gatekeeper": Law(
         ("gatekeeper.model", "gatekeeper.identity"), ("gatekeeper",)
     ),
-    "limiters import the contract and the hooks for forks alone": Law(
+    "limiters import the contract, the pace of logs and the hooks for forks alone": Law(
         ("gatekeeper.limits",),
         ("gatekeeper",),
-        ("gatekeeper.limits", "gatekeeper.lifecycle", "gatekeeper.model"),
+        ("gatekeeper.limits", "gatekeeper.lifecycle", "gatekeeper.log_pace", "gatekeeper.model"),
     ),
     "limiters without Redis": Law(
         tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import sqlite3
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.logs import LogFormat, printable, set_up
+from analyzer.logs import KINDS_MAX, LogFormat, PacedHandler, printable, set_up
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +95,77 @@ def test_libraries_do_not_log_what_they_send() -> None:
         logging.getLogger(name).info("raw bytes, parameters")
         logging.getLogger(name).debug("raw bytes, parameters")
     assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def paced() -> Iterator[tuple[PacedHandler, io.StringIO, list[float]]]:
+    """A handler, what it has written, and its clock, which the test moves."""
+    stream, now_s = io.StringIO(), [100.0]
+    handler = PacedHandler(stream, lambda: now_s[0])
+    handler.setFormatter(logging.Formatter("%(name)s %(message)s"))
+    yield handler, stream, now_s
+    handler.close()
+
+
+def record_of(name: str, message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.WARNING, "", 0, message, args, None)
+
+
+# Kinds of lines that clients cause; of a library's some arrive with their values in the text.
+CAUSED = {
+    "gone in the middle of an answer": ("asyncio", "socket.send() raised exception.", ()),
+    "a transport that failed": ("asyncio", "Fatal error on transport\ntransport: <_Transport fd={n}>", ()),
+    "no HTTP": ("uvicorn.error", "Invalid HTTP request received.", ()),
+    "an error of the application": ("uvicorn.error", "Exception in ASGI application\n", ()),
+    "refused": ("analyzer.web.authentication", "requests refused: %s", ("{n}",)),
+    "reports of gates": ("analyzer.web.gates_endpoint", "cannot store reports: %s", ("{n}",)),
+    "too many connections": ("analyzer.web.connection_limits", "turned away: %s", ("{n}",)),
+}
+
+
+@pytest.mark.parametrize("kind", CAUSED)
+def test_of_lines_that_clients_cause_there_is_one_in_a_second_with_a_count(
+    kind: str, paced: tuple[PacedHandler, io.StringIO, list[float]]
+) -> None:
+    handler, stream, now_s = paced
+    name, message, args = CAUSED[kind]
+    for n in range(2_349):
+        values = [str(value).replace("{n}", str(n)) for value in args]
+        handler.handle(record_of(name, message.replace("{n}", str(n)), *values))
+    assert stream.getvalue().count(name) == 1
+    now_s[0] += 1.0
+    handler.handle(record_of("analyzer.daemon", "something else"))
+    written = stream.getvalue()
+    assert written.count(name) == 2
+    assert "(and 2,347 more since the line before)" in written
+    assert written.endswith("analyzer.daemon something else\n")
+
+
+def test_the_number_of_lines_left_out_is_logged_within_a_second() -> None:
+    stream = io.StringIO()
+    set_up("console", stream)
+    for _ in range(10):
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    assert stream.getvalue().count("raised") == 1
+    wait_until(lambda: "(and 8 more since the line before)" in stream.getvalue(), 10)
+
+
+def test_of_all_other_lines_fifty_of_each_kind_in_a_second(
+    paced: tuple[PacedHandler, io.StringIO, list[float]],
+) -> None:
+    handler, stream, _ = paced
+    for n in range(80):
+        handler.handle(record_of("analyzer.judgement_log", "locked %s", n))
+        handler.handle(record_of("analyzer.judgement_log", "unlocked %s", n))
+    assert stream.getvalue().count(" locked") == stream.getvalue().count(" unlocked") == 50
+    handler.close()
+    assert " locked 79 (and 29 more since the line before)\n" in stream.getvalue()
+
+
+def test_different_messages_do_not_hide_each_other_and_their_number_is_bounded(
+    paced: tuple[PacedHandler, io.StringIO, list[float]],
+) -> None:
+    handler, stream, _ = paced
+    for letters in itertools.product("abcdefghij", repeat=4):
+        handler.handle(record_of("asyncio", "".join(letters)))
+    assert stream.getvalue().count("\n") == KINDS_MAX + 1

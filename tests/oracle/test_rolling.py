@@ -206,8 +206,9 @@ def test_no_crossing_is_missed_by_looking_only_after_growth(
             match judge_rolling(policy, standing, None, Circumstances(datetime.fromtimestamp(now_s, UTC))):
                 case Lock(until=until):
                     locked_until_s = until.timestamp()
-                case Wait(until_s):
+                case Wait(until_s, lock=lock):
                     look_at_s = until_s
+                    locked_until_s = 0.0 if lock is None else lock.until.timestamp()
         if recount(series.records, period_s, now_s) >= limit:
             assert now_s < locked_until_s, "the limit is reached, and there is no lock"
         if now_s < locked_until_s:

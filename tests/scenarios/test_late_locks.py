@@ -6,13 +6,16 @@ import logging
 
 import pytest
 
-from analyzer.core.job_schedules import Schedule
+from analyzer.core.job_schedules import BegunRun, Schedule
 from analyzer.health import Health
 from analyzer.jobs.alarm_watches import watch_job
+from analyzer.jobs.scheduled_jobs import ScheduledJob
 from analyzer.metrics import Metrics
 from analyzer.store.database.clock import millis
+from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
 from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes
-from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
+from analyzer.store.reports.lock_delays.exceeded_overshoots import COUNTED_LATE, late_locks
+from analyzer.store.reports.lock_delays.standstills import WATCH, watch
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import START, World
 
@@ -47,6 +50,28 @@ def write(world: World, number: int) -> None:
     for _ in range(number):
         world.log.write(key="ann", status=200)
     world.pass_s(2)
+
+
+def run_job(runs: SqlJobRuns, job: ScheduledJob) -> None:
+    """Runs the job as an analyzer does, until a step has found nothing."""
+    run = runs.begin(job.name, job.schedule, is_asked=True)
+    assert isinstance(run, BegunRun)
+    rows = 0
+    while found := job.step():
+        rows += found
+    assert runs.end(run, "done", rows)
+
+
+def watching(world: World) -> tuple[Health, SqlJobRuns, ScheduledJob]:
+    health = Health(Metrics("1"), world.clock.uptime_s)
+    job = watch_job(
+        WATCH,
+        Schedule(60),
+        lambda: late_locks(world.engine, 0.1),
+        health.overshoots_found,
+        watch(world.engine),
+    )
+    return health, SqlJobRuns(world.engine, "one:1"), job
 
 
 def outcome(world: World) -> LockOutcome:
@@ -109,3 +134,59 @@ def test_of_a_rolling_window_only_what_came_during_the_lock_is_known(open_world:
     assert (before.overshoot, extended.overshoot) == (80, 0)
     assert before.ended_ms == extended.began_ms, "what was counted has moved the end of the lock"
     assert len(late_locks(world.engine, 0.1)) == 1
+
+
+def write_of_many(world: World, callers: int, number: int) -> None:
+    world.log.taken_max = callers * number  # one flush holds them, as after a stop
+    for name in range(callers):
+        for _ in range(number):
+            world.log.write(key=f"caller-{name}", status=200)
+
+
+def test_after_an_outage_there_is_one_alarm_that_names_it_and_not_one_of_each_caller(
+    open_world: OpenWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = open_world(SOURCE + HOURLY)
+    health, runs, job = watching(world)
+    for _ in range(3):  # idle runs replace each other
+        run_job(runs, job)
+        world.pass_s(60)
+    run_job(runs, job)
+    began = world.clock.now()
+    world.clock.jump(600)  # no analyzer runs, or the database is away
+    write_of_many(world, 40, 500)
+    world.pass_s(5)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            run_job(runs, job)
+            world.pass_s(60)
+    [alarm] = health.alarms.values()
+    assert alarm.startswith(f"nothing was counted from {began:%Y-%m-%d %H:%M}")
+    assert "the database was away, or no analyzer ran" in alarm
+    assert "490 admitted beyond the limit" in alarm
+    assert alarm.endswith("and 39 more locks of the last hour")
+    assert [record.message for record in caplog.records if "admitted beyond" in record.message] == [alarm]
+
+
+def test_one_stopped_analyzer_is_named_by_what_was_counted_before_the_lock(open_world: OpenWorld) -> None:
+    world = open_world(SOURCE + HOURLY)
+    _, runs, job = watching(world)
+    for _ in range(2):  # another analyzer does the job meanwhile
+        run_job(runs, job)
+        world.pass_s(60)
+    write_of_many(world, 3, 500)
+    world.pass_s(5)
+    [sentence] = late_locks(world.engine, 0.1).values()
+    assert sentence.startswith(COUNTED_LATE)
+    assert sentence.endswith("and 2 more locks of the last hour")
+
+
+def test_late_gates_are_another_cause_and_come_last(open_world: OpenWorld) -> None:
+    world = open_world(SOURCE + HOURLY)
+    write_of_many(world, 3, 500)
+    world.pass_s(2)
+    write(world, 10)
+    write(world, 490)
+    behind, gates = late_locks(world.engine, 0.1).values()
+    assert behind.startswith(COUNTED_LATE)
+    assert gates.startswith("the lock of caller api_key:ann by hourly came late: 490")

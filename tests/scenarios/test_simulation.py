@@ -47,10 +47,16 @@ window = { rolling = "60s" }
 @pytest.fixture
 def world(open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which one caller was locked, and another one had half of the limit in two hours."""
+    return world_of(open_world, tmp_path, monkeypatch, CONFIGURATION)
+
+
+def world_of(
+    open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configuration: str
+) -> World:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     Path("proposed.toml").write_text(PROPOSED)
-    world = open_world(CONFIGURATION)
+    world = open_world(configuration)
     with world.engine.begin() as db:  # made before the clock of this world began
         db.execute(sa.update(lock_history).where(lock_history.c.scope == "").values(began_ms=0))
     for _ in range(2):
@@ -85,6 +91,16 @@ def test_another_limit_is_compared_with_the_present_one() -> None:
         *("1", "10"),
     ]
     assert rows[3][:4] == ["longer", "api_key:acme", "2026-11-21T04:29:00Z", "19h31m"]
+
+
+def test_locks_in_shadow_are_shown_beside_a_simulation(
+    open_world: OpenWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world_of(open_world, tmp_path, monkeypatch, CONFIGURATION + 'mode = "shadow"\n')
+    _, _, third, *_ = simulated("--policy", "daily", "--limit", "40").splitlines()
+    assert third == "  in shadow it has locked 1 caller, once, since 2026-11-21T00:00:00Z"
+    found = json.loads(simulated("--policy", "daily", "--limit", "40", "--json"))
+    assert (found["in_force"]["locks"], found["in_shadow"]["locks"]) == (0, 1)
 
 
 @pytest.mark.usefixtures("world")

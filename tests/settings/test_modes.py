@@ -109,9 +109,32 @@ def test_a_promotion_keeps_what_is_not_tried(plan: ReadPlan) -> None:
             promoted(found, name)
 
 
+def test_a_candidate_of_one_number_keeps_the_limits_by_plan(plan: ReadPlan) -> None:
+    by_plan = DAILY.replace("500", "{ pro = 2_000, free = 100, default = 500 }")
+    found = plan(by_plan + "candidate = { limit = 300 }\n")
+    assert [(one.limit, dict(one.plan_limits)) for one in found.policies if isinstance(one, Quota)] == [
+        (500, {"pro": 2_000, "free": 100}),
+        (300, {"pro": 2_000, "free": 100}),
+    ]
+    assert promoted(found, "daily") == plan(by_plan.replace("500", "300"))
+    # A table replaces them.
+    found = plan(by_plan + "candidate = { limit = { pro = 900, default = 300 } }\n")
+    assert promoted(found, "daily") == plan(DAILY.replace("500", "{ pro = 900, default = 300 }"))
+
+
+def test_a_candidate_of_one_number_keeps_the_capacities_of_resources(plan: ReadPlan) -> None:
+    by_route = NEIGHBOUR.replace("limit  = 0.4", 'capacity = { "/export" = "50/s", default = "500/s" }')
+    found = plan(by_route + 'candidate = { capacity = "300/s" }\n')
+    assert promoted(found, "neighbour") == plan(by_route.replace("500/s", "300/s"))
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        (
+            DAILY.replace("500", "{ pro = 900, default = 500 }") + "candidate = { limit = 500 }\n",
+            "is equal to its policy",
+        ),
         (DAILY + 'mode = "dry"\n', "is not one of the known values"),
         (DAILY + 'soft = true\nmode = "shadow"\n', "has no effect: the policy sets no lock"),
         (DAILY + 'action = "notify"\ncandidate = { limit = 3 }\n', "has no effect: the policy sets no lock"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 APPLICATIONS = 2
-BAD_VALUES = (b"{", None, b'{"ts": "x"}', b'{"ts": 1795176000000, "key": "eve", "weight": 0}')
+BAD_VALUES = (b"{", None, b'{"ts": "x"}', b'{"ts": 1795176000000, "key": "eve", "weight": -1}')
 
 
 class Size(NamedTuple):

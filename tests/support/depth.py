@@ -1,7 +1,8 @@
 """The share of examples that randomised tests draw: one part in `make test`, ten parts in `make deep`.
 
 Examples of hypothesis, seeds of simulated stories, orders of transactions, and steps at which an analyzer on
-PostgreSQL is killed (on SQLite each one). All else is the same in both, the mutations among it.
+PostgreSQL is killed (on SQLite each one). All else is the same in both, the mutations among it, but
+for those of the rules' numbers: each is a run of pytest.
 """
 
 from __future__ import annotations

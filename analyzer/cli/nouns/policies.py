@@ -201,7 +201,8 @@ def promote(
             say(line)
         say(f"in shadow it has {plural(waiting, 'lock')} at this time")
         if dry_run:
-            say("nothing was changed; without --dry-run, these differences come in force")
+            would = f"; {JudgedChanges(done.judged).sentence}"
+            say(f"nothing was changed; without --dry-run, these differences come in force{would}")
             return
         what = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
         say(f"in force as plan {done.version}{JudgedChanges(done.judged).addition}")

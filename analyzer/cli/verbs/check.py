@@ -289,6 +289,8 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     ['daily: from 100,000 requests on, deny 429 for each caller until 2025-11-21T00:00:00+01:00']
     >>> list(dry_run(RollingQuota("hourly", 50, Rolling(3_600)), 1_763_596_800.25))
     ['hourly: from 50 requests on, deny 429 for each caller for 1h5m']
+    >>> list(dry_run(RollingQuota("noticed", 50, Rolling(3_600), notify=(500,)), 1_763_596_800.25))
+    ['noticed: from 50 requests on, deny 429 for each caller for 1h5m']
     """
     from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
@@ -297,12 +299,12 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     from analyzer.core.counting.groupings import grouping_of
     from analyzer.core.counting.meter_units import with_noun
     from analyzer.core.judging.circumstances import Circumstances
+    from analyzer.core.judging.judge import lock_in
     from analyzer.core.judging.kinds import kind_of
     from analyzer.core.judging.kinds.earned_locks import duration_text
     from analyzer.core.judging.rolling import Slot
     from analyzer.core.judging.totals import Standing, TotalKey
     from analyzer.core.judging.windows import Calendar, window_at
-    from gatekeeper.model import Lock
 
     kind = kind_of(policy)
     judged = kind.sum_of(policy)
@@ -311,8 +313,9 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
     at = Circumstances(datetime.fromtimestamp(now_s, UTC))
     for threshold in kind.thresholds(policy):
-        lock = kind.judge(policy, Standing(total, threshold, [Slot(int(now_s), threshold)]), None, at)
-        if not isinstance(lock, Lock):
+        standing = Standing(total, threshold, [Slot(int(now_s), threshold)])
+        lock = lock_in(kind.judge(policy, standing, None, at))
+        if lock is None:
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
         phrase = grouping_of(policy.per).phrase

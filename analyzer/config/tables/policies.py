@@ -335,6 +335,13 @@ class PolicyTable(ConfigTable):
         if self.candidate is None:
             return [self]
         stated = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
+        if "limit" in stated and not self.candidate.limit.by_plan:
+            # One number is that of callers without a plan: those with one keep what they have.
+            stated["limit"] = self.candidate.limit._replace(by_plan=self.limit.by_plan)
+        if self.candidate.capacity is not None and self.capacity is not None:
+            capacity = self.candidate.capacity
+            if not capacity.by_resource:
+                stated["capacity"] = capacity._replace(by_resource=self.capacity.by_resource)
         changed = {
             "name": self.name + CANDIDATE,
             "mode": SHADOW,

@@ -255,8 +255,8 @@ def _is_reached(bound: Brake, state: BrakeState, total: int | None) -> bool:
     """Whether an older policy sets no more locks in this interval."""
     if bound.callers and state.locks >= bound.callers:
         return True
-    share = bound.traffic and total and state.requests * MILLION >= bound.traffic * total
-    return bool(share) and state.locks > 0
+    # Never before the first lock, which brings the first requests.
+    return bool(bound.traffic and total and state.requests * MILLION >= bound.traffic * total)
 
 
 def _weight(one: NewLock) -> Fraction:

@@ -103,7 +103,7 @@ def judge(
         present = locks.get(key)
         notices += kind.notices(policy, standing, at)
         answer = _answer(policy, standing, present, at)
-        wanted = _lock_of(answer)
+        wanted = lock_in(answer)
         if wanted is not None and (present is None or present.until < wanted.until):
             changes.append(Set(wanted))
             notices += _notices_of(policy, standing, wanted, present, at)
@@ -129,7 +129,7 @@ def _answer(
     kind = kind_of(policy)
     answer = kind.judge(policy, standing, present, at)
     until_s = at.held_off.get(lock_key(policy, standing.total), 0.0)
-    if _lock_of(answer) is None or until_s <= at.now.timestamp():
+    if lock_in(answer) is None or until_s <= at.now.timestamp():
         return answer
     if isinstance(answer, Wait) and kind.whole_of is None:
         return Wait(min(until_s, answer.until_s))
@@ -163,7 +163,7 @@ def _overloads(
     }
 
 
-def _lock_of(answer: Lock | Wait | None) -> Lock | None:
+def lock_in(answer: Lock | Wait | None) -> Lock | None:
     """Returns the lock that a series must have by the answer of a kind."""
     return answer.lock if isinstance(answer, Wait) else answer
 
@@ -184,7 +184,7 @@ def judge_policies(
     return [
         Set(lock)
         for policy, standing in _pairs(plan, standings, at.limits)
-        if policy.name in policies and (lock := _lock_of(_answer(policy, standing, None, at))) is not None
+        if policy.name in policies and (lock := lock_in(_answer(policy, standing, None, at))) is not None
     ]
 
 
@@ -212,7 +212,7 @@ def judge_changed(
         if (policy.name, key.key) not in changed or key in stay:
             continue
         answer = _answer(policy, standing, None, at)
-        if (wanted := _lock_of(answer)) is not None:
+        if (wanted := lock_in(answer)) is not None:
             stay.add(key)
             present = locks.get(key)
             changes.append(Set(replace(wanted, began=wanted.began if present is None else present.began)))

@@ -275,12 +275,14 @@ def change_plan(
     why: str = "",
     *,
     is_shown_only: bool = False,
+    is_tried: bool = False,
     random_mark: Callable[[], str] = new_mark,
 ) -> AppliedPlan:
     """Puts what `change` makes of the plan in force in its place at once, for an operator.
 
-    With `is_shown_only`, returns the difference and changes nothing. Raises StoreAway, SchemaBehind, and what
-    `change` raises.
+    With `is_shown_only`, returns the difference and changes nothing; with `is_tried` the locks that it would
+    set and clear, too, which costs as much as the change. Raises StoreAway, SchemaBehind, and what `change`
+    raises.
     """
     with writing(engine) as db:
         if not is_shown_only:
@@ -291,8 +293,12 @@ def change_plan(
         stopped = _stopped(db, in_force, plan)
         if is_shown_only or not lines:
             return AppliedPlan(version, lines, _behind(db), stopped=stopped)
+        trial = db.begin_nested() if is_tried else None
         activated = plans.activate(db, plan, random_mark, who, why=why)
         behind = _behind(db)
+        if trial is not None:
+            trial.rollback()
+            return AppliedPlan(version, lines, behind, activated.judged, stopped)
     return AppliedPlan(activated.version, lines, behind, activated.judged, stopped)
 
 
@@ -304,7 +310,8 @@ def promote_policy(
 ) -> AppliedPlan:
     """Enforces a policy that is in shadow, or its candidate, for an operator.
 
-    The audit log names the command, so that a configuration that says something else can be explained.
+    The audit log names the command, so that a configuration that says something else can be explained. With
+    `is_shown_only` all series are judged as well, and nothing of it stays.
     """
     reason = f"{PROMOTED}{name}: {why}" if why else f"{PROMOTED}{name}"
     return change_plan(
@@ -312,7 +319,7 @@ def promote_policy(
         lambda in_force: promoted(in_force, name) or in_force,
         who,
         reason,
-        is_shown_only=is_shown_only,
+        is_tried=is_shown_only,
     )
 
 

@@ -14,6 +14,7 @@ from gatekeeper.limits.engine.key_states import KEYS_MAX
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, Period, SavedState
 from gatekeeper.limits.engine.reservations import Reservation
 from gatekeeper.limits.engine.units import require_callable
+from gatekeeper.log_pace import LogPace
 from gatekeeper.model import Decision
 
 log: Final = logging.getLogger("gatekeeper.limits")
@@ -50,7 +51,7 @@ class FirstRefusal(Delegating[L]):
         ([True, True, False, False], ['acme'])
     """
 
-    __slots__ = ("_flag", "_flagged", "_limiter")
+    __slots__ = ("_failure_pace", "_flag", "_flagged", "_limiter")
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class FirstRefusal(Delegating[L]):
     ) -> None:
         self._limiter = require_limiter(limiter, "limiter")
         self._flag = require_callable(flag, "flag")
+        self._failure_pace = LogPace()
         self._flagged = FixedWindow(1, again_after, max_keys=max_keys, overflow="deny", clock=clock)
 
     def __repr__(self) -> str:
@@ -152,4 +154,5 @@ class FirstRefusal(Delegating[L]):
         try:
             self._flag(key, refusal)
         except Exception:
-            log.exception("the flag of %r failed for %r", self, key)
+            if (more := self._failure_pace.next_line()) is not None:
+                log.exception("the flag of %r failed for %r%s", self, key, more)

@@ -13,9 +13,11 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 from gatekeeper.limits.engine.key_states import init_in_children
 from gatekeeper.limits.engine.protocol import Key
 from gatekeeper.limits.engine.units import require_callable, require_key, whole_number
+from gatekeeper.log_pace import LogPace
 
 R = TypeVar("R")
 log: Final = logging.getLogger("gatekeeper.limits")
+_unread_pace: Final = LogPace()
 # With more jobs in a row, `yield_after` would not protect other keys from a busy one any more.
 YIELD_AFTER_MAX: Final = 10_000
 
@@ -41,8 +43,8 @@ class JobFuture(Future[R], Generic[R]):
     def __del__(self) -> None:
         if not self.was_read and self.done() and not self.cancelled():
             error = super().exception()
-            if error is not None:
-                log.error("a job of %r failed, and its result was not read", self.key, exc_info=error)
+            if error is not None and (more := _unread_pace.next_line()) is not None:
+                log.error("a job of %r failed, and its result was not read%s", self.key, more, exc_info=error)
 
 
 class QueuedJob(NamedTuple):
@@ -140,6 +142,7 @@ class KeyedJobQueues:
         self._workers_max = whole_number(workers, "workers")
         self._yield_after = min(whole_number(yield_after, "yield_after"), YIELD_AFTER_MAX)
         self._trace = None if trace is None else require_callable(trace, "trace")
+        self._failure_pace = LogPace()
         self.init_process_state()
         init_in_children(self)
 
@@ -283,7 +286,8 @@ class KeyedJobQueues:
         try:
             self._trace(QueueEvent(kind, key, jobs))
         except Exception:
-            log.exception("the trace of a scheduler failed at %s of %r", kind, key)
+            if (more := self._failure_pace.next_line()) is not None:
+                log.exception("the trace of a scheduler failed at %s of %r%s", kind, key, more)
 
     def pending(self, key: Key) -> int:
         """Returns how many jobs of `key` wait, without the one that runs."""

@@ -117,6 +117,19 @@ def test_an_older_policy_sets_the_heaviest_and_the_rest_waits_in_their_order() -
     assert state_text(done.state, DAY_MS + 600_000) == ""
 
 
+@pytest.mark.parametrize(("requests", "waits"), [(299, False), (300, True), (301, True)])
+def test_an_older_policy_sets_locks_until_it_has_its_part_of_the_traffic(requests: int, waits: bool) -> None:
+    state = BrakeState(0, DAY_MS, locks=1, requests=requests)
+    done = apply_brake(braked(traffic=300_000), state, [new("ann", 9, 80)], 1_000, DAY_MS)
+    assert (names(done.waiting), done.state.locks) == ((["ann"], 1) if waits else ([], 2))
+
+
+@pytest.mark.parametrize(("requests", "is_beyond"), [(299, False), (300, False), (301, True)])
+def test_a_young_policy_may_have_exactly_its_part_of_the_traffic(requests: int, is_beyond: bool) -> None:
+    done = apply_brake(braked(traffic=300_000), BrakeState(0), [new("ann", 9, requests)], 1_000, 1_000)
+    assert done.in_shadow is is_beyond
+
+
 def test_an_older_policy_sets_one_lock_even_beyond_its_part_of_the_traffic() -> None:
     done = apply_brake(
         braked(traffic=10_000), BrakeState(0), [new("ann", 9, 80), new("bob", 8, 1)], 100, DAY_MS

@@ -29,7 +29,7 @@ from analyzer.core.judging.kinds.earned_locks import (
 from analyzer.core.judging.policies import NO_GRACE, Quota, RollingQuota, Surge
 from analyzer.core.judging.rolling import begins_s, below_s, largest_sum, present_sum
 from analyzer.core.judging.totals import NEVER, Standing, Sum
-from analyzer.core.judging.windows import Calendar, Windows
+from analyzer.core.judging.windows import Calendar, Rolling, Windows
 from gatekeeper.model import Lock
 
 AnyQuota = Quota | RollingQuota
@@ -137,6 +137,8 @@ def judge_rolling(
             looks_s.append(below_s(slots, rolling, amount, now_s))
         elif largest_sum(slots, rolling, now_s) >= amount:
             looks_s.append(begins_s(slots, rolling, amount, now_s))
+    if isinstance(answer, Lock) and not policy.is_shadow and _is_latest(rolling, answer.until, now_s):
+        looks_s.append(answer.until.timestamp() - rolling.period_s)  # the slot after its newest one begins
     if not looks_s:
         return answer
     # By time it falls below what it has reached. Growth that reaches more is the total's `next`.
@@ -165,15 +167,25 @@ def growth_to_extend(policy: RollingQuota, standing: Standing, now_s: int) -> in
     """Returns how much more must be counted, at the least, before a lock lasts longer by more than a slot.
 
     None below the limit, and of locks that no gate gets: their end reaches no client. A client whose
-    requests continue to count would see an end that has long been moved, and would come back too early. The
-    end is that of a slot, and never farther away than the window and a slot are long: however much is
-    counted, a lock is extended once in a slot at most.
+    requests continue to count would see an end that has long been moved, and would come back too early.
+
+    None also while the present slot has the limit alone: until the next slot begins, nothing that is counted
+    moves the end, for any amount, and then the warden looks. So a flood is judged a few times in a slot, and
+    not by each flush that brings a whole limit. Only a clock that is ahead could move it, and is seen with
+    that look.
     """
     rolling, slots = policy.window, standing.slots
     if policy.is_shadow or present_sum(slots, rolling, now_s) < policy.locks_at:
         return None
     until_s = below_s(slots, rolling, policy.locks_at, now_s)
+    if _is_latest(rolling, datetime.fromtimestamp(until_s, UTC), now_s):
+        return None
     return policy.locks_at - largest_sum(slots, rolling, until_s + rolling.slot_s)
+
+
+def _is_latest(rolling: Rolling, until: datetime, now_s: int) -> bool:
+    """Whether no later end can be counted before the next slot begins."""
+    return until.timestamp() >= now_s - now_s % rolling.slot_s + rolling.period_s + rolling.slot_s
 
 
 def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances) -> list[Notice]:

@@ -50,6 +50,7 @@ class LockOutcome(NamedTuple):
         used: What its series used while it lasted, in the unit of the policy's meter; None if not known.
         overshoot: What its series was admitted beyond the limit; None if not known, and of a lock that does
             not refuse all requests, or that no policy of the plan in force has earned.
+        admitted_before: What of it was counted before the lock began, as far as it is known.
     """
 
     at: LockKey
@@ -60,6 +61,7 @@ class LockOutcome(NamedTuple):
     detail: str
     used: int | None
     overshoot: int | None
+    admitted_before: int = 0
 
 
 class PolicyOutcome(NamedTuple):
@@ -165,7 +167,10 @@ class _Lasting:
             used = max(0, used_ended - one.used_began) if is_known else None
             action = last.action or REFUSES
             overshoot = None if used is None or action != REFUSES else self._overshoot(one, used, limits)
-            yield LockOutcome(one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used, overshoot)
+            yield LockOutcome(
+                one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
+                max(0, (overshoot or 0) - (used or 0)),
+            )  # fmt: skip
 
     def _overshoot(self, one: _Stored, used: int, limits: Limits) -> int | None:
         """Returns what the series was admitted beyond its limit, of which `used` while the lock lasted."""

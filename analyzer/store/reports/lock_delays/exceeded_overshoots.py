@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,9 +14,11 @@ from analyzer.store.database.clock import clock_ms
 from analyzer.store.database.engine import reading
 from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes
 from analyzer.store.reports.lock_delays.living_delays import living_delays
+from analyzer.store.reports.lock_delays.standstills import Standstill, standstills
 from analyzer.store.transaction.analyzers import plan_in_force
 
 RECENT_MS = 3_600_000
+COUNTED_LATE = "records were counted late: the database was away, or an analyzer was stopped or behind"
 LOCKS_MAX = 10_000
 
 
@@ -60,18 +62,50 @@ def exceeded(
             yield ExceededOvershoot(lock, of_policy)
 
 
-def recent_overshoots(engine: sa.Engine, flush_s: float) -> list[ExceededOvershoot]:
-    """Returns the locks that began in the last hour and came late. Raises StoreAway, SchemaBehind.
+class LateLocks(NamedTuple):
+    """Locks of the last hour that came late for one cause.
 
-    Of at most `LOCKS_MAX` locks, so that a flood of them costs no more.
+    Attributes:
+        cause: A sentence: that nothing was counted, or that it was counted late; "" where the gates are late.
+        worst: The one that let most through.
+        number: How many there are.
+    """
+
+    cause: str
+    worst: ExceededOvershoot
+    number: int
+
+    def __str__(self) -> str:
+        more = f", and {self.number - 1:,} more locks of the last hour" if self.number > 1 else ""
+        return f"{self.cause}; {self.worst}{more}" if self.cause else f"{self.worst}{more}"
+
+
+def recent_overshoots(engine: sa.Engine, flush_s: float) -> list[LateLocks]:
+    """Returns the locks that began in the last hour and came late, by their cause: those of gates come last.
+
+    Of at most `LOCKS_MAX` locks, so that a flood of them costs no more. Raises StoreAway, SchemaBehind.
     """
     with reading(engine) as db:
         since_ms = clock_ms(db) - RECENT_MS
+        still = standstills(db, since_ms)
     began = (lock for lock in lock_outcomes(engine, since_ms) if lock.began_ms >= since_ms)
-    return list(exceeded(islice(began, LOCKS_MAX), estimated_overshoots(engine, flush_s)))
+    found: dict[str, LateLocks] = {}
+    for late in exceeded(islice(began, LOCKS_MAX), estimated_overshoots(engine, flush_s)):
+        cause = cause_of(late.lock, still)
+        before = found.get(cause, LateLocks(cause, late, 0))
+        worst = max(before.worst, late, key=lambda one: one.lock.overshoot or 0)
+        found[cause] = LateLocks(cause, worst, before.number + 1)
+    return [found[cause] for cause in sorted(found, reverse=True)]
+
+
+def cause_of(lock: LockOutcome, still: Sequence[Standstill]) -> str:
+    """Returns why a lock came late, as far as counting is the cause; otherwise ""."""
+    for standstill in still:
+        if standstill.explains(lock.began_ms):
+            return str(standstill)
+    return COUNTED_LATE if 2 * lock.admitted_before > (lock.overshoot or 0) else ""
 
 
 def late_locks(engine: sa.Engine, flush_s: float) -> dict[str, str]:
-    """Returns a sentence for each of `recent_overshoots`, by a text that names the lock and its begin."""
-    found = recent_overshoots(engine, flush_s)
-    return {f"{late.lock.at} {late.lock.began_ms}": str(late) for late in found}
+    """Returns a sentence for each cause for which locks of the last hour came late, by that cause."""
+    return {late.cause: str(late) for late in recent_overshoots(engine, flush_s)}

@@ -13,19 +13,13 @@ from analyzer.core.judging.plan import Plan, meaning_of
 from analyzer.core.judging.policies import Policy, base_name
 from analyzer.core.simulating.policy_locks import PolicyLocks
 from analyzer.store.reports.simulated.policy_simulation import (
+    KnownLocks,
     NotSimulated,
     Progress,
     Simulation,
-    locks_in_force,
+    known_locks,
     simulate,
 )
-
-
-class LocksInForce(NamedTuple):
-    """The locks that the policy in force has set, as far as they are known."""
-
-    since_s: int
-    locks: PolicyLocks
 
 
 class PolicyComparison(NamedTuple):
@@ -39,7 +33,7 @@ class PolicyComparison(NamedTuple):
         proposed: The locks that it would have set.
         before: The locks that the present policy would have set, by the same counts; None without one, or if
             that cannot be simulated.
-        in_force: The locks that the present policy has set.
+        in_force: The locks that the present policy has set, those in shadow among them.
     """
 
     policy: Policy
@@ -48,7 +42,7 @@ class PolicyComparison(NamedTuple):
     simulation: Simulation | None = None
     proposed: PolicyLocks | None = None
     before: PolicyLocks | None = None
-    in_force: LocksInForce | None = None
+    in_force: KnownLocks | None = None
 
 
 def compare(
@@ -81,7 +75,7 @@ def compare(
             before = simulate(engine, [present], simulation.span.from_s, progress).of[present]
         except NotSimulated:  # only what it has locked is known
             before = None
-    in_force = LocksInForce(*locks_in_force(engine, present, simulation.span.from_s))
+    in_force = known_locks(engine, present, simulation.span.from_s)
     return found._replace(before=before, in_force=in_force)
 
 

@@ -326,16 +326,26 @@ def _locks(series: Iterable[SeriesSimulation], span: SimulatedTime) -> PolicyLoc
     return PolicyLocks(found, notices)
 
 
-def locks_in_force(engine: sa.Engine, policy: Policy, from_s: int) -> tuple[int, PolicyLocks]:
-    """Returns the locks that a policy had since `from_s`, and since when that is known; requests are not.
+class KnownLocks(NamedTuple):
+    """The locks that a policy has set, as far as they are known; what came meanwhile is not."""
 
-    Raises StoreAway.
-    """
+    since_s: int
+    locks: PolicyLocks
+    in_shadow: PolicyLocks  # that no gate got
+
+
+def known_locks(engine: sa.Engine, policy: Policy, from_s: int) -> KnownLocks:
+    """Returns the locks that a policy had since `from_s`, or since they are known. Raises StoreAway."""
     with slow_reading(engine) as db:
         without_scans(db)
         known_ms = lock_history.known_since_ms(db)
         since_s = max(from_s, clock_ms(db) if known_ms is None else known_ms // 1000)
         spans = lock_history.policy_spans(db, policy.name, since_s * 1000)
+        in_shadow = lock_history.policy_spans(db, policy.name, since_s * 1000, in_shadow=True)
+    return KnownLocks(since_s, _of_spans(policy, spans), _of_spans(policy, in_shadow))
+
+
+def _of_spans(policy: Policy, spans: Iterable[lock_history.Span]) -> PolicyLocks:
     found: dict[SeriesName, list[SimulatedLock]] = {}
     for at, began_ms, ended_ms in spans:
         locks = found.setdefault((at.key, at.resource), [])
@@ -344,4 +354,4 @@ def locks_in_force(engine: sa.Engine, policy: Policy, from_s: int) -> tuple[int,
         else:
             locks.append(SimulatedLock(began_ms // 1000, ended_ms // 1000))
     by_series = {at: SeriesLocks(*at, locks) for at, locks in found.items()}
-    return since_s, PolicyLocks(by_series, Counter())
+    return PolicyLocks(by_series, Counter())

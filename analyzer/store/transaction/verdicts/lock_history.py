@@ -85,15 +85,16 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     return found
 
 
-def policy_spans(db: sa.Connection, policy: str, from_ms: int) -> list[Span]:
+def policy_spans(db: sa.Connection, policy: str, from_ms: int, *, in_shadow: bool = False) -> list[Span]:
     """Returns when locks of a policy were in force since `from_ms`, those that end later among them; sorted.
 
-    Those that gates got: none of a policy in shadow. A lock that was extended has a span for each of its
-    ends.
+    Those that gates got, or with `in_shadow` those that none got. A lock that was extended has a span for
+    each of its ends.
     """
     columns = lock_history.c
     wanted = sa.select(*KEY, columns.began_ms, _end_ms())
-    wanted = wanted.where(columns.until_ms >= from_ms, columns.policy == policy, columns.action != SHADOW)
+    is_wanted = columns.action == SHADOW if in_shadow else columns.action != SHADOW
+    wanted = wanted.where(columns.until_ms >= from_ms, columns.policy == policy, is_wanted)
     found = [Span(LockKey(*at), began_ms, ended_ms) for *at, began_ms, ended_ms in db.execute(wanted)]
     return sorted(one for one in found if one.ended_ms >= from_ms)
 

@@ -1,0 +1,160 @@
+"""The numbers of quotas, in tables: graces, ends of rolling locks, the growth that moves them, notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.core.judging.circumstances import Wait
+from analyzer.core.judging.earned_notices import LASTS_S, LastNotice, amount_at, notice_key
+from analyzer.core.judging.kinds.quota import growth_to_extend, judge_rolling, rolling_notices
+from analyzer.core.judging.policies import Grace, RollingQuota
+from analyzer.core.judging.rolling import begins_s, below_s, growth_to
+from analyzer.core.judging.windows import Rolling
+from gatekeeper.model import Lock
+from tests.core.judging.series_now import NOW_S, at_s, now, series, slots
+
+MINUTE = Rolling(60)  # slots of five seconds
+
+
+def earned(answer: Lock | Wait | None) -> Lock | None:
+    return answer.lock if isinstance(answer, Wait) else answer
+
+
+def rolling(limit: int = 10, grace: Grace = Grace()) -> RollingQuota:
+    return RollingQuota("rolling", limit, MINUTE, grace=grace)
+
+
+@pytest.mark.parametrize(
+    ("limit", "grace", "locks_at"),
+    [
+        (1_000, Grace(), 1_000),
+        (1_000, Grace(thousandths=100), 1_100),
+        (1_005, Grace(thousandths=100), 1_106),  # rounded up: never less than the grace
+        (1_000, Grace(thousandths=1), 1_001),
+        (1, Grace(thousandths=1), 2),
+        (1_000, Grace(amount=7), 1_007),
+        (1_000, Grace(time_s=900), 1_000),
+    ],
+)
+def test_the_amount_from_which_on_a_quota_locks(limit: int, grace: Grace, locks_at: int) -> None:
+    policy = rolling(limit, grace)
+    assert policy.locks_at == locks_at
+    if not grace.time_s:
+        answers = [
+            judge_rolling(policy, series(policy, {0: locks_at + more}), None, now()) for more in (-1, 0)
+        ]
+        assert [earned(answer) is not None for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("limit", "threshold", "amount"),
+    [(100, 800, 80), (3, 500, 2), (1, 1, 1), (1_000, 999, 999), (7, 1_000, 7), (10, 1_200, 12)],
+)
+def test_the_amount_of_a_threshold_is_rounded_up(limit: int, threshold: int, amount: int) -> None:
+    assert amount_at(limit, threshold) == amount
+
+
+@pytest.mark.parametrize(
+    ("counts", "until_s", "growth"),
+    [
+        # until_s: when less than ten are in a window; growth: what moves that by more than a slot.
+        ({0: 10}, 65, None),  # the present slot has the limit: nothing does before the next one begins
+        ({-5: 10}, 60, 10),
+        ({-60: 10}, 5, 10),
+        ({-60: 3, 0: 10}, 65, None),
+        ({-60: 3, -5: 7}, 5, 3),
+        ({-60: 5, -55: 1, -5: 7}, 5, 3),
+        ({-60: 3, -55: 3, -5: 7}, 10, 3),
+        ({-60: 3, -30: 4, -5: 7}, 35, 3),
+        ({-60: 2, -30: 11}, 35, 10),
+    ],
+)
+def test_the_end_of_a_rolling_lock_and_the_growth_that_moves_it(
+    counts: dict[int, int], until_s: int, growth: int | None
+) -> None:
+    policy = rolling()
+    standing = series(policy, counts)
+    answer = judge_rolling(policy, standing, None, now())
+    lock = earned(answer)
+    assert lock is not None
+    assert lock.until == at_s(until_s)
+    assert growth_to_extend(policy, standing, NOW_S) == growth
+    assert (answer.until_s if isinstance(answer, Wait) else None) == (NOW_S + 5 if growth is None else None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "begins", "growth"),
+    [
+        # When the window of a clock that is ahead begins to hold the present; what reaches the limit before.
+        ({60: 10}, 1, 10),
+        ({100: 10}, 41, 10),
+        ({0: 4, 100: 10}, 41, 6),
+        ({60: 4, 100: 6}, 41, 6),
+        ({60: 10, 100: 1}, 1, 10),
+    ],
+)
+def test_the_window_of_a_clock_ahead(counts: dict[int, int], begins: int, growth: int) -> None:
+    counted = slots(counts)
+    assert begins_s(counted, MINUTE, 10, NOW_S) == NOW_S + begins
+    assert growth_to(counted, MINUTE, 10, NOW_S) == growth
+    answer = judge_rolling(rolling(), series(rolling(), counts), None, now())
+    assert isinstance(answer, Wait)
+    assert answer.until_s == NOW_S + begins
+
+
+@pytest.mark.parametrize(
+    ("limit", "until_s"), [(1, 65), (7, 65), (8, 50), (10, 50), (11, 5), (13, 5), (14, 0), (99, 0)]
+)
+def test_from_when_on_a_limit_is_not_reached(limit: int, until_s: int) -> None:
+    assert below_s(slots({-60: 3, -15: 3, 0: 7}), MINUTE, limit, NOW_S) == NOW_S + until_s
+
+
+def last_notice(raised_s: int, *, lasts: bool) -> LastNotice:
+    at_s = NOW_S + raised_s
+    return LastNotice(at_s, LASTS_S if lasts else at_s + 1, at_s)
+
+
+@pytest.mark.parametrize(
+    ("raised_s", "lasts", "locks", "look_s"),
+    [
+        (None, False, False, 65),  # the grace begins now, and less is in the window before it ends
+        (-899, True, False, 1),
+        (-900, True, True, 5),  # as each lock of the present slot: when the next one begins
+        (-5_000, False, False, 65),  # a notice that is over begins no grace
+    ],
+)
+def test_a_grace_of_time_begins_with_the_notice(
+    raised_s: int | None, lasts: bool, locks: bool, look_s: int
+) -> None:
+    policy = rolling(grace=Grace(time_s=900))
+    standing, known = series(policy, {0: 10}), {}
+    if raised_s is not None:
+        key = notice_key(policy.name, standing.total, 1_000)
+        known[key] = last_notice(raised_s, lasts=lasts)
+    answer = judge_rolling(policy, standing, None, now(notices=known))
+    assert isinstance(answer, Wait)
+    assert (answer.lock is not None, answer.until_s) == (locks, NOW_S + look_s)
+
+
+@pytest.mark.parametrize(
+    ("used", "last_s", "lasts", "expected"),
+    [
+        # expected: whether a notice is new, and whether it lasts; None: nothing has changed
+        (7, None, False, None),
+        (8, None, False, (True, True)),
+        (8, -5, True, None),
+        (7, -5, True, (False, False)),
+        (8, -59, False, (False, True)),  # it continues
+        (8, -60, False, (True, True)),
+    ],
+)
+def test_a_threshold_raises_one_notice_in_a_window(
+    used: int, last_s: int | None, lasts: bool, expected: tuple[bool, bool] | None
+) -> None:
+    policy = RollingQuota("rolling", 10, MINUTE, notify=(800,))
+    standing, known = series(policy, {0: used}), {}
+    if last_s is not None:
+        key = notice_key(policy.name, standing.total, 800)
+        known[key] = last_notice(last_s, lasts=lasts)
+    found = rolling_notices(policy, standing, now(notices=known))
+    assert [(not one.was_raised, one.until_s == LASTS_S) for one in found] == ([expected] if expected else [])
