@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -77,7 +79,10 @@ def test_a_locked_caller_is_explained_by_its_lock_and_its_use(gatelock: Gatelock
     assert "daily, deny 429, " in shown
     assert "50 requests per day (UTC), 60 counted" in shown
     assert "to admit it now: gatelock locks clear --caller api_key:acme --reason WHY" in shown
-    assert "to allow it more: gatelock overrides add --caller api_key:acme --limit AMOUNT" in shown
+    assert (
+        "to allow it more: gatelock overrides add --caller api_key:acme --policy daily --limit AMOUNT"
+        in shown
+    )
     found = explained(gatelock, "api_key:acme")
     uses = {use["policy"]: (use["used"], use["limit"], use["mode"]) for use in found["policies"]}
     assert uses == {
@@ -217,12 +222,27 @@ def test_a_lock_is_not_called_unmet_where_no_gate_reports(gatelock: Gatelock) ->
     assert "report_status=True" in gatelock("doctor").output
 
 
+def test_each_command_that_it_prints_succeeds_as_printed(gatelock: Gatelock) -> None:
+    """With several policies, of which each command names its own."""
+    printed = [
+        shlex.split(command.replace("AMOUNT", "90"))
+        for command in re.findall(
+            r"^  to [a-z ]+: gatelock (.*)$", gatelock("explain", "acme").stdout, re.MULTILINE
+        )
+    ]
+    assert [words[:2] for words in printed] == [["locks", "clear"], ["overrides", "add"]]
+    for words in printed:
+        done = gatelock(*words)
+        assert done.exit_code == 0, done.output
+    assert gatelock("explain", "acme").stdout.startswith("api_key:acme is not locked\n")
+
+
 def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:
     now = datetime.now(UTC)
 
     def clearing(scope: str, key: str, resource: str = "") -> str:
         lock = Lock(scope, key, "daily", now, now, resource)
-        return next(iter(_next_commands("api_key:a b", [lock]))).partition("locks clear ")[2]
+        return next(iter(_next_commands("api_key:a b", [lock], []))).partition("locks clear ")[2]
 
     assert clearing("caller", "api_key:a b") == "--caller 'api_key:a b' --reason WHY"
     assert clearing("caller", "api_key:a b", "/v1") == "--caller 'api_key:a b' --resource /v1 --reason WHY"

@@ -25,6 +25,7 @@ from analyzer.cli.output import say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from analyzer.core.judging.policies import Policy
     from analyzer.store.reports.explained.caller_standing import CallerStanding, PolicyUse
     from analyzer.store.reports.explained.lock_outcomes import LockOutcome
     from gatekeeper.model import Lock
@@ -112,7 +113,7 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
     for held in standing.held_off:
         until = time_text(instant(held.until_ms))
         say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
-    for hint in _next_commands(name, enforced):
+    for hint in _next_commands(name, enforced, [use.policy for use in standing.uses]):
         say(f"  {hint}")
     columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
     table(
@@ -128,17 +129,24 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
         )
 
 
-def _next_commands(name: str, locks: Sequence[Lock]) -> Iterator[str]:
+def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy]) -> Iterator[str]:
     """Yields what an operator may do about locks that refuse the caller, with the command for each."""
+    from analyzer.core.judging.kinds import kind_of
+
     for scope, key, resource in dict.fromkeys((lock.scope, lock.key, lock.resource) for lock in locks):
         option = "--address" if scope == "range" else f"--{scope}"
         named = name if scope == "caller" else key
         of = [option, *([shlex.quote(named)] if named else [])]
         of += ["--resource", shlex.quote(resource)] if resource else []
         yield f"to admit it now: gatelock locks clear {' '.join(of)} --reason WHY"
-    if locks:
-        override = f"gatelock overrides add --caller {shlex.quote(name)} --limit AMOUNT --reason WHY"
-        yield f"to allow it more: {override}"
+    by_name = {policy.name: policy for policy in policies}
+    for policy in dict.fromkeys(lock.policy for lock in locks if lock.scope == "caller"):
+        it = f"--caller {shlex.quote(name)}"
+        if policy in by_name and kind_of(by_name[policy]).whole_of is None:
+            change = f"overrides add {it} --policy {policy} --limit AMOUNT"
+            yield f"to allow it more: gatelock {change} --reason WHY"
+        elif policy in by_name:  # a share has no limits of single callers
+            yield f"to allow it all: gatelock exempt add {it} --reason WHY"
 
 
 def _lock_text(lock: Lock) -> str:
