@@ -273,6 +273,7 @@ def test_files_that_are_imported_again_are_counted_once(
         "problems": {},
         "rejected": {"bad-line": 1},
         "advice": {},
+        "question": "",
     }
     result = process("import", "new.log", "old.log", "--source", "web")
     assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
@@ -328,6 +329,10 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     assert first.startswith("one caller has 100 % of 102 requests, which has no usable name: does `caller`")
     assert second.startswith("102 of them had no usable name")
     assert 'caller = ["host"]' in second
+    as_json = process(
+        "import", "-", "--source", "web", "--json", input="\n" + lines + line("a.example", 20) * 9
+    )
+    assert json.loads(as_json.stdout)["question"].startswith("one caller has 100 % of 108 requests")
     lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))
     assert sentences(lines) == []
 

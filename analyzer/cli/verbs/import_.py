@@ -236,7 +236,8 @@ def _print(
     if as_json:
         advice = {reason: sentence for reason, sentence in progress.advice.items() if sentence}
         found = {"renamed": progress.renamed, "problems": problems, "rejected": progress.rejected}
-        json_lines([{**stored, **found, "advice": advice}])
+        question = progress.tally.question() and progress.tally.question(_elsewhere(files))
+        json_lines([{**stored, **found, "advice": advice, "question": question}])
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
     say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
