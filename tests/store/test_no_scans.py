@@ -72,7 +72,7 @@ from analyzer.store.reports.explained.caller_standing import caller_standing
 from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
 from analyzer.store.reports.gate_reports import known_among
 from analyzer.store.reports.repeated_records import kept_ids, repeated_records
-from analyzer.store.reports.simulated.policy_simulation import locks_in_force, simulate
+from analyzer.store.reports.simulated.policy_simulation import known_locks, simulate
 from analyzer.store.reports.status import installation_status
 from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
 from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
@@ -327,7 +327,7 @@ def simulate_policies(engine: sa.Engine, today_s: int) -> None:
     for policy in (Quota("daily", 100, Calendar("day")), week, Quota("hourly", 5, Calendar("hour"))):
         found = simulate(engine, [policy], today_s - 2 * DAY_S)
         assert found.of[policy].series
-        locks_in_force(engine, policy, today_s - 2 * DAY_S)
+        known_locks(engine, policy, today_s - 2 * DAY_S)
 
 
 def plan_of_execution(db: sa.Connection, text: str, parameters: Any) -> str:

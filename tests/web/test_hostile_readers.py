@@ -36,7 +36,7 @@ def ask():
                 answer = connection.getresponse()
                 while answer.read(1 << 20):
                     pass
-                print(answer.status, flush=True)
+                print(f"{answer.status}\\n", end="", flush=True)  # in one piece
         except OSError:
             pass
 for _ in range(int(clients)):

@@ -17,7 +17,7 @@ from analyzer.core.judging.policies import Grace, LoadShare, Policy, Quota, Roll
 from analyzer.core.judging.windows import Calendar, Rolling
 from analyzer.core.simulating.policy_locks import PolicyLocks
 from analyzer.store.reports.simulated import policy_simulation
-from analyzer.store.reports.simulated.policy_simulation import NotSimulated, locks_in_force, simulate
+from analyzer.store.reports.simulated.policy_simulation import NotSimulated, known_locks, simulate
 from tests.support.depth import deeper
 from tests.support.live_judgement import LiveJudgement, Request, live_judgement
 
@@ -115,7 +115,7 @@ def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
             simulation = simulate(live.engine, [policy], BEGIN_S - DAY_S)
             # As `gatelock simulate` asks where nothing was changed: the new policy is the present one.
             assert simulate(live.engine, [policy, policy], BEGIN_S - DAY_S) == simulation
-        _, known = locks_in_force(live.engine, policy, BEGIN_S - DAY_S)
+        known = known_locks(live.engine, policy, BEGIN_S - DAY_S).locks
     found = simulation.of[policy]
     event(f"{policy.kind} with {min(found.locks, 4)} locks")
     assert_equal_within_a_minute(found, known, is_exact_end=not isinstance(policy, Surge))
