@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
 from analyzer.core.counting.caller_budget import FOLDED, OVERFLOW
 from analyzer.store.reports.usage_windows import recent_keys, was_counted
-from gatekeeper.identity import UNNAMED, typed
+from gatekeeper.identity import UNNAMED, address_of, typed
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -84,8 +83,4 @@ def has_kind(name: str) -> bool:
 
 def is_address(text: str) -> bool:
     """Whether a text is an address of a client."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return address_of(text) is not None

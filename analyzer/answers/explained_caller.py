@@ -61,14 +61,10 @@ def explained_caller(
     first_ms = min(since_s, since_s if then is None else then[0]) * 1000
     history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
     past = history if then is None else [one for one in history if overlaps(one, *then, standing.now_ms)]
-    return ExplainedCaller(
-        name,
-        standing,
-        history,
-        past,
-        busiest_resources(engine, name, standing.now_ms // 1000),
-        never_counted(engine, name),
-    )
+    resources = busiest_resources(engine, name, standing.now_ms // 1000)
+    is_counted = resources or any(use.used for use in standing.uses)  # mostly, without another query
+    absence = None if is_counted else never_counted(engine, name)
+    return ExplainedCaller(name, standing, history, past, resources, absence)
 
 
 def busiest_resources(engine: Engine, caller: str, now_s: int) -> list[tuple[str, int, int]]:

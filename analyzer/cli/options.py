@@ -89,7 +89,7 @@ def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if is_address(text):
-        return f"address:{text}"
+        return settings.counted_name(f"address:{text}")
     if found:
         raise usage_error(f"{name}: write which one: {' or '.join(found)}")
     form = f"{name}: write the kind of name in front, as in api_key:{text}"
@@ -114,7 +114,7 @@ def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.En
     try:
         revision = installation_status(engine, head()).revision
         if revision != head():
-            raise SchemaBehind(behind_text(revision))
+            raise SchemaBehind(behind_text(revision, head()))
         yield engine
     finally:
         engine.dispose()
@@ -163,18 +163,14 @@ def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
     return None if text is None else AskedTime(text, zone)
 
 
-def parse_range(
-    since: str | None, until: str | None, zone: tzinfo = UTC
-) -> tuple[AskedTime | None, AskedTime | None]:
-    """The begin and the end that are written. Exits with 2 for another form, or an end before its begin."""
-    from analyzer.answers.time_expressions import second_of
-
-    begin, end = parse_time(since, zone), parse_time(until, zone)
-    if begin is not None and end is not None:
-        now = datetime.now(UTC)  # of any clock: only their order matters
-        if second_of(begin.text, now, zone) >= second_of(end.text, now, zone):
-            raise usage_error(f"--from {since} is not before --to {until}")
-    return begin, end
+def range_at(
+    engine: sa.Engine, begin: AskedTime | None, end: AskedTime | None
+) -> tuple[int | None, int | None]:
+    """The seconds of a begin and an end, None for None. Exits with 2 for an end that is not later."""
+    from_s, until_s = (None if asked is None else asked.second(engine) for asked in (begin, end))
+    if begin and end and from_s is not None and until_s is not None and from_s >= until_s:
+        raise usage_error(f"--from {begin.text} is not before --to {end.text}")
+    return from_s, until_s
 
 
 def second_at(engine: sa.Engine, asked: AskedTime | None) -> int:

@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,9 +39,11 @@ from analyzer.config.values import quote
 from analyzer.core.counting.meter_units import Unit
 from analyzer.core.judging.plan import Plan, plan_of
 from analyzer.core.judging.policies import StatedOverride
-from analyzer.core.records.mapping import SourceMapping, TextField
+from analyzer.core.records.columns import ADDRESS
+from analyzer.core.records.formats import with_default_fields
+from analyzer.core.records.mapping import AddressField, SourceMapping, TextField
 from analyzer.errors import AnalyzerError
-from gatekeeper.identity import DIGEST_CHARS, is_name, typed
+from gatekeeper.identity import DIGEST_CHARS, PREFIX6, address_of, is_name, typed
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))
 FILE_BYTES_MAX = 1 << 20
@@ -133,15 +136,24 @@ class Settings(BaseSettings):
     def counted_name(self, caller: str) -> str:
         """The name that a caller is counted by: with the digest of its text, where its kind has one.
 
-        A name whose text is a digest already is returned as it is.
+        An address is in its one spelling, cut as sources cut it. A name whose text is a digest already, or a
+        network, is returned as it is.
         """
         kind, _, text = caller.partition(":")
+        if kind == ADDRESS:
+            return typed(kind, address_of(text, self._prefix6) or text)
         digest = self.analyzer.digest
         if digest is None or not is_name(text) or DIGEST.fullmatch(text):
             return caller
         fields = [mapping.fields.get(kind) for mapping in self.mappings().values()]
         has_digest = any(isinstance(field, TextField) and field.digest for field in fields)
         return typed(kind, digest.of(text)) if has_digest else caller
+
+    @cached_property
+    def _prefix6(self) -> int:
+        """The bits of IPv6 addresses that sources count clients by: those of the first that has addresses."""
+        fields = (with_default_fields(mapping).fields.get(ADDRESS) for mapping in self.mappings().values())
+        return next((field.prefix6 for field in fields if isinstance(field, AddressField)), PREFIX6)
 
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""

@@ -108,7 +108,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
     if status.revision != head():
-        what, _, cure = behind_text(status.revision).partition(": ")
+        what, _, cure = behind_text(status.revision, head()).partition(": ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {what}", cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")

@@ -165,5 +165,5 @@ async def _status_and_problems(
         problems.setdefault("database", str(error))
     else:
         if status.revision != state.required_revision:
-            problems["schema"] = behind_text(status.revision)
+            problems["schema"] = behind_text(status.revision, state.required_revision)
     return status, {name: masked(problem) for name, problem in problems.items()}

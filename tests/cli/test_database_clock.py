@@ -93,3 +93,6 @@ def test_lists_since_an_age_have_what_came_since(gatelock: Gatelock) -> None:
     assert "acme" not in gatelock("events", "list", "--since", "2000d", "--json", "--since", "0s").stdout
     listed = gatelock("usage", "--from", "today", "--width", "minute", "--json").stdout
     assert json.loads(listed.splitlines()[0])["value"] == 60
+    minute = written(datetime.now(UTC) + AHEAD - timedelta(minutes=2))
+    found = gatelock("usage", "--from", minute, "--to", "0s", "--width", "minute")
+    assert found.exit_code == 0, "the end is later by the database's clock"

@@ -57,7 +57,7 @@ def counted(gatelock: Gatelock, process: Gatelock, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"key": "acme", "path": "/a" if n % 3 else "/b"} for n in range(60)]
     rows += [{"key": "bob"}] * 25
     rows += [{"key": "zed", "org": "corp"}] * 25 + [{"key": "carol", "org": "corp"}] * 60
-    rows += [{"ip": "203.0.113.9"}]
+    rows += [{"ip": "203.0.113.9"}, {"ip": "2001:db8::7"}]
     rows = [{"ts": now_s - 1, "path": "/a"} | row for row in rows]
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION)
     (tmp_path / "access.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -167,6 +167,9 @@ def test_an_exempt_caller_is_shown_as_such(gatelock: Gatelock) -> None:
 def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gatelock) -> None:
     assert gatelock("explain", "acme").stdout.startswith("api_key:acme is locked\n")
     assert gatelock("explain", "203.0.113.9").stdout.startswith("address:203.0.113.9 is not locked\n")
+    for written in ("2001:db8::7", "address:2001:DB8::7"):  # counted by its first 64 bits
+        found = gatelock("explain", written)
+        assert found.stdout.startswith("address:2001:db8::/64 is not locked\n"), found.output
     refused = gatelock("explain", "acne")
     assert (refused.exit_code, refused.output) == (
         2,

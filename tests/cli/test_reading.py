@@ -225,6 +225,7 @@ def test_without_counts_the_table_says_so_and_json_is_empty(gatelock: Gatelock, 
         (["--from", "2026-11-20", "--to", "2026-11-20"], "--from 2026-11-20 is not before --to 2026-11-20"),
     ],
 )
+@pytest.mark.usefixtures("engine")
 def test_an_invalid_time_exits_with_2(gatelock: Gatelock, arguments: list[str], sentence: str) -> None:
     result = gatelock("usage", *arguments)
     assert result.exit_code == 2

@@ -296,6 +296,7 @@ def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
         ("demo --database mysql://x", "--database: write sqlite:///PATH or postgresql+psycopg://"),
     ],
 )
+@pytest.mark.usefixtures("engine")
 def test_invalid_arguments_exit_with_2_and_the_accepted_forms(
     gatelock: Gatelock, arguments: str, sentence: str
 ) -> None:

@@ -181,7 +181,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if revision != head():
-            return None, behind_text(revision)
+            return None, behind_text(revision, head())
         return living_delays(engine, wanted), ""
     except AnalyzerError as error:
         return None, masked(str(error))
@@ -254,7 +254,7 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
     from analyzer.core.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
-    mappings, time_of = settings.mappings(), ("", "; no time is mapped: a request is of its time in Kafka")
+    mappings = settings.mappings()
     yield f"database    {settings.database.shown}"
     for source in settings.sources:
         place = f"topic {source.topic}" if source.topic else f"file {source.file}"
@@ -263,9 +263,11 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
         if source.id:
             horizon = format_duration(source.id_horizon)
             weight += f"; each {source.id} of a caller counts once within {horizon}"
+        has_time = mappings[source.name].time is not None
+        time_of = "" if has_time else "; no time is mapped: a request is of its time in Kafka"
         yield (
             f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
-            f"{_counted_if(source)}{weight}{time_of[mappings[source.name].time is None]}"
+            f"{_counted_if(source)}{weight}{time_of}"
         )
     yield f"counted by  {', '.join(plan.groupings)}"
     for meter in plan.meters:

@@ -18,7 +18,8 @@ from analyzer.cli.options import (
     counted_caller,
     load_settings,
     open_database,
-    parse_range,
+    parse_time,
+    range_at,
 )
 from analyzer.cli.output import say
 
@@ -105,14 +106,14 @@ def usage(
         raise usage_error("--json and --csv exclude each other")
     with reporting_errors():
         at_zone = _parse_zone(zone)
-        asked = parse_range(since, until, at_zone)
+        begin, end = parse_time(since, at_zone), parse_time(until, at_zone)
         grouping = _parse_grouping(by)
         if caller is not None and not grouping.is_of_callers:
             raise usage_error(f"--caller {caller}: counts by {grouping.name} have no caller; remove --caller")
         with open_database(context, config) as engine:
             from analyzer.store.reports.usage import UsageQuery
 
-            from_s, until_s = (None if time is None else time.second(engine) for time in asked)
+            from_s, until_s = range_at(engine, begin, end)
             name = None if caller is None else counted_caller(context, config, engine, caller)
             known = _known_meters(engine, grouping, meter)
             width_s = WIDTHS_S.get(width) if zone == "UTC" or width is Width.MINUTE else None

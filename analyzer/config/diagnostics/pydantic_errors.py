@@ -24,7 +24,7 @@ from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, suggestion
 
-LISTS = ("meters", "policies", "sources")  # sections of several tables
+OF_SEVERAL = (("meters",), ("policies",), ("sources",))  # sections of several tables
 SECTIONS = (
     *("analyzer", "billing", "database", "delays", "kafka"),
     *("meters", "policies", "privacy", "retention", "sources"),
@@ -181,8 +181,7 @@ def _elsewhere(at: KeyPath) -> str:
     key, table = str(at[-1]), _table(at)
     tables = [one for one in TABLES if one != table and key in _keys(one)]
     tables = [one for one in tables if one[:1] == table[:1]] or tables  # those nearby before others
-    headings = [f"[{'.'.join(one)}]" for one in tables]
-    headings = [f"[{one}]" if one[1:-1] in LISTS else one for one in headings]
+    headings = [f"[[{one[0]}]]" if one in OF_SEVERAL else f"[{'.'.join(one)}]" for one in tables]
     return f"it is a key of {' and of '.join(headings)}: move it there" if headings else ""
 
 

@@ -11,9 +11,8 @@ MINUTE_MS = 60_000
 
 # As accepted here: T, t or a blank after the date, any number of decimals, then Z, z or an offset.
 SECOND_CHARS = 19  # up to the decimal point
-POINTS = (".", ",")  # ISO 8601 has both
-# Offsets as logs also write them, with nothing at all where the mapping has a time zone.
-OTHER_END = re.compile(r"([.,][0-9]+)? ?(?:([+-][0-9]{2}):?([0-9]{2})?|UTC|[Zz])?")
+# What logs also write behind the second; nothing but a fraction where the mapping has a time zone.
+OTHER_END = re.compile(r"([.,][0-9]+)?( ?(?:([+-][0-9]{2}):?([0-9]{2})?|UTC|[Zz]))?")
 SECOND = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}):([0-9]{2})(?:[Zz]|([+-][0-9]{2}:[0-9]{2}))"
 )
@@ -44,34 +43,21 @@ def rfc3339_ms(text: str, zone: tzinfo | None = None) -> int | None:
     (1, None)
     """
     end = text[-1:] if text[-1:] in ("Z", "z") else text[-6:]
-    fraction = text[SECOND_CHARS : -len(end)]
-    ms = 0
-    if fraction:
-        if fraction[0] not in POINTS or not (fraction[1:].isdigit() and fraction.isascii()):
-            return _other_ms(text, zone)
-        ms = int(fraction[1:4].ljust(3, "0"))
-    second_ms = _second_ms(text[:SECOND_CHARS] + end)
-    if second_ms is None:
-        return _other_ms(text, zone)
-    return second_ms if text[SECOND_CHARS - 2 : SECOND_CHARS] == "60" else second_ms + ms
-
-
-def _other_ms(text: str, zone: tzinfo | None) -> int | None:
-    """Returns the milliseconds of a time in another form than RFC 3339 has."""
-    found = OTHER_END.fullmatch(text, SECOND_CHARS)
-    if found is None:
-        return None
-    fraction, hours, minutes = found.groups()
-    ms = int((fraction or ".0")[1:4].ljust(3, "0"))
-    if len(text) == max(found.end(1), SECOND_CHARS):  # it ends with the second, or its fraction
-        second_ms = None if zone is None else _zoned_second_ms(text[:SECOND_CHARS], zone)
-    elif text.endswith(" "):
-        return None
+    shown, fraction = text[:SECOND_CHARS], text[SECOND_CHARS : -len(end)]
+    is_usual = len(end) == 1 or (end[3:4] == ":" and end[0] != ":")
+    if is_usual and (not fraction or (fraction[1:].isdigit() and fraction.isascii() and fraction[0] in ".,")):
+        second_ms = _second_ms(shown + end)  # as RFC 3339 has it
+    elif other := OTHER_END.fullmatch(text, SECOND_CHARS):
+        fraction, end, hours, minutes = other.groups()
+        if end:
+            second_ms = _second_ms(f"{shown}{hours or '+00'}:{minutes or '00'}")
+        else:
+            second_ms = None if zone is None else _zoned_second_ms(shown, zone)
     else:
-        second_ms = _second_ms(f"{text[:SECOND_CHARS]}{hours or '+00'}:{minutes or '00'}")
-    if second_ms is None:
         return None
-    return second_ms if text[SECOND_CHARS - 2 : SECOND_CHARS] == "60" else second_ms + ms
+    if second_ms is None or not fraction or shown.endswith("60"):
+        return second_ms
+    return second_ms + int(fraction[1:4].ljust(3, "0"))
 
 
 @lru_cache(maxsize=4096)

@@ -33,7 +33,7 @@ def require_head(url: str | sa.URL) -> list[str]:
         upgrade(url)
         return sorted(metadata.tables)
     if have != head():
-        raise SchemaBehind(behind_text(have))
+        raise SchemaBehind(behind_text(have, head()))
     return []
 
 

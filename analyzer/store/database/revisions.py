@@ -35,17 +35,17 @@ def head() -> str:
     return known[-1]
 
 
-def behind_text(revision: str | None) -> str:
-    """Returns a sentence, with its cure, about a database whose tables are not of this version.
+def behind_text(revision: str | None, needed: str) -> str:
+    """Returns a sentence, with its cure, about a database whose tables are of another version.
 
-    >>> behind_text(None)
+    >>> behind_text(None, "0029")
     'the database has no tables yet: run `gatelock db upgrade`'
     """
     if revision is None:
         return "the database has no tables yet: run `gatelock db upgrade`"
-    newer = revision.isdigit() and revision > head()
-    cure = "run a newer program" if newer else "run `gatelock db upgrade`"
-    return f"the database's tables are at version {revision}, this program needs {head()}: {cure}"
+    is_newer = revision.isdigit() and revision > needed
+    cure = "run a newer program" if is_newer else "run `gatelock db upgrade`"
+    return f"the database's tables are at version {revision}, this program needs {needed}: {cure}"
 
 
 def revision_of(db: sa.Connection) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
+from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -52,15 +53,17 @@ def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[Us
         raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
     if caller is not None:
         caller = at.settings.counted_name(caller)
-        if (absence := never_counted(at.engine, caller)) is not None:
-            raise NotThere(str(absence))
     if asked.after is not None:
         from_s = max(from_s, int(asked.after[0]))
     query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)
     made = UsageAnswer(
         grouping, WIDTHS_S[width], ZoneInfo("UTC"), at.settings.units(), final_until_s(at.engine)
     )
-    for row in usage_rows(at.engine, query):
+    rows = usage_rows(at.engine, query)
+    first = next(rows, None)
+    if first is None and caller is not None and (absence := never_counted(at.engine, caller)) is not None:
+        raise NotThere(str(absence))
+    for row in [] if first is None else chain([first], rows):
         yield made, row
 
 
