@@ -98,10 +98,11 @@ def test_libraries_do_not_log_what_they_send() -> None:
 
 
 @pytest.fixture
-def paced() -> Iterator[tuple[PacedHandler, io.StringIO, list[float]]]:
-    """A handler, what it has written, and its clock, which the test moves."""
+def paced(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PacedHandler, io.StringIO, list[float]]]:
+    """A handler, what it has written, and its clock, which the test moves; its timer writes nothing."""
     stream, now_s = io.StringIO(), [100.0]
     handler = PacedHandler(stream, lambda: now_s[0])
+    monkeypatch.setattr(handler, "_write_later", lambda: None)
     handler.setFormatter(logging.Formatter("%(name)s %(message)s"))
     yield handler, stream, now_s
     handler.close()

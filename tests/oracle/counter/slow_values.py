@@ -202,7 +202,7 @@ def iso_ms(text: str, zone: str) -> int | None:
     if date[10:] not in {"T", "t", " "} or date[4:5] != "-" or date[7:8] != "-":
         return None
     clock, rest = rest[:8], rest[8:]
-    if clock[2:3] != ":" or clock[5:6] != ":":
+    if len(clock) != 8 or clock[2] != ":" or clock[5] != ":":
         return None
     places = ""
     if rest[:1] in {".", ","}:
@@ -225,8 +225,8 @@ def iso_ms(text: str, zone: str) -> int | None:
         or (len(offset) == 6 and offset[3] != ":")
     ):
         return None
-    digits = offset[1:].replace(":", "") if len(offset) == 6 else offset[1:]
-    return moment_ms([*parts, digits[:2], digits[2:] or "00"], west=offset[0] == "-", ms=ms)
+    minutes = offset[-2:] if len(offset) > 3 else "00"
+    return moment_ms([*parts, offset[1:3], minutes], west=offset[0] == "-", ms=ms)
 
 
 def clf_ms(text: str) -> int | None:

@@ -66,6 +66,8 @@ CHARS = st.sampled_from(["", " ", "0", "9", ":", "-", "\uff11", "\n", "Z"])
 
 
 @settings(max_examples=deeper(160))
+@example("2024-04-20", "T", "11:33:27", ".5", "+16:30", 26, ":")
+@example("2024-04-20", "T", "11:33:27", "", "", 18, "")
 @given(DATES, st.sampled_from(["T", "t", " ", "_"]), CLOCKS, PLACES, ZONES, st.integers(0, 60), CHARS)
 def test_times_in_text_are_read_as_by_the_slow_implementation(
     date: str, between: str, clock: str, places: str, zone: str, at: int, char: str
