@@ -239,9 +239,7 @@ GATE_VIEW_AGE = Metric(
     "Age of the oldest view of a gate, by application and the last reports, which come every five seconds.",
     ("application",),
 )
-SUSPENDED = Metric(
-    "gatelock_suspended", "gauge", "1 while `gatelock locks suspend` keeps every gate open, otherwise 0."
-)
+SUSPENDED = Metric("gatelock_suspended", "gauge", "1 while an operator keeps every gate open, otherwise 0.")
 WAITING = Metric(
     "gatelock_waiting_judgements",
     "gauge",

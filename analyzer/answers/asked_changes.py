@@ -66,7 +66,7 @@ def require_limit(policy: Policy) -> None:
     """Raises ValueError for a policy without limits of single callers."""
     if kind_of(policy).whole_of is not None:
         what = f"{policy.name} is a share, without limits of single callers"
-        raise ValueError(f"{what}: see `gatelock exempt add`")
+        raise ValueError(f"{what}: see `gatelock exempt add --help`")
 
 
 def amount_of(policy: Policy, text: str) -> int:

@@ -14,8 +14,8 @@ DELAY_CURES = {
     "clock-skew": "synchronise these machines (NTP): locks are judged by the database's clock",
 }
 LATE_CURE = (
-    "compare the parts of the delay: `gatelock check`; see that gates ask for the caller: `gatelock explain`,"
-    " and that the log shows what they deny: `deny_if`"
+    "compare the parts of the delay: `gatelock check`; see that gates ask for the caller: "
+    "`gatelock explain CALLER`, and that the log shows what they deny: `deny_if`"
 )
 
 COUNTING_CURE = (

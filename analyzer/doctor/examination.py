@@ -6,6 +6,7 @@ docs/doctor.md has a row for each name in the table.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -273,7 +274,8 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
             "wrong",
             f"{name}: no heartbeat for {max(ages_s[part] for part in silent):.0f} s from an analyzer of "
             f"{_listed(silent)}",
-            f"start `gatelock run`, or run `gatelock sources retire {name}` if it ended",
+            f"start `gatelock run`, or run `gatelock sources retire {shlex.quote(name)} --reason TEXT` "
+            "if it ended",
         )
     if lag_s > LAG_S:
         return Observation(
@@ -299,7 +301,7 @@ def _gaps(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"{gap.part} is stopped: {gap.gap.why}",
-            "see `gatelock gaps list`, then decide with `gatelock gaps accept`",
+            "run `gatelock gaps list`: it prints the command that accepts each",
         )
     if len(gaps) > LISTED_MAX:
         yield Observation("wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock gaps list`")
@@ -377,7 +379,8 @@ def _tokens(installation: Installation) -> Iterator[Observation]:
             yield Observation(
                 "wrong",
                 f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
-                "create another one (`gatelock tokens create`), then revoke this one",
+                f"run `gatelock tokens create NAME --scope {token.scope}`, give its token, then run "
+                f"`gatelock tokens revoke {shlex.quote(token.name)}`",
             )
 
 
@@ -387,7 +390,8 @@ def _suspension(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"all locks are suspended until {time_text(until)}: every gate is open",
-            "run `gatelock locks resume` to end it; `gatelock events list` shows the operator and the reason",
+            "run `gatelock locks resume --reason TEXT` to end it; `gatelock events list` shows the operator "
+            "and the reason",
         )
 
 

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import shutil
 import stat
 import sys
@@ -292,10 +293,10 @@ class FollowedFile(QueueSource):
     def _report_compressed(self, paths: Sequence[Path]) -> None:
         for path in sorted(paths):
             log.error(
-                "%s was rotated and compressed before it was read, and is not counted: run `gatelock import` "
-                "on it, and let logrotate delay compression (delaycompress)",
-                path,
-            )
+                "%s was rotated and compressed before it was read, and is not counted: run "
+                "`gatelock import %s --source %s`, and let logrotate delay compression (delaycompress)",
+                path, shlex.quote(str(path)), shlex.quote(self._source),
+            )  # fmt: skip
 
     def _open(self, inode: Inode) -> None:
         if len(self._queue.files) >= ROTATIONS_MAX:
@@ -330,8 +331,8 @@ class FollowedFile(QueueSource):
             why = str(error)
         log.error(
             "%s: a file was moved away before it could be opened, and is not counted: %s; "
-            "run `gatelock import` on it",
-            self._path, why,
+            "find it, and run `gatelock import FILE --source %s`",
+            self._path, why, shlex.quote(self._source),
         )  # fmt: skip
 
     def _add(self, path: Path) -> None:

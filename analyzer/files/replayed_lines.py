@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,7 +34,7 @@ def counted_file(path: Path, source: str, host: str, positions: PositionStore) -
     if found is None:
         raise LogUnreadable(
             f"{shown_path(str(path))}: it was not counted as a file of the source {source}, so there is "
-            "nothing to replace; count it by `gatelock import`"
+            f"nothing to replace; count it by `gatelock import FILE --source {shlex.quote(source)}`"
         )
     return CountedFile(path, *found)
 

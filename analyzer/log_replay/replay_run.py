@@ -165,7 +165,7 @@ class LogReplay:
         if counting_digest(self._by.plan, self._source) != replay.parts:
             raise ReplayRefused(
                 f"another plan is in force than when replay {replay.id} began: "
-                f"`gatelock replay drop {replay.id}`, and begin another one"
+                f"`gatelock replay drop {replay.id} --reason TEXT`, and begin another one"
             )
         begins = generations.known_logs(self._engine, self._source)
         for at, position in enumerate(replay.positions):

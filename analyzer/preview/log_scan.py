@@ -57,6 +57,12 @@ class ScannedFile:
     problem: str = ""
     elsewhere: str = ""  # a sentence on another field that has addresses
 
+    @property
+    def guessed_zone(self) -> str:
+        """The time zone in which its times are read, because they have none; "" for other times."""
+        time = ((self.source or {}).get("fields") or {}).get("time")
+        return time.get("zone", "") if isinstance(time, dict) else ""
+
 
 class LogScan:
     """Reads files into one profile, which counts by the grouping `by` in the slots of `rolling`.

@@ -183,6 +183,7 @@ def as_json(report: LogReport) -> dict[str, Any]:
         "joined": report.joined._asdict(),
         "floor": report.floor,
         "late": report.late,
+        "question": report.question or None,
         "interrupted": report.is_interrupted,
     }
 
@@ -196,6 +197,7 @@ def _file_json(file: ScannedFile) -> dict[str, Any]:
         "unread": dict(file.unread),
         "first_unread": [one._asdict() for one in file.first_unread],
         "problem": file.problem or None,
+        "guessed_zone": file.guessed_zone or None,
     }
 
 

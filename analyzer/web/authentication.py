@@ -248,7 +248,10 @@ class Authenticator:
             return ""
         kind, _, given = credentials.authorization.partition(" ")
         if kind.lower() != "bearer":
-            detail = "Send a token, `Authorization: Bearer ...`, made by `gatelock tokens create`."
+            detail = (
+                "Send a token, `Authorization: Bearer ...`, made by "
+                "`gatelock tokens create NAME --scope read`."
+            )
             raise _unauthorized(detail, "")
         token = known.bearer(given.strip())
         if token is None:

@@ -17,6 +17,7 @@ from analyzer.store.database.schema import offsets
 from analyzer.store.operations.followed_partitions import release_removed, retire
 from analyzer.store.transaction.gaps import SqlGaps
 from analyzer.store.transaction.sql_store import SqlStore
+from tests.support.command_line import on_a_terminal
 from tests.support.configured import source
 from tests.support.servers.child import free_port
 
@@ -166,6 +167,18 @@ def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
     assert json.loads(result.stdout) == {
         "partition": "access-log[3]", "kind": "corrupt", "start": 70, "to": 80
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "exit_code", "position"), [("", 2, 70), ("y", 0, 80)])
+def test_on_a_terminal_a_gap_is_accepted_when_the_operator_agrees(
+    engine: sa.Engine, answer: str, exit_code: int, position: int
+) -> None:
+    arguments = ("gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk")
+    code, _, shown = on_a_terminal(*arguments, answer=answer)
+    assert code == exit_code
+    assert "10 offsets" in shown
+    assert shown.rstrip().endswith("Do it? [y/N]")
+    assert next_offsets(engine)[3] == position
 
 
 def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:

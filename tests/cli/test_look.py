@@ -359,6 +359,18 @@ def test_an_existing_configuration_is_not_overwritten(
     assert (tmp_path / "gatelock.toml").read_text() == "mine"
 
 
+@pytest.mark.parametrize(("offset", "zone"), [("", "UTC"), ("Z", None), ("+0100", None)])
+def test_times_without_a_zone_are_read_as_utc_and_it_says_so(
+    gatelock: Gatelock, tmp_path: Path, offset: str, zone: str | None
+) -> None:
+    lines = [{"time": f"2026-11-20 10:00:{n:02}{offset}", "user": f"u{n % 7}"} for n in range(40)]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    sentence = "log.jsonl: its times have no time zone, and are read as UTC"
+    assert (sentence in gatelock("look", "log.jsonl").stderr) == bool(zone)
+    shown = json.loads(gatelock("look", "log.jsonl", "--json").stdout)
+    assert shown["files"][0]["guessed_zone"] == zone
+
+
 def test_hours_are_shown_in_a_zone(gatelock: Gatelock, access_log: Path) -> None:
     shown = gatelock("look", "access.log", "--zone", "Asia/Tokyo").stdout
     assert "requests by hour of the day (Asia/Tokyo)" in shown

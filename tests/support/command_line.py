@@ -1,10 +1,14 @@
-"""Commands of `gatelock` in this process.
+"""Commands of `gatelock` in this process, or on a terminal of their own.
 
 Typer builds all commands for each call, ten times as long as most of them take: here it builds them once.
 """
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from unittest.mock import patch
@@ -14,6 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from analyzer.cli import app
+from tests.support.waiting import PATIENCE_S
 
 built = cache(get_command)
 
@@ -22,3 +27,18 @@ def run_command(arguments: Sequence[str]) -> Result:
     """Runs `gatelock` with these arguments; returns its output, exit code and exception."""
     with patch.object(typer.testing, "_get_command", built):
         return CliRunner().invoke(app, arguments)
+
+
+def on_a_terminal(*arguments: str, answer: str) -> tuple[int, str, str]:
+    """Runs a command on a terminal and answers its question; returns exit code, standard output, terminal."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "analyzer.cli", *arguments]
+    with subprocess.Popen(command, stdin=end, stdout=subprocess.PIPE, stderr=end, text=True) as child:
+        os.close(end)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(terminal, 1_000)  # raises OSError when the command ends without a question
+        os.write(terminal, answer.encode() + b"\n")
+        printed, _ = child.communicate(timeout=PATIENCE_S)
+    os.close(terminal)
+    return child.returncode, printed, shown.decode()

@@ -84,7 +84,10 @@ def list_(
 
         key = caller and counted_caller(context, config, engine, caller)
         if (until := suspended_until(engine)) is not None:
-            say(f"no lock is enforced until {time_text(until)}: `gatelock locks resume`", err=True)
+            say(
+                f"no lock is enforced until {time_text(until)}: `gatelock locks resume --reason TEXT`",
+                err=True,
+            )
         locks = locks_in_force(engine, key, policy, in_shadow=shadow)
         first = next(locks, None)
         if first is None:

@@ -311,7 +311,7 @@ def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) ->
     yield f"reason    {reject.reason}"
     for name, sentence in explained(reject, mapping).items():
         yield f"{name:9} {printable(sentence)}"
-    yield f"today     {today or 'can be read: `gatelock rejects retry` counts it'}"
+    yield f"today     {today or 'can be read: `gatelock rejects retry --why TEXT` counts it'}"
     if reject.value_bytes is not None:
         kept = "all" if reject.whole else f"the first {len(reject.sample):,}"
         yield f"value     {reject.value_bytes:,} bytes, {kept} of them kept"

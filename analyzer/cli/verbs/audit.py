@@ -54,7 +54,7 @@ RecountOption = Annotated[
     typer.Option("--against-kafka", help="Count the log of the day again, by a second counter."),
 ]
 ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Only this file of `gatelock report --out`.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Only this file of `gatelock report`.")
 ]
 KeyOption = Annotated[
     list[Path] | None,

@@ -104,7 +104,7 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
     of = f" ({', '.join(facts)})" if facts else ""
     say(f"{name}{of} is {'locked' if enforced else 'not locked'}")
     if any(lock.action == "suspend" for lock in standing.locks):
-        say("  all locks are suspended: `gatelock locks resume`")
+        say("  all locks are suspended: `gatelock locks resume --reason TEXT`")
     for lock in standing.locks:
         if lock.action != "suspend":
             say(f"  {_lock_text(lock)}")

@@ -296,6 +296,12 @@ def _say_problems(report: LogReport, policy: Surge) -> None:
             say(f"{file.name}: {file.problem}", err=True)
         if file.unread:
             _say_unread(file)
+        if file.guessed_zone:
+            say(
+                f"{file.name}: its times have no time zone, and are read as {file.guessed_zone}; --write "
+                "keeps it as `zone`, to be corrected there",
+                err=True,
+            )
     if question := report.question:
         say(question, err=True)
     if report.is_interrupted:
@@ -332,7 +338,9 @@ def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
     found = (plain or read)[0]
     followed = Path(found.name if plain else COMPRESSED.sub("", found.name)).absolute()
     if not str(followed).isprintable() or found.source is None or report.rehearsal is None:
-        raise usage_error(f"{followed}: write this name into a configuration by hand; see `gatelock init`")
+        raise usage_error(
+            f"{followed}: write this name into a configuration by hand; see `gatelock init --help`"
+        )
     rehearsal = report.rehearsal
     from analyzer.cli.preview_screen import rehearsal_sentence
     from analyzer.config.values import format_duration

@@ -77,8 +77,10 @@ class HandOver(NamedTuple):
 
 def send(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="As for `gatelock report`.")],
-    when: Annotated[str, typer.Argument(metavar="[DATE]", help="As for `gatelock report`.")] = "yesterday",
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="As for `gatelock report write`.")],
+    when: Annotated[
+        str, typer.Argument(metavar="[DATE]", help="As for `gatelock report write`.")
+    ] = "yesterday",
     *,
     to: Annotated[str, typer.Option(metavar="URL", help="Of the billing service.")],
     format_: Annotated[Service, typer.Option("--format", help="The kind of the service.")],

@@ -24,7 +24,7 @@ IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing
 # By table, then key. A table's path leaves out the indexes of lists.
 UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
-        "tokens": UnavailableKey("remove it; run `gatelock tokens create` instead"),
+        "tokens": UnavailableKey("remove it; run `gatelock tokens create NAME --scope read` instead"),
         "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
     },
     ("analyzer",): {

@@ -81,7 +81,7 @@ LOCK_S_MAX = 31 * DAY_S
 HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
 NOTIFY_MAX = 10
 NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
-ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers set --anchor`'
+ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers set CALLER --anchor DATE`'
 PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
 PolicyKind = Literal["quota", "surge", "share"]
 OnStale = Literal["keep", "allow"]

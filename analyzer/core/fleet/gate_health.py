@@ -24,7 +24,8 @@ REPORTS_CURE = (
 
 # The cure for each problem of a gate. That of "refused" depends on the reason.
 CURES = {
-    "silent": "check that the application runs; run `gatelock gates forget` if it is gone for good",
+    "silent": "check that the application runs; if it is gone for good, run "
+    "`gatelock gates forget NAME --reason TEXT`",
     "off": "unset GATEKEEPER when it is no longer needed",
     "stale": "see the application's log, logger `gatekeeper`",
     "foreign": "compare its URL with [database] url here",

@@ -9,7 +9,8 @@ from typing import NamedTuple
 REASONS = {
     "no-token": (
         "asks without a token",
-        "give it the token that `gatelock tokens create` prints, as GATEKEEPER_TOKEN or Gate(..., token=...)",
+        "run `gatelock tokens create NAME --scope read`, and give it the token, as GATEKEEPER_TOKEN or "
+        "Gate(..., token=...)",
     ),
     "invalid-token": (
         "asks with a token that was revoked, has expired or never existed",

@@ -47,9 +47,9 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": f"Made by `gatelock tokens create`. Scopes: {', '.join(SCOPES)}; each "
-                    "includes those before it. Until the first one is made, this machine may read, and "
-                    "nothing else.",
+                    "description": "Made by `gatelock tokens create NAME --scope SCOPE`. Scopes: "
+                    f"{', '.join(SCOPES)}; each includes those before it. Until the first one is made, this "
+                    "machine may read, and nothing else.",
                 }
             },
             "schemas": {"Problem": _problem_schema()},

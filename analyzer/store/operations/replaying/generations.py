@@ -133,7 +133,7 @@ def refuse_disbelieved(db: sa.Connection, wanted: ReplayRange) -> None:
     if db.execute(moved.limit(1)).first() is not None:
         raise ReplayRefused(
             f"{wanted.part}: requests count that its records call denied, because no lock was in force "
-            "(see `gatelock report`); choose a time without them"
+            "(see `gatelock report corrections today`); choose a time without them"
         )
 
 

@@ -133,7 +133,7 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
     if not widest_s:
         raise NotSimulated(
             f"its windows of {sum_.window.shortest_s} s are too short: stored counts are minutes, and a "
-            "window must have five; `gatelock look` reads the log itself"
+            "window must have five; `gatelock look FILE` reads the log itself"
         )
     return widest_s
 

@@ -1,0 +1,108 @@
+"""Commands that messages name in backticks: each is whole, so that it can be run as it is printed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.house.commands import COMMANDS, GROUPS, words_of
+from tests.house.reading import ROOT
+
+COMMAND = re.compile(r"`(gatelock [^`\n]+)`")
+LINE = re.compile(rf"^gatelock (?:{'|'.join(GROUPS)}) [^`]*[^`\s]$")  # a text that is a command, and no more
+VALUE = re.compile(r"\{[^{}]*\}|%s")
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which typer carries under a private name
+# What stands for a value that only the reader knows, and a value for it.
+PLACEHOLDERS = {
+    "CALLER": "api_key:acme",
+    "DATE": "2026-11-20",
+    "FILE": "access.log",
+    "NAME": "shop",
+    "NUMBER": "3",
+    "PARTITION": "access-log[3]",
+    "SCOPE": "read",
+    "TEXT": "a reason",
+    "WHY": "a reason",
+}
+# Help of options that names a command as a whole.
+ABOUT = {"report", "report write"}
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """Yields the texts of a module, values as {...}, without its docstrings."""
+    tree = ast.parse(source)
+    parts_of_others = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            parts_of_others.add(id(node.value))  # a docstring
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(
+                part.value if isinstance(part, ast.Constant) else "{}"  # type: ignore[misc]
+                for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and id(node) not in parts_of_others:
+            yield str(node.value)
+
+
+def printed_commands() -> list[tuple[str, str]]:
+    """Returns each command that the packages name, once, with a module that does."""
+    modules = [*ROOT.glob("analyzer/**/*.py"), *ROOT.glob("gatekeeper/**/*.py")]
+    found = {
+        command: str(Path(path).relative_to(ROOT))
+        for path in modules
+        for text in texts_of(path.read_text())
+        for command in [*COMMAND.findall(text), *LINE.findall(text)]
+    }
+    return sorted(found.items())
+
+
+def fault_of(command: str) -> str:
+    """Returns why a command cannot be run as printed; "" if it can."""
+    arguments = [
+        PLACEHOLDERS.get(word, word) for word in shlex.split(VALUE.sub("1", command), comments=True)[1:]
+    ]
+    words = words_of(arguments)
+    if " ".join(arguments) in ABOUT or arguments[-1] == "--help":
+        return "" if words or arguments[0] in GROUPS else "there is no such command"
+    if not words:
+        return "there is no such command"
+    named = len(words) - (arguments[: len(words)] != [*words])
+    try:
+        COMMANDS[words].make_context(" ".join(words), arguments[named:])
+    except USAGE_ERROR as error:
+        return str(error)
+    return ""
+
+
+PRINTED = printed_commands()
+
+
+def test_every_command_that_a_message_names_can_be_run_as_printed() -> None:
+    assert len(PRINTED) > 50
+    faults = {command: (module, fault) for command, module in PRINTED if (fault := fault_of(command))}
+    assert faults == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("gatelock sources retire web", "reason"),
+        ("gatelock locks clear --caller {} --policy {} --reason TEXT", ""),
+        ("gatelock locks open", "no such command"),
+        ("gatelock tokens create", "Missing"),
+        ("gatelock days show --until DATE", "--until"),
+    ],
+)
+def test_a_command_that_is_not_whole_is_found(command: str, fault: str) -> None:
+    assert fault in fault_of(command)
+    assert bool(fault) is bool(fault_of(command))
