@@ -1,4 +1,4 @@
-"""Commands of `gatelock` in this process, or on a terminal of their own.
+"""Commands of `gatelock`, in this process or on a terminal.
 
 Typer builds all commands for each call, ten times as long as most of them take: here it builds them once.
 """

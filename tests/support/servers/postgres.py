@@ -30,6 +30,7 @@ from tests.support.servers.child import Child, free_port
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
+    "autovacuum": "off",  # plans of statements depend on what a test has written, not on how long it takes
     "fsync": "off",  # data is lost by a power cut only, not by SIGKILL
     "synchronous_commit": "on",
     "max_connections": "200",
