@@ -28,10 +28,11 @@ deep: $(READY) $(SERVERS)  ## every test, with ten times as many drawn examples:
 
 check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
 
-lint: $(READY)  ## ruff, and mypy strict on both packages
+lint: $(READY)  ## ruff, mypy strict on both packages, and the fullest and emptiest folders
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
+	@$(PY) -m tests.house.folders
 
 faults: $(READY) $(SERVERS)  ## two hundred faults over 600,000 records; ARGS="--core 0.05": a backlog with that share of a core
 	@$(PY) -m tests.faults $(ARGS)

@@ -15,63 +15,59 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
+from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
+from analyzer.billing.days.targets import AskEnds
 from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
 from analyzer.config.tables.sources import SourceTable
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.meters import built_in_meters
-from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays
-from analyzer.core.judging.judge import Judged
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import Counter, Partition
-from analyzer.core.records.forgotten_callers import ForgottenCallers
-from analyzer.core.records.mapping import SourceMapping
-from analyzer.core.records.value_rules import SecretMissing
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.counting.gaps import SqlGaps
+from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays
+from analyzer.counting.records.forgotten_callers import ForgottenCallers
+from analyzer.counting.repeated_records import repeated_in_words
 from analyzer.daemon import Daemon, LoopObserver, log_notes
-from analyzer.errors import CannotCount, ReplayRefused
-from analyzer.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
-from analyzer.flush_executors import FlushThread
-from analyzer.jobs.alarm_watches import watch_job
-from analyzer.jobs.failing_jobs import FailingJobs, JobObserver
-from analyzer.jobs.job_runner import JobRunner
-from analyzer.jobs.job_scheduler import JobScheduler
-from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
-from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
-from analyzer.pipeline import FlushPace, Pipeline
-from analyzer.retry import RejectRetry, without_limits
-from analyzer.sources import CombinedSource, Source
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
-from analyzer.store.database.migrate import require_head
-from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.operations.day_closing.deleted_days import DayDeletion, DeletedBy
-from analyzer.store.operations.day_closing.targets import AskEnds
-from analyzer.store.operations.followed_partitions import release_removed, rename_sources
-from analyzer.store.operations.rejects import SqlRejects
-from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.lock_delays.exceeded_overshoots import late_locks
-from analyzer.store.reports.lock_delays.standstills import WATCH
-from analyzer.store.reports.lock_delays.standstills import watch as standstill_watch
-from analyzer.store.reports.repeated_records import repeated_in_words
-from analyzer.store.transaction.analyzers import (
-    AnalyzerFile,
-    SqlAgreement,
-    agree_on_source,
-    differing_sources,
-    plan_in_force,
-)
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.delays.exceeded_overshoots import late_locks
+from analyzer.delays.standstills import WATCH
+from analyzer.delays.standstills import watch as standstill_watch
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement, agree_on_source, differing_sources
+from analyzer.flush.flush_executors import FlushThread
+from analyzer.flush.followed_partitions import release_removed, rename_sources
+from analyzer.flush.pipeline import FlushPace, Pipeline
+from analyzer.flush.rejects import SqlRejects
+from analyzer.flush.retry import RejectRetry, without_limits
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.judge import Judged
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql.plans import plan_in_force
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
+from analyzer.kernel.database.migrate import require_head
+from analyzer.kernel.errors import CannotCount, ReplayRefused
+from analyzer.kernel.jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.model import Counter, Partition
+from analyzer.maintenance.alarm_watches import watch_job
+from analyzer.maintenance.failing_jobs import FailingJobs, JobObserver
+from analyzer.maintenance.job_runner import JobRunner
+from analyzer.maintenance.job_scheduler import JobScheduler
+from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
+from analyzer.plan.mapping import SourceMapping
+from analyzer.plan.meters import built_in_meters
+from analyzer.plan.plan import Plan
+from analyzer.plan.proposals import Agreement
+from analyzer.plan.value_rules import SecretMissing
+from analyzer.sources.files import FollowedFile, ImportedFiles, OpenFiles, shown_path
+from analyzer.sources.positions import CombinedSource, Source
 from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
-    from analyzer.log_replay.replay_run import LogReplay
+    from analyzer.replay.replay_run import LogReplay
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +211,7 @@ def build_replay(settings: Settings, engine: sa.Engine, source: str) -> LogRepla
     Raises ReplayRefused when the configuration reads the source in another way; StoreAway, SchemaBehind.
     """
     # kafka-python takes a tenth of a second to import, which other commands need not wait for.
-    from analyzer.log_replay.replay_run import LogReplay, ReplayPlan
+    from analyzer.replay.replay_run import LogReplay, ReplayPlan
 
     in_force = ReplayPlan.read(engine)
     if source not in in_force.plan.sources or source in differing_sources(in_force.plan, settings.plan()):
@@ -275,9 +271,9 @@ def new_counter(
             plan.sources,
             plan.groupings,
             plan.meters,
-            slots=plan.slot_layouts,
+            slots=sums_of(plan).slot_layouts,
             digests=digests,
-            distinct=plan.distinct_layouts,
+            distinct=sums_of(plan).distinct_layouts,
             id_secret=secrets.ids,
             forgotten=forgotten,
         )
@@ -464,7 +460,7 @@ def ends_of_logs(settings: Settings) -> AskEnds:
     def ask(followed: Sequence[Partition]) -> Mapping[Partition, int | None]:
         if not sources:
             return {}
-        from analyzer.kafka.probes.log_ends import ends_of
+        from analyzer.sources.kafka.probes.log_ends import ends_of
 
         return ends_of(sources, followed, settings.kafka.client())
 
@@ -479,8 +475,8 @@ def _streams(settings: Settings) -> dict[str, str]:
 def _topics(settings: Settings, store: SqlStore) -> list[Source]:
     """Returns one Kafka source per start position, for all topics that have it."""
     # kafka-python takes a tenth of a second to import, which an import of files does not need.
-    from analyzer.kafka import KafkaRecords
-    from analyzer.kafka.group.dead_members import client_id
+    from analyzer.sources.kafka import KafkaRecords
+    from analyzer.sources.kafka.group.dead_members import client_id
 
     sources_by_start: dict[str, list[SourceTable]] = {}
     for source in settings.sources:

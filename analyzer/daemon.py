@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import Counter, Gap, Partition
-from analyzer.errors import (
+from analyzer.flush.pipeline import FlushResult, Pipeline
+from analyzer.garbage_collector import tune_garbage_collector
+from analyzer.judging.judgement_log import log_judged
+from analyzer.kernel.errors import (
     AnalyzerError,
     CannotCount,
     DatabaseReplaced,
@@ -40,12 +40,12 @@ from analyzer.errors import (
     SchemaBehind,
     StoreAway,
 )
-from analyzer.garbage_collector import tune_garbage_collector
-from analyzer.jobs.job_runner import JobRunner, JobThread
-from analyzer.jobs.job_scheduler import JobScheduler
-from analyzer.judgement_log import log_judged
-from analyzer.pipeline import FlushResult, Pipeline
-from analyzer.sources import CombinedSource, Source
+from analyzer.kernel.model import Counter, Gap, Partition
+from analyzer.maintenance.job_runner import JobRunner, JobThread
+from analyzer.maintenance.job_scheduler import JobScheduler
+from analyzer.plan.plan import Plan
+from analyzer.plan.proposals import Agreement
+from analyzer.sources.positions import CombinedSource, Source
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import metadata
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import metadata
 
 config = context.config
 

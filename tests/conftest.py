@@ -261,7 +261,7 @@ def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite file that is not open, so that a copy of the file is complete."""
-    from analyzer.store.database.migrate import upgrade
+    from analyzer.kernel.database.migrate import upgrade
 
     template = tmp_path_factory.mktemp("template") / "gatelock.db"
     upgrade(f"sqlite:///{template}")
@@ -287,7 +287,7 @@ def new_sqlite_url(sqlite_template: Path, tmp_path: Path) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Postgres) -> str:
     """The URL of a migrated database without connections, as PostgreSQL requires of a template."""
-    from analyzer.store.database.migrate import upgrade
+    from analyzer.kernel.database.migrate import upgrade
 
     url = postgres.new_database()
     upgrade(url)

@@ -7,5 +7,5 @@ file;
 options;
 - `diagnostics` turns faults into messages with file, line and cure.
 
-Not here: the plan that policies and meters are compiled to (`analyzer.core.judging`).
+Not here: the plan that policies and meters are compiled to (`analyzer.plan`).
 """

@@ -15,12 +15,12 @@ from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import NAME, ConditionValues, alternatives, quote, suggestion
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import BUILT_IN, REQUESTS
-from analyzer.core.records.forgotten_callers import FORGOTTEN
-from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.reader import CALLER
+from analyzer.config.values import NAME, ConditionValues, alternatives, suggestion
+from analyzer.counting.records.forgotten_callers import FORGOTTEN
+from analyzer.counting.records.formats import FORMATS
+from analyzer.kernel.refused_values import quote
+from analyzer.plan.groupings import CALLER, grouping_of
+from analyzer.plan.meters import BUILT_IN, REQUESTS
 
 NAME_THE_FILE = 'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET'
 STATUS_CLASS = re.compile(r"[1-5][xX]{2}")

@@ -14,7 +14,7 @@ from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown_key
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.translation import translate
-from analyzer.config.secrets import SECRET_BYTES_MAX
+from analyzer.kernel.secrets import SECRET_BYTES_MAX
 
 PREFIX = "GATELOCK_"
 NESTED = "__"

@@ -13,7 +13,8 @@ from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import closest, quote
+from analyzer.config.values import closest
+from analyzer.kernel.refused_values import quote
 
 
 class ParsedTables(NamedTuple):

@@ -14,15 +14,15 @@ from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import SURGE_S_MAX, LimitReadings, PolicyTable
 from analyzer.config.tables.shares import PART
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import format_duration, quote, suggestion
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meter_units import EXAMPLES, NOUNS, Unit, amount_text
-from analyzer.core.counting.meters import DISTINCT, JOINS, REQUESTS
-from analyzer.core.delays.delay_bound import own_delay
-from analyzer.core.delays.delay_parts import delay_max_s
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.windows import HOUR_S, Calendar
-from analyzer.core.records.reader import CALLER
+from analyzer.config.values import format_duration, suggestion
+from analyzer.delays.delay_bound import own_delay
+from analyzer.delays.delay_parts import delay_max_s
+from analyzer.judging.kinds import kind_of
+from analyzer.kernel.refused_values import quote
+from analyzer.plan.groupings import CALLER, grouping_of
+from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit, amount_text
+from analyzer.plan.meters import DISTINCT, JOINS, REQUESTS
+from analyzer.plan.windows import HOUR_S, Calendar
 
 YEAR_S = Calendar("year").longest_s
 

@@ -20,10 +20,10 @@ from typing import Protocol
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.file_watch import FileWatch
 from analyzer.config.settings import Settings
-from analyzer.config.values import quote
-from analyzer.core.judging.plan import Plan
-from analyzer.core.records.mapping import SourceMapping
-from analyzer.errors import AnalyzerError
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.refused_values import quote
+from analyzer.plan.mapping import SourceMapping
+from analyzer.plan.plan import Plan
 
 log = logging.getLogger(__name__)
 

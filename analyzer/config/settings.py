@@ -35,14 +35,14 @@ from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import quote
-from analyzer.core.counting.meter_units import Unit
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import StatedOverride
-from analyzer.core.records.columns import ADDRESS
-from analyzer.core.records.formats import with_default_fields
-from analyzer.core.records.mapping import AddressField, SourceMapping, TextField
-from analyzer.errors import AnalyzerError
+from analyzer.counting.records.columns import ADDRESS
+from analyzer.counting.records.formats import with_default_fields
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.refused_values import quote
+from analyzer.plan.mapping import AddressField, SourceMapping, TextField
+from analyzer.plan.meter_units import Unit
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import StatedOverride
 from gatekeeper.identity import DIGEST_CHARS, PREFIX6, address_of, is_name, typed
 
 FILES = (Path("gatelock.toml"), Path("/etc/gatelock/gatelock.toml"))

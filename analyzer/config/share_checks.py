@@ -10,10 +10,11 @@ from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.tables.meters import MeterTable
 from analyzer.config.tables.policies import SHARE_S, PolicyTable
 from analyzer.config.tables.shares import PART, LoadRate
-from analyzer.config.values import format_duration, quote, suggestion
-from analyzer.core.counting.groupings import BY_RESOURCE, NOT_BY_RESOURCE
-from analyzer.core.counting.meter_units import NOUNS, Unit
-from analyzer.core.counting.meters import REQUESTS
+from analyzer.config.values import format_duration, suggestion
+from analyzer.kernel.refused_values import quote
+from analyzer.plan.groupings import BY_RESOURCE, NOT_BY_RESOURCE
+from analyzer.plan.meter_units import NOUNS, Unit
+from analyzer.plan.meters import REQUESTS
 
 MARKS = ("limit", "capacity", "usual")  # a share has exactly one of them
 SHARE_KEYS = ("of", "floor", "hold", "release", "capacity", "usual")

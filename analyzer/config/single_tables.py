@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from analyzer.config.diagnostics.pydantic_errors import translate_errors
 from analyzer.config.tables.policies import PolicyTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.core.judging.policies import Policy
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.plan.mapping import SourceMapping
+from analyzer.plan.policies import Policy
 
 
 class TableInvalid(Exception):

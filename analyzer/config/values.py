@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -15,10 +14,10 @@ from zoneinfo import available_timezones
 from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from analyzer.core.judging.windows import is_zone
-from analyzer.core.records.mapping import Condition, Not
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.mapping import Condition, Not
+from analyzer.plan.windows import is_zone
 
-QUOTED_MAX = 60  # characters of a faulty value that a message repeats
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header and as a file name
 DURATION = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
 HOUR_S, DAY_S = 3600, 86_400
@@ -37,21 +36,9 @@ class ConditionValues(NamedTuple):
         return Condition(field, Not(self.values) if self.is_not else self.values)
 
 
-def raise_fault(what: str, cure: str) -> NoReturn:
-    """Reports a fault of the value under validation: what is wrong, and what to write instead."""
-    # As context, not as template: both texts may hold braces.
-    raise PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
-
-
 def raise_unavailable(what: str, cure: str) -> NoReturn:
     """Reports a value that a later version will accept; further faults of its table would mean nothing."""
     raise PydanticCustomError("unavailable", "{what}", {"what": what, "cure": cure})
-
-
-def quote(value: object) -> str:
-    """`value` as a message may repeat it: JSON on one line, bounded, without control characters."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
 
 
 def alternatives(names: Iterable[str]) -> str:
@@ -83,12 +70,12 @@ def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
     otherwise = f"use {alternatives(known)}"
 
     def validate(value: object) -> object:
-        if value in known:
-            return value
-        if isinstance(value, dict) or value in planned:
-            raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
-        cure = suggestion(value, known, otherwise)
-        raise_fault(f"{quote(value)} is not one of the known values", cure)
+        if value not in known:
+            if isinstance(value, dict) or value in planned:
+                raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
+            cure = suggestion(value, known, otherwise)
+            raise_fault(f"{quote(value)} is not one of the known values", cure)
+        return value
 
     return BeforeValidator(validate)
 
@@ -254,20 +241,19 @@ def _condition_values(value: object) -> tuple[str, ...]:
     """The values of a condition as text; several in a list, "500-599" for a range."""
     if isinstance(value, (list, tuple)) and value:
         return tuple(dict.fromkeys(text for item in value for text in _condition_values(item)))
-    match value:
-        case bool():
-            return ("true" if value else "false",)
-        case int():
-            return (str(value),)
-        case str() if value:
-            span = RANGE.fullmatch(value)
-            if span is not None and int(span[1]) > int(span[2]):
-                raise_fault(f"{quote(value)} is an empty range", "write the smaller number first")
-            return (value,)
-    raise_fault(
-        f"{quote(value)} cannot be compared with a field",
-        'write "text", 429, true, "500-599", a list of these, or { not = ... } with any of them',
-    )
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    if isinstance(value, int):
+        return (str(value),)
+    if not isinstance(value, str) or not value:
+        raise_fault(
+            f"{quote(value)} cannot be compared with a field",
+            'write "text", 429, true, "500-599", a list of these, or { not = ... } with any of them',
+        )
+    span = RANGE.fullmatch(value)
+    if span is not None and int(span[1]) > int(span[2]):
+        raise_fault(f"{quote(value)} is an empty range", "write the smaller number first")
+    return (value,)
 
 
 def _condition(value: object) -> ConditionValues:
@@ -282,9 +268,9 @@ def _condition(value: object) -> ConditionValues:
 
 def time_zone(value: object) -> str:
     """Returns the name of a time zone that this machine knows."""
-    if isinstance(value, str) and is_zone(value):
-        return value
-    raise_fault(f"{quote(value)} is not a time zone", zone_cure(str(value)))
+    if not isinstance(value, str) or not is_zone(value):
+        raise_fault(f"{quote(value)} is not a time zone", zone_cure(str(value)))
+    return value
 
 
 def zone_cure(name: str) -> str:

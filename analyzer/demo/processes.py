@@ -23,10 +23,10 @@ from kafka.errors import KafkaError
 from analyzer.demo import mock_broker
 from analyzer.demo.guarded_app import DATABASE
 from analyzer.demo.traffic_size import TrafficSize
-from analyzer.errors import AnalyzerError
-from analyzer.store.database.engine import open_engine, reading
-from analyzer.store.database.migrate import require_head
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.database.engine import open_engine, reading
+from analyzer.kernel.database.migrate import require_head
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.tables.schema import offsets
 
 PARTITIONS = 4
 START_S = 60.0
@@ -109,7 +109,8 @@ class DemoProcesses:
             )
 
     def start_analyzer(self) -> None:
-        command = [sys.executable, "-m", "analyzer.cli", "--config", str(self.config), "run"]
+        command = [sys.executable, "-m", "analyzer.demo.tied_module", "analyzer.faces.cli"]
+        command += ["--config", str(self.config), "run"]
         self._analyzer = self._start("analyzer", command)
 
     def kill_analyzer(self) -> None:
@@ -213,11 +214,10 @@ def create_topic(bootstrap: str, topic: str) -> None:
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
-    """Stops a process by the end of its input and SIGTERM, after five seconds by SIGKILL."""
+    """Stops a process by the end of its input, after five seconds by SIGKILL."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()
-    child.terminate()
     try:
         child.wait(5)
     except subprocess.TimeoutExpired:

@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S
+from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
 from analyzer.demo.processes import TOPIC, DemoProcesses, ProcessNotStarted
 from analyzer.demo.results import DemoResults, expected_counts, results_of
 from analyzer.demo.traffic_size import TrafficSize, size_for, spin
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import locks, offsets
-from analyzer.store.operations.access import tokens
-from analyzer.store.reports.usage import UsageQuery, usage_rows
+from analyzer.kernel import tokens
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import locks, offsets
+from analyzer.plan.meters import DAY_S
 
 Figures = TypeVar("Figures")
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from analyzer.core.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
+from analyzer.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
 
 SPIN = 1_000_000  # turns of a loop
 SPIN_S = 0.1  # their time on an idle machine on which the usual traffic takes half a core

@@ -8,15 +8,15 @@
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 \* Names in the code. Actions of this module, and the functions that they describe:
-\*   TakeVersion    = analyzer.store.transaction.lock_feed.publish
-\*   CommitVersion  = analyzer.store.database.engine.writing
-\*   Prune          = analyzer.store.transaction.lock_feed.prune
+\*   TakeVersion    = analyzer.judging.locks.lock_feed.publish
+\*   CommitVersion  = analyzer.kernel.database.engine.writing
+\*   Prune          = analyzer.judging.locks.lock_feed.prune
 \*   Request        = gatekeeper.feed.poller.Poller._fetch
 \*   Fetch          = gatekeeper.sources.sql.SqlSource.fetch
 \*   HasChangesSince = gatekeeper.sources.sql._has_changes_since
-\*   Refresh        = analyzer.web.feed_cache.FeedCache._refresh
-\*   Kept           = analyzer.web.feed_cache.KeptChanges.find
-\*   Answer         = analyzer.web.feed_cache.FeedCache.answer
+\*   Refresh        = analyzer.faces.feed.feed_cache.FeedCache._refresh
+\*   Kept           = analyzer.faces.feed.feed_cache.KeptChanges.find
+\*   Answer         = analyzer.faces.feed.feed_cache.FeedCache.answer
 \*   Apply          = gatekeeper.view.lock_view.apply
 \*   Fail           = gatekeeper.feed.poller.Poller._fail
 \*   DropEnded      = gatekeeper.view.lock_view.without_ended

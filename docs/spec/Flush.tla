@@ -11,21 +11,21 @@
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 \* Names in the code. Actions of this module, and the functions that they describe:
-\*   Assign       = analyzer.store.transaction.sql_store.SqlStore.positions
-\*   Count        = analyzer.pipeline.Pipeline.count
-\*   Forget       = analyzer.pipeline.Pipeline.forget
-\*   BeginFlush   = analyzer.pipeline.Pipeline.begin_flush
-\*   MoveOffsets  = analyzer.store.transaction.flush.SqlFlush.move_offsets
-\*   CheckPlan    = analyzer.store.transaction.flush.SqlFlush.check_plan
-\*   AddTotals    = analyzer.store.transaction.judgement.totals.add_totals
-\*   AddCounts    = analyzer.store.transaction.buckets.add_counts
-\*   Judge        = analyzer.core.judging.judge.judge
-\*   Publish      = analyzer.store.transaction.lock_feed.publish
-\*   Commit       = analyzer.store.transaction.sql_store.SqlStore.transaction
-\*   Collect      = analyzer.pipeline.Pipeline.collect
+\*   Assign       = analyzer.flush.sql_store.SqlStore.positions
+\*   Count        = analyzer.flush.pipeline.Pipeline.count
+\*   Forget       = analyzer.flush.pipeline.Pipeline.forget
+\*   BeginFlush   = analyzer.flush.pipeline.Pipeline.begin_flush
+\*   MoveOffsets  = analyzer.flush.flush.SqlFlush.move_offsets
+\*   CheckPlan    = analyzer.flush.flush.SqlFlush.check_plan
+\*   AddTotals    = analyzer.judging.sql.totals.add_totals
+\*   AddCounts    = analyzer.counting.buckets.add_counts
+\*   Judge        = analyzer.judging.judge.judge
+\*   Publish      = analyzer.judging.locks.lock_feed.publish
+\*   Commit       = analyzer.flush.sql_store.SqlStore.transaction
+\*   Collect      = analyzer.flush.pipeline.Pipeline.collect
 \*   StartOver    = analyzer.daemon.Daemon.start_over
 \*   AdoptPlan    = analyzer.daemon.Daemon.adopt_plan
-\*   Activate     = analyzer.store.transaction.plans.activate
+\*   Activate     = analyzer.judging.sql.plans.activate
 
 CONSTANTS
     Analyzers,

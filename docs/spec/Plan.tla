@@ -9,18 +9,18 @@
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 \* Names in the code. Actions of this module, and the functions that they describe:
-\*   CheckPlan          = analyzer.store.transaction.flush.SqlFlush.check_plan
-\*   Apply              = analyzer.store.transaction.flush.SqlFlush.apply
-\*   Growth             = analyzer.core.judging.totals.growth_of
+\*   CheckPlan          = analyzer.flush.flush.SqlFlush.check_plan
+\*   Apply              = analyzer.flush.flush.SqlFlush.apply
+\*   Growth             = analyzer.judging.totals.growth_of
 \*   AdoptPlan          = analyzer.daemon.Daemon.adopt_plan
-\*   Activate           = analyzer.store.transaction.plans.activate
-\*   StepsAfter         = analyzer.core.judging.activation_steps.steps_after
-\*   UnreadyPolicies    = analyzer.core.judging.activation_steps.unready_policies
-\*   ContinueActivation = analyzer.store.transaction.plans.continue_activation
-\*   Fill               = analyzer.store.transaction.judgement.activation.Activation._fill
-\*   JudgeTotals        = analyzer.store.transaction.judgement.activation.Activation._judge
-\*   ClearLocks         = analyzer.store.transaction.judgement.activation.Activation._clear
-\*   IsByThisPlan       = analyzer.store.transaction.judgement.activation.Activation._is_by_this_plan
+\*   Activate           = analyzer.judging.sql.plans.activate
+\*   StepsAfter         = analyzer.judging.activation_steps.steps_after
+\*   UnreadyPolicies    = analyzer.judging.activation_steps.unready_policies
+\*   ContinueActivation = analyzer.judging.sql.plans.continue_activation
+\*   Fill               = analyzer.judging.sql.activation.Activation._fill
+\*   JudgeTotals        = analyzer.judging.sql.activation.Activation._judge
+\*   ClearLocks         = analyzer.judging.sql.activation.Activation._clear
+\*   IsByThisPlan       = analyzer.judging.sql.activation.Activation._is_by_this_plan
 
 CONSTANTS
     Files,          \* by analyzer: the plans that its file may have when it starts, numbers of Bodies

@@ -7,7 +7,7 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-from analyzer.store.database.migrate import keep_rows_of
+from analyzer.kernel.database.migrate import keep_rows_of
 
 revision = "0001"
 down_revision = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from alembic import op
 
-from analyzer.store.database.migrate import keep_rows_of
+from analyzer.kernel.database.migrate import keep_rows_of
 
 revision = "0002"
 down_revision = "0001"

@@ -245,7 +245,7 @@ def _set_totals_aside(*, has_index: bool) -> None:
 
 
 def _restore_totals(sums: dict[str, int]) -> None:
-    from analyzer.core.judging.windows import Calendar, window_at
+    from analyzer.plan.windows import Calendar, window_at
 
     _set_totals_aside(has_index=False)
     op.create_table(

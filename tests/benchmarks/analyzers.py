@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import offsets
 
 COUNTED = sa.select(offsets.c.partition, offsets.c.counted).order_by(offsets.c.partition)
 
@@ -25,7 +25,7 @@ class Analyzer:
 
     def __init__(self, config: Path) -> None:
         self._log = config.with_suffix(f".{time.monotonic_ns()}.log")
-        command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), "run"]
+        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "run"]
         with self._log.open("wb") as log:
             self.child = subprocess.Popen(command, stdout=log, stderr=log)
         self._process = psutil.Process(self.child.pid)

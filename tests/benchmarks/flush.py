@@ -14,18 +14,18 @@ from statistics import median
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress
-from analyzer.pipeline import Pipeline
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.row_parameters import as_parameters, rows_given
-from analyzer.store.database.schema import buckets, metadata, totals
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.pipeline import Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.database.row_parameters import as_parameters, rows_given
+from analyzer.kernel.model import CountRow, DrainedCounts, Gap, Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import buckets, metadata, totals
+from analyzer.plan.meters import DAY_S, REQUESTS
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Quota
+from analyzer.plan.proposals import Agreement
+from analyzer.plan.windows import Calendar
 from tests.benchmarks.servers import Servers
 from tests.support.stored_counts import tables_of
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import locks as locks_table
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import locks as locks_table
 from tests.benchmarks.analyzers import running
 from tests.benchmarks.percentiles import percentiles
 from tests.benchmarks.producers import producing

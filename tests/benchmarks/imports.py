@@ -74,7 +74,7 @@ def imported(log: Path) -> Cost:
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         config = Path(folder) / "bench.toml"
         config.write_text(CONFIGURATION.format(folder=folder))
-        command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), "import", str(log)]
+        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "import", str(log)]
         return cost_of([*command, "--source", "web"])
 
 

@@ -16,9 +16,9 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets, offsets
-from analyzer.store.transaction.catalog import load
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import buckets, offsets
+from analyzer.plan.catalog import load
 from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers
 
@@ -140,7 +140,7 @@ def run_gatelock(servers: Servers, shape: Shape, topic: str, records: int) -> Co
     database = servers.postgres.new_database()
     config = servers.folder / "bench.toml"
     config.write_text(configuration(shape, database, servers.kafka.bootstrap, topic))
-    command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), "run"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "run"]
     engine = open_engine(database)
     with (servers.folder / "bench.log").open("wb") as log:
         child = subprocess.Popen(command, stdout=log, stderr=log)

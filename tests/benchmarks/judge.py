@@ -23,15 +23,16 @@ from typing import Any, NamedTuple
 import psutil
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Policy, Quota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import CountTable, DrainedCounts, Partition, PartitionProgress
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import locks, metadata, totals
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import locks, metadata, totals
+from analyzer.plan.meters import REQUESTS, Meter
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Policy, Quota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 from tests.benchmarks import judge_fleet, refusal
 from tests.benchmarks.servers import AS_IN_PRODUCTION, servers
 from tests.support.servers.postgres import NativePostgres, Postgres, find_postgres
@@ -99,14 +100,14 @@ class Installation:
         moved = PartitionProgress(PART, self._next, self._next + requests, requests, requests)
         slots = [
             _table(callers, amount, now_s - now_s % layout.width_s, layout.width_s)
-            for layout in self._plan.slot_layouts
+            for layout in sums_of(self._plan).slot_layouts
         ]
         counted = DrainedCounts([moved], [_table(callers, amount, now_s - now_s % 60)], (), slots=slots)
         return self._store_counts(counted, requests)
 
     def fill_window(self, callers: Sequence[int], amount: int) -> None:
         """Gives each caller `amount` requests in every slot of the windows that end now."""
-        [layout] = self._plan.slot_layouts
+        [layout] = sums_of(self._plan).slot_layouts
         now_s = int(time.time())
         first_s = now_s - now_s % layout.width_s - 11 * layout.width_s
         for start_s in range(first_s, now_s, layout.width_s):

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import psutil
 
-from analyzer.core.counting.meters import REQUESTS
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import CountTable, DrainedCounts, Partition, PartitionProgress
-from analyzer.errors import PartitionLost, StoreAway
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction.flush import SqlFlush
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.flush import SqlFlush
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.errors import PartitionLost, StoreAway
+from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
+from analyzer.plan.meters import REQUESTS
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.benchmarks.percentiles import percentile
 from tests.support.servers.postgres import Postgres
 

@@ -58,7 +58,7 @@ def compare(log: Path, rounds: int) -> None:
     peers: list[Cost] = []
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         for _ in range(rounds):  # in turn, so that a busy moment hits them alike
-            looks.append(cost_of([sys.executable, "-m", "analyzer.cli", "look", str(log)]))
+            looks.append(cost_of([sys.executable, "-m", "analyzer.faces.cli", "look", str(log)]))
             if goaccess is not None:
                 report = str(Path(folder) / "report.json")
                 options = ["--log-format=COMBINED", "--no-progress", "-o", report]

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction import notify
+from analyzer.judging.locks import notify
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
 from tests.benchmarks.gates import wait_until_up
 from tests.benchmarks.servers import Servers
 from tests.benchmarks.waiting import CONFIGURATION, serving

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Partition, Record, Records, SlotLayout
-from analyzer.core.records.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.kernel.model import Partition, Record, Records, SlotLayout
+from analyzer.plan.mapping import NumberField, ResourceField, SourceMapping, TextField, TimeField
 
 PART = Partition("cluster", "topic", 0, "log", "log")
 CALLERS, ROUTES = 2_000, 20

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.store.database.schema import buckets
+from analyzer.counting.counter.caller_budget import OVERFLOW
+from analyzer.kernel.tables.schema import buckets
 from tests.benchmarks.analyzers import Watched, running, watched
 from tests.benchmarks.producers import producing
 from tests.benchmarks.servers import Servers

@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.kept_ages import Retention
-from analyzer.core.model import CountRow, DrainedCounts, Partition, PartitionProgress
-from analyzer.jobs.failing_jobs import FailingJobs
-from analyzer.jobs.scheduled_jobs import ScheduledRuns
-from analyzer.jobs.upkeep_jobs import upkeep_jobs
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.model import CountRow, DrainedCounts, Partition, PartitionProgress
+from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.scheduled_jobs import ScheduledRuns
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import upkeep_jobs
+from analyzer.plan.meters import DAY_S, MINUTE_S
+from analyzer.plan.plan import plan_of
 from tests.benchmarks.judge import Machine, started_machines
 from tests.support.job_runners import SeenJobs
 from tests.support.stored_counts import tables_of

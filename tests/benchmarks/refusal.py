@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Sequence
 
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.migrate import upgrade
 from gatekeeper import Gate
 from tests.benchmarks.analyzers import running, watched
 from tests.benchmarks.percentiles import percentiles

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.operations.replaying import swap
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.replay import swap
 from tests.support.replayed_logs import AFTER, BEFORE, FileInstallation, event, write_log
 
 

@@ -164,12 +164,12 @@ def _serve(variant: str) -> None:
     from fastapi import FastAPI
     from starlette.middleware.gzip import GZipMiddleware
 
-    from analyzer.store.operations.access.tokens import TokenList
-    from analyzer.web import locks_endpoint
-    from analyzer.web.authentication import Authenticator
-    from analyzer.web.feed_cache import FeedCache
-    from analyzer.web.long_polls import LongPolls
-    from analyzer.web.server import serving
+    from analyzer.faces.authentication import Authenticator
+    from analyzer.faces.feed import locks_endpoint
+    from analyzer.faces.feed.feed_cache import FeedCache
+    from analyzer.faces.feed.long_polls import LongPolls
+    from analyzer.kernel.tokens import TokenList
+    from analyzer.server.server import serving
 
     random, source = Random(7), HandFeed(a_lock(ends_in=10**9))
     feed, app = FeedCache(source, time.monotonic), FastAPI(openapi_url=None)

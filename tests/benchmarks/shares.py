@@ -13,16 +13,16 @@ from statistics import median
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import REQUESTS
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import LoadShare
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import CountTable, DrainedCounts, Partition, PartitionProgress
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import metadata, postponed
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import metadata, postponed
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import REQUESTS
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import LoadShare
+from analyzer.plan.windows import Rolling
 from tests.benchmarks.judge import Cost, Machine, machines
 from tests.benchmarks.servers import AS_IN_PRODUCTION
 from tests.support.servers.postgres import find_postgres

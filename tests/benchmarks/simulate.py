@@ -15,10 +15,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import HOUR_S, Calendar, Rolling
-from analyzer.store.reports.simulated.policy_simulation import simulate
+from analyzer.forecast.simulation.policy_simulation import simulate
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import HOUR_S, Calendar, Rolling
 from tests.benchmarks.judge import Machine, machines
 from tests.benchmarks.servers import AS_IN_PRODUCTION
 from tests.benchmarks.stored_month import CALLERS, DAYS, stored_month

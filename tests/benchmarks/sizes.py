@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction.cut_days.references import references_of
+from analyzer.billing.days.references import references_of
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
 from tests.benchmarks.judge import started_machines
 
 ROWS = 200_000

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.plan.meters import DAY_S, MINUTE_S, Meter
+from analyzer.plan.plan import plan_of
 
 CALLERS = 100_000
 PLAN = plan_of([], [Meter("bytes", "bytes"), Meter("busy", "duration")], [])
@@ -57,7 +57,7 @@ def store_peak():
 
 atexit.register(store_peak)
 sys.argv[1:] = {arguments!r}
-from analyzer.cli import main
+from analyzer.faces.cli import main
 main()
 """
 

@@ -6,11 +6,11 @@ import time
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, QUARTER_S
-from analyzer.core.judging.plan import Plan
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.plan.meters import DAY_S, QUARTER_S
+from analyzer.plan.plan import Plan
 
 CALLERS, DAYS, HOUR_S = 100_000, 30, 3_600
 # A caller in a hundred is active in each hour, the others in an hour of eight. Few have most: by Zipf's law.

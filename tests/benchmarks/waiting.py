@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import feed
-from analyzer.store.transaction import lock_feed
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.tables.schema import feed
 from gatekeeper.model import Lock, Set
 from tests.benchmarks.gates import wait_until_up
 from tests.benchmarks.percentiles import percentiles
@@ -78,7 +78,7 @@ class Fleet:
 
 @contextmanager
 def serving(config: Path) -> Iterator[psutil.Process]:
-    command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), "serve"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "serve"]
     with config.with_suffix(".log").open("wb") as log:
         child = subprocess.Popen(command, stdout=log, stderr=log)
     try:

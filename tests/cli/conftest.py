@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 from tests.support.command_line import run_command
 
 Gatelock = Callable[..., Any]
@@ -47,7 +47,7 @@ def process(tmp_path: Path) -> Gatelock:
     """Runs a command in a process and waits for its end."""
 
     def process(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "analyzer.cli", *arguments]
+        command = [sys.executable, "-m", "analyzer.faces.cli", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, **popen)
 
     return process

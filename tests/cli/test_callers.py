@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import LoadShare
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import DrainedCounts, FactRun, Moment, StatedFacts
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.model import DrainedCounts, FactRun, Moment, StatedFacts
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import LoadShare
+from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, PART, a_row, flush, locked, now_s, plan, quota
 
 Gatelock = Callable[..., Any]

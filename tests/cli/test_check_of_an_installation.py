@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.delays.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
-from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.schema import buckets
-from analyzer.store.transaction import catalog
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.tables.schema import buckets
+from analyzer.plan import catalog
 from tests.support.gate_reports import SOURCE, gate_status, report
 
 Gatelock = Callable[..., Any]

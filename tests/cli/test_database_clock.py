@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import CountRow
+from analyzer.kernel.model import CountRow
 from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]

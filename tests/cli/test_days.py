@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow, Lag, Partition, PartitionProgress
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import writing
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.operations.day_closing.deleted_days import DayDeletion, DeletedBy
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import add_day
+from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow, Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import ACME, ANN, flush, now_s
 
 Gatelock = Callable[..., Any]

@@ -19,19 +19,22 @@ import pytest
 import sqlalchemy as sa
 from kafka import KafkaConsumer
 
+from analyzer.billing.days.day_rows import add_day
 from analyzer.config.settings import load
-from analyzer.core.counting.meters import DUPLICATES, REQUESTS
-from analyzer.core.delays.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import CountRow, Gap, Partition, PartitionProgress
-from analyzer.doctor import examination as doctor
-from analyzer.doctor.examination import CHECKS
-from analyzer.store.database.billing_tables import day_positions
-from analyzer.store.database.engine import NowMs
-from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import (
+from analyzer.counting.gaps import SqlGaps
+from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.faces.signals.doctor import examination as doctor
+from analyzer.faces.signals.doctor.examination import CHECKS
+from analyzer.flush.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.engine import NowMs
+from analyzer.kernel.database.old_buckets import old_buckets
+from analyzer.kernel.jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
+from analyzer.kernel.model import CountRow, Gap, Partition, PartitionProgress
+from analyzer.kernel.tables.billing_tables import day_positions
+from analyzer.kernel.tables.schema import (
     analyzers,
     catalog,
     disbelieved,
@@ -40,15 +43,13 @@ from analyzer.store.database.schema import (
     rejects,
     waiting_facts,
 )
-from analyzer.store.operations.access.tokens import create
-from analyzer.store.operations.running_jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import lock_feed, plans
-from analyzer.store.transaction.analyzers import LIVING_MS, AnalyzerFile, SqlAgreement
-from analyzer.store.transaction.catalog import MOVING
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.kernel.tokens import create
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import MOVING
+from analyzer.plan.meters import DUPLICATES, REQUESTS
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
@@ -534,7 +535,7 @@ def test_gates_in_processes_report_and_a_wrong_kind_of_name_is_found(
     (tmp_path / "access.jsonl").write_text("".join(lines))
     log = tmp_path / "run.log"
     with log.open("wb") as stream:
-        command = [sys.executable, "-m", "analyzer.cli", "run"]
+        command = [sys.executable, "-m", "analyzer.faces.cli", "run"]
         children.append(subprocess.Popen(command, stderr=stream, start_new_session=True))
     url = wait_for(lambda: served_url(log))
     for source, name, kind in (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.cli.verbs.explain import _next_commands
+from analyzer.faces.cli.verbs.explain import _next_commands
 from gatekeeper.model import Lock
 
 Gatelock = Callable[..., Any]

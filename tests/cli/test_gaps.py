@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Gap, Partition
-from analyzer.store.database.schema import offsets
-from analyzer.store.operations.followed_partitions import release_removed, retire
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.gaps import SqlGaps
+from analyzer.flush.followed_partitions import release_removed, retire
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.model import Gap, Partition
+from analyzer.kernel.tables.schema import offsets
 from tests.support.command_line import on_a_terminal
 from tests.support.configured import source
 from tests.support.servers.child import free_port

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import feed_versions, gates
-from analyzer.store.transaction import lock_feed
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.database.engine import NowMs
+from analyzer.kernel.tables.schema import feed_versions, gates
 from gatekeeper.model import Cursor, Lock, Set
 from tests.support.gate_reports import ANN, BOB, HITS, SOURCE, gate_status, log_callers, report
 

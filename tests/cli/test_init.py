@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.cli.verbs.init import TEMPLATES, Origin, shipped
+from analyzer.faces.cli.verbs.init import TEMPLATES, Origin, shipped
 from gatekeeper.adapters import asgi
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_the_wheel_carries_deploy_and_reads_it_from_there(
     )
     (tmp_path / "_deploy").mkdir()
     (tmp_path / "_deploy" / "combined.toml").write_text("of the wheel")
-    monkeypatch.setattr("analyzer.cli.verbs.init.PACKAGE", tmp_path)
+    monkeypatch.setattr("analyzer.faces.cli.verbs.init.PACKAGE", tmp_path)
     assert shipped("combined.toml") == "of the wheel"
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.job_schedules import BegunRun, Schedule
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import gates
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import BegunRun, Schedule
+from analyzer.kernel.tables.schema import gates
 
 Gatelock = Callable[..., Any]
 DAILY = Schedule(86_400, 4 * 3_600 + 30 * 60)

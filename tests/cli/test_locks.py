@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import writing
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import locks
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.status import installation_status, suspended_until
-from analyzer.store.transaction import lock_feed
+from analyzer.faces.signals.status import installation_status
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.suspension import suspended_until
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.tables.schema import locks
+from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper import Gate
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock

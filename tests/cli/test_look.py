@@ -255,7 +255,7 @@ def test_a_file_without_permission_is_named(
 
 
 def test_a_reader_that_closes_the_pipe_ends_it_silently(access_log: Path) -> None:
-    command = f"{sys.executable} -m analyzer.cli look {access_log} | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m analyzer.faces.cli look {access_log} | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 
@@ -263,7 +263,7 @@ def test_a_reader_that_closes_the_pipe_ends_it_silently(access_log: Path) -> Non
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A look at standard input that does not end."""
-    command = [sys.executable, "-m", "analyzer.cli", "look", "-"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "look", "-"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
@@ -311,7 +311,7 @@ def test_the_configuration_that_it_writes_is_valid_and_runs(
     assert checked.exit_code == 0, checked.output
     assert "in shadow: 429 for 10m, if it were enforced" in checked.stdout
     running = subprocess.Popen(
-        [sys.executable, "-m", "analyzer.cli", "run"],
+        [sys.executable, "-m", "analyzer.faces.cli", "run"],
         env={**os.environ, "GATELOCK_ANALYZER__HTTP": "off"},
         stderr=subprocess.PIPE,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
 from tests.store.flushing import ACME, ANN, a_row, flush, now_s, plan, quota
 
 Gatelock = Callable[..., Any]

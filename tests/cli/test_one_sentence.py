@@ -11,14 +11,15 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import ComparedLoad, Grace, Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import DrainedCounts
 from analyzer.daemon import Daemon
-from analyzer.pipeline import FlushResult
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.pipeline import FlushResult
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.kinds import KINDS
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.model import DrainedCounts
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import ComparedLoad, Grace, Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper import Gate
 from tests.store.flushing import ACME, a_row, now_s
 from tests.support.stored_counts import tables_of
@@ -54,12 +55,12 @@ def test_the_list_the_log_and_the_refusal_say_what_the_judgement_said(
     store, by_plan, at_s = SqlStore(engine, "here"), plan_of([], [], [policy]), now_s(engine)
     version = store.activate(by_plan)
     row = a_row(12, at_s)
-    slots = [row._replace(width_s=5, bucket_s=at_s // 5 * 5)] if by_plan.slot_layouts else []
+    slots = [row._replace(width_s=5, bucket_s=at_s // 5 * 5)] if sums_of(by_plan).slot_layouts else []
     counted = DrainedCounts([], tables_of([row]), [], slots=tables_of(slots))
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, version)
         judged = tx.apply(by_plan, version, counted, now)
-    with caplog.at_level(logging.INFO, "analyzer.judgement_log"):
+    with caplog.at_level(logging.INFO, "analyzer.judging.judgement_log"):
         Daemon.log_flush(cast(Daemon, SimpleNamespace()), FlushResult(counted, {}, judged, 0.0))
     assert caplog.messages[-1].endswith(f": deny by p: {sentence}")
     (listed,) = map(json.loads, gatelock("locks", "list", "--json").output.splitlines())

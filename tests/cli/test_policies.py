@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
 from tests.store.flushing import a_row, flush, now_s
 
 Gatelock = Callable[..., Any]

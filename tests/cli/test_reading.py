@@ -16,12 +16,12 @@ import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.answers.time_expressions import second_of
-from analyzer.cli.output import TABLE_ROWS_MAX
-from analyzer.core.model import CountRow
-from analyzer.store.database.audit_log import record
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import locks, offsets
+from analyzer.faces.cli.output import TABLE_ROWS_MAX
+from analyzer.kernel.database.audit_log import record
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import locks, offsets
+from analyzer.kernel.time_expressions import second_of
 from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]
@@ -236,7 +236,7 @@ def test_a_reader_may_close_the_pipe_early(engine: sa.Engine, configure: Configu
     """`gatelock usage --json | head -1`: no traceback, no error."""
     with engine.begin() as db:
         put_counts(db, [CountRow("caller", f"user:{n}", "", "requests", 60, 0, 1, 0) for n in range(20_000)])
-    command = [sys.executable, "-m", "analyzer.cli", "usage", "--json"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "usage", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stderr is not None

@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.model import CountRow, RejectReason
-from analyzer.store.database.schema import buckets, offsets, rejects
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.model import CountRow, RejectReason
+from analyzer.kernel.tables.schema import buckets, offsets, rejects
 from tests.support.configured import source
 from tests.support.stored_counts import put_counts
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 from tests.cli.test_run import CONFIGURATION, Analyzer, Gatelock, line, usage_by_day, wait_for
 
 RELOADED = "gatelock_config_last_reload_successful"

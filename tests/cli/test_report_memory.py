@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.store.database.engine import writing
-from analyzer.store.transaction import catalog
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.plan import catalog
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
 
 CALLERS = 100_000
 METERS = ("busy", "requests", "tokens")
 MORE_MIB = 60  # beyond a report of one caller; Parquet took 31, the others less than one
 PROGRAM = """
 import resource, sys
-from analyzer.cli import app
+from analyzer.faces.cli import app
 try:
     app(sys.argv[1:], standalone_mode=False)
 finally:
@@ -96,7 +96,7 @@ def test_a_report_of_100_000_callers_needs_little_more_memory_than_one_of_one(
 def test_a_terminal_shows_progress(engine: sa.Engine, process: Callable[..., object]) -> None:
     close_days(engine, 5_000)
     terminal, child = pty.openpty()
-    command = [sys.executable, "-m", "analyzer.cli", "report", "day", "2026-09-22", "--out", "day.csv"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "report", "day", "2026-09-22", "--out", "day.csv"]
     env = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, env=env)
     os.close(child)

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow
-from analyzer.store.database.billing_tables import deliveries, referenced_names
-from analyzer.store.database.engine import writing
-from analyzer.store.database.table_groups.job_tables import leases
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.days.day_rows import add_day
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.billing_tables import deliveries, referenced_names
+from analyzer.kernel.tables.job_tables import leases
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import flush, now_s
 from tests.support.billing_server import KEY, Fault, billing_server
 
@@ -121,7 +121,18 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
 
 
 def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "analyzer.cli", "report", "send", "day", "--to", url, "--format", kind]
+    command = [
+        sys.executable,
+        "-m",
+        "analyzer.faces.cli",
+        "report",
+        "send",
+        "day",
+        "--to",
+        url,
+        "--format",
+        kind,
+    ]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), **options
     )

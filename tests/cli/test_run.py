@@ -20,10 +20,10 @@ import httpx2
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database import schema
-from analyzer.store.database.engine import NowMs, open_engine, reading
-from analyzer.store.operations import upkeep
-from analyzer.store.transaction import plans
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.engine import NowMs, open_engine, reading
+from analyzer.kernel.tables import schema
+from analyzer.maintenance import upkeep
 from tests.support import plain_http, waiting
 from tests.support.servers.postgres import NativePostgres
 
@@ -65,7 +65,7 @@ class Analyzer:
     def __init__(self, log: Path) -> None:
         self.log = log
         with log.open("wb") as stream:
-            self.child = subprocess.Popen([sys.executable, "-m", "analyzer.cli", "run"], stderr=stream)
+            self.child = subprocess.Popen([sys.executable, "-m", "analyzer.faces.cli", "run"], stderr=stream)
 
     def logged(self) -> list[dict[str, Any]]:
         complete = [text for text in self.log.read_text().splitlines(keepends=True) if text.endswith("\n")]

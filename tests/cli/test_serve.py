@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.transaction import lock_feed
+from analyzer.judging.locks import lock_feed
 from gatekeeper import Gate
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.http import HttpSource
@@ -38,7 +38,7 @@ class Serving:
         self.log = folder / "serve.log"
         with self.log.open("wb") as stream:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "analyzer.cli", command],
+                [sys.executable, "-m", "analyzer.faces.cli", command],
                 stderr=stream,
                 env={**os.environ, **variables},
             )

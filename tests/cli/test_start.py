@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 from typer.main import get_command
 
-from analyzer.cli import app
-from analyzer.store.database.schema import rejects
+from analyzer.faces.cli import app
+from analyzer.kernel.tables.schema import rejects
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -101,7 +101,7 @@ def arguments_of(command: str) -> list[str]:
 
 def test_help_imports_nothing_heavy() -> None:
     """A command imports what it needs when it is called."""
-    code = "import sys; sys.argv[1:] = ['--help']; import analyzer.cli as c\ntry: c.main()\n"
+    code = "import sys; sys.argv[1:] = ['--help']; import analyzer.faces.cli as c\ntry: c.main()\n"
     code += "finally: print('\\n', *sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
     assert "Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable, 4 an" in result
@@ -109,7 +109,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_without_typer_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['typer'] = None; import analyzer.cli"
+    program = "import sys; sys.modules['typer'] = None; import analyzer.faces.cli"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == "gatelock: typer is not installed; pip install 'gatelock[analyzer]'\n"
@@ -279,7 +279,7 @@ def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
     with engine.begin() as db:
         db.execute(sa.insert(rejects).values(A_REJECT))
     with Path("/dev/full").open("w") as full:
-        command_line = [sys.executable, "-m", "analyzer.cli", *command.split()]
+        command_line = [sys.executable, "-m", "analyzer.faces.cli", *command.split()]
         result = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert result.returncode == 3
     assert result.stderr == "the output cannot be written: No space left on device\n"
@@ -318,7 +318,7 @@ def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
 
 def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
     code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['db', 'current']\n"
-    code += "import analyzer.cli as c; c.main()"
+    code += "import analyzer.faces.cli as c; c.main()"
     url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ | url

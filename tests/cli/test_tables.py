@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.cli.output import table
-from analyzer.store.database.audit_log import record
+from analyzer.faces.cli.output import table
+from analyzer.kernel.database.audit_log import record
 
 Gatelock = Callable[..., Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.access.tokens import stored_tokens
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tokens import stored_tokens
 from tests.support.command_line import on_a_terminal
 from tests.support.gate_reports import gate_status, report
 

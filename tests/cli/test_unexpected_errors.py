@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from analyzer import cli
-from analyzer.cli import main
-from analyzer.cli.exit_codes import BUG
+from analyzer.faces import cli
+from analyzer.faces.cli import main
+from analyzer.faces.cli.exit_codes import BUG
 
 
 class Model(BaseModel):

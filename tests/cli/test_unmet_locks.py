@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import CountRow
-from analyzer.store.reports.unmet_locks import number_of_unmet_locks
-from analyzer.store.transaction import lock_feed
+from analyzer.gates.unmet_locks import number_of_unmet_locks
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.model import CountRow
 from gatekeeper.model import SUSPENSION, Lock, LockHits, Set
 from tests.cli.test_doctor import findings, make_healthy
 from tests.support.gate_reports import SOURCE, gate_status, log_callers, report

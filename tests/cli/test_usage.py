@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import CountRow
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import offsets
 from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]

@@ -28,7 +28,7 @@ def served() -> Iterator[tuple[Switch, str]]:
     """One server for all tests, which must not mix up the feeds of different tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "analyzer.web.feed_cache.REFRESH_EVERY_S", 0.0
+            "analyzer.faces.feed.feed_cache.REFRESH_EVERY_S", 0.0
         )  # a test does not wait for the next refresh
         with feed_server(switch := Switch()) as url:
             yield switch, url

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import feed, feed_versions, lock_changes, locks
-from analyzer.store.transaction import lock_feed as feed_store
+from analyzer.judging.locks import lock_feed as feed_store
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes, locks
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Cursor, Lock, LockKey, LockSource, Set, Update
 from gatekeeper.sources import open_source

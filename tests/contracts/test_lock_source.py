@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.store.database.schema import lock_changes, locks
-from analyzer.store.transaction import lock_feed as feed_store
+from analyzer.judging.locks import lock_feed as feed_store
+from analyzer.kernel.tables.schema import lock_changes, locks
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set, SourceError, Update
 from gatekeeper.sources import open_source

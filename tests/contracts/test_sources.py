@@ -11,12 +11,12 @@ from typing import Protocol
 import pytest
 from confluent_kafka import Producer
 
-from analyzer.core.model import Gap, Partition, Position
-from analyzer.errors import StoreAway
-from analyzer.files import FollowedFile, ImportedFiles
-from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.features import ALL_FEATURES
-from analyzer.sources import CombinedSource, Source
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.model import Gap, Partition, Position
+from analyzer.sources.files import FollowedFile, ImportedFiles
+from analyzer.sources.kafka import KafkaRecords
+from analyzer.sources.kafka.internals.features import ALL_FEATURES
+from analyzer.sources.positions import CombinedSource, Source
 from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.servers.kafka import Kafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader, values
@@ -106,7 +106,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> L
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a few lines take several calls of `take`."""
-    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 256)
+    monkeypatch.setattr("analyzer.sources.files.line_reader.CHUNK_BYTES", 256)
 
 
 @pytest.fixture

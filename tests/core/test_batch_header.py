@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from analyzer.core.kafka_format.batch_header import (
+from analyzer.sources.batches.batch_header import (
     HEADER,
     HEADER_BYTES,
     MAGIC,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from analyzer.core.kafka_format.codecs import DamagedError, Decompressor
-from analyzer.core.kafka_format.record_batches import decode_batches
-from analyzer.core.kafka_format.record_decoder import read_records
-from analyzer.core.model import FeedStatus, Record
+from analyzer.kernel.model import FeedStatus, Record
+from analyzer.sources.batches.codecs import DamagedError, Decompressor
+from analyzer.sources.batches.record_batches import decode_batches
+from analyzer.sources.batches.record_decoder import read_records
 from tests.support.batches import records_of
 from tests.support.recordsets import (
     ABORT,

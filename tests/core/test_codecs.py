@@ -13,7 +13,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from analyzer.core.kafka_format.codecs import DamagedError, Decompressor, TooLargeError
+from analyzer.sources.batches.codecs import DamagedError, Decompressor, TooLargeError
 from tests.support.recordsets import PACK
 
 PLAIN = b'{"key":"acme"}\n' * 1000
@@ -85,7 +85,7 @@ BOMBS = {
 }
 MEASURE = """
 import sys
-from analyzer.core.kafka_format.codecs import DamagedError, TooLargeError, Decompressor
+from analyzer.sources.batches.codecs import DamagedError, TooLargeError, Decompressor
 def peak_kb():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 data, decompressor = sys.stdin.buffer.read(), Decompressor(int(sys.argv[2]))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.kafka_format.damage import (
+from analyzer.sources.batches.damage import (
     base_offset_if_intact,
     claimed_next_offset,
     damage_end,

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-import analyzer.core
-from analyzer.core.model import FeedStatus, RejectReason
-from analyzer.core.records.combined_format import FIELDS, TIME
-from analyzer.core.records.mapping import TimeUnit
+from analyzer.counting.records.combined_format import FIELDS, TIME
+from analyzer.kernel.model import FeedStatus, RejectReason
+from analyzer.plan.mapping import TimeUnit
+from tests.house.reading import PURE, modules, within
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counter.md").read_text()
-MODULES = [module.name for module in pkgutil.walk_packages(analyzer.core.__path__, "analyzer.core.")]
+MODULES = [name for name in modules() if within(name, *PURE)]
 
 
 @pytest.mark.parametrize("name", [*MODULES, "gatekeeper.identity"])

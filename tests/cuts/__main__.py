@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.migrate import upgrade
 from tests.cuts import real, simulated
 from tests.cuts.mutations import MUTATIONS
 from tests.support.servers import Missing

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 import httpx2
 
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.migrate import upgrade
 from gatekeeper import Gate, SlidingLog
 from gatekeeper.sources.sql import FETCH_S, NEXT_POLL_S
 from tests.cuts.bound import Answers, Period, SourceTiming
@@ -66,7 +66,14 @@ class Serve(Child):
     def __init__(self, folder: Path, url: str) -> None:
         self.port = free_port()
         (folder / "gatelock.toml").write_text(CONFIG.format(url=url, port=self.port))
-        command = [sys.executable, "-m", "analyzer.cli", "--config", str(folder / "gatelock.toml"), "serve"]
+        command = [
+            sys.executable,
+            "-m",
+            "analyzer.faces.cli",
+            "--config",
+            str(folder / "gatelock.toml"),
+            "serve",
+        ]
         super().__init__(command, folder, parent_death_signal=signal.SIGTERM)
 
     def begin(self) -> None:

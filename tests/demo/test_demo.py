@@ -16,14 +16,14 @@ from random import Random
 
 import pytest
 
-from analyzer.core.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
-from analyzer.core.model import Partition
+from analyzer.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.demo.load_generator import CALLERS, NOISY, ClientResponse, LoadGenerator, NoAnswer
 from analyzer.demo.processes import POLICY
 from analyzer.demo.results import DemoResults, is_behind, results_of, summary
 from analyzer.demo.traffic_size import TrafficSize, size_for
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.model import Partition
 
 FIELDS = {
     "produced", "counted", "exact", "late", "speed", "limit", "locked_callers", "refused_others",
@@ -33,7 +33,7 @@ FIELDS = {
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "analyzer.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "demo", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
@@ -63,7 +63,7 @@ def test_the_demo_succeeds_on_the_servers_that_it_starts() -> None:
 def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postgres: object) -> None:
     arguments = ("--kafka", real_kafka.bootstrap, "--database", postgres.new_database(), "--stay")
     with subprocess.Popen(
-        [sys.executable, "-m", "analyzer.cli", "demo", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "analyzer.faces.cli", "demo", *arguments], stdout=subprocess.PIPE, text=True
     ) as ran:
         try:
             address = next(found[0] for line in ran.stdout if (found := re.search(r"http://\S+", line)))

@@ -14,26 +14,19 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, DISTINCT
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.judge import judge
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import Rolling, window_at
-from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import NowMs, reading
-from analyzer.store.database.schema import (
-    feed,
-    feed_versions,
-    lock_changes,
-    locks,
-    notices,
-    offsets,
-    rejects,
-)
-from analyzer.store.transaction.lock_feed import KEY, lock_of
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.judge import judge
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks.lock_feed import KEY, lock_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import NowMs, reading
+from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes, locks, notices, offsets, rejects
+from analyzer.plan.meters import DAY_S, DISTINCT
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Rolling, window_at
 from gatekeeper.model import Lock, LockKey, SourceError
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, ViewOutOfStep, apply
@@ -82,7 +75,7 @@ def by_day_when_old(counts: Counter[CountKey], now_s: int) -> Counter[CountKey]:
 
 def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
     """Checks `gatelock audit`, and the ledger against the expected counts."""
-    command = [sys.executable, "-m", "analyzer.cli", "--config", str(fleet.config), "audit"]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(fleet.config), "audit"]
     audited = subprocess.run(command, capture_output=True, text=True)
     if audited.returncode or ": equal" not in audited.stdout:
         yield f"gatelock audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
@@ -108,7 +101,7 @@ def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
 def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, int]:
     """Sums up every total in the window that contains `at_s`: slow, and obviously right."""
     found: Counter[TotalKey] = Counter()
-    for sum_, policies in plan.policies_of.items():
+    for sum_, policies in sums_of(plan).policies_of.items():
         window = window_at(sum_.window, at_s)
         if isinstance(sum_.window, Rolling):
             continue

@@ -13,13 +13,13 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.cli.exit_codes import UNREACHABLE
-from analyzer.core.judging.plan import Plan
-from analyzer.errors import StoreAway
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import locks, offsets
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.faces.cli.exit_codes import UNREACHABLE
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tables.schema import locks, offsets
+from analyzer.plan.plan import Plan
 from tests.faults.traffic import CountKey, Traffic
 from tests.support.stored_counts import stored_counts
 from tests.support.waiting import wait_until
@@ -133,7 +133,7 @@ class Fleet:
     def join(self, variant: str = "", config: Path | None = None) -> Member:
         """Starts one more analyzer, as the `variant` of mutant_analyzer.py if one is named."""
         variant = variant or self.mutation
-        program = [str(MUTANT), variant] if variant else ["-m", "analyzer.cli"]
+        program = [str(MUTANT), variant] if variant else ["-m", "analyzer.faces.cli"]
         member = self._start([sys.executable, *program, "--config", str(config or self.config), "run"])
         self.members.append(member)
         return member

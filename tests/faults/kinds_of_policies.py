@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import LoadShare, RollingQuota, Surge
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import LoadShare, RollingQuota, Surge
 
 FURTHER = """
 [[meters]]

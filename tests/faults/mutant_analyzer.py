@@ -55,6 +55,6 @@ if __name__ == "__main__":
         ODDITIES[name]()  # before anything of the analyzer is imported
     else:
         mutate(name)
-    from analyzer.cli import main
+    from analyzer.faces.cli import main
 
     main()

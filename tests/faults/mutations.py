@@ -9,19 +9,21 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.caller_limits import Limits
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import Growth, Standing, Sum, TotalKey
-from analyzer.core.judging.windows import window_at
-from analyzer.core.model import Lag, Partition, PartitionProgress
-from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import buckets, feed_versions, lock_changes, offsets
-from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.transaction import flush, lock_feed
-from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.flush import SqlFlush
-from analyzer.store.transaction.judgement import sql_judge, totals
+from analyzer.flush import flush
+from analyzer.flush.flush import SqlFlush
+from analyzer.judging.caller_limits import Limits
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.sql import sql_judge, totals
+from analyzer.judging.totals import Growth, Standing, TotalKey
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import NowMs
+from analyzer.kernel.model import Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import buckets, feed_versions, lock_changes, offsets
+from analyzer.kernel.tables.schema import feed as feed_row
+from analyzer.plan.catalog import Catalog
+from analyzer.plan.plan import Plan
+from analyzer.plan.sums import Sum
+from analyzer.plan.windows import window_at
 from gatekeeper.model import Change
 
 

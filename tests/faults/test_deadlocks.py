@@ -17,16 +17,16 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.caller_limits import Profile
-from analyzer.errors import StoreAway
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import open_engine, reading, writing
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import lock_history, offsets
-from analyzer.store.database.table_groups.job_tables import job_runs
-from analyzer.store.operations.caller_changes import set_callers
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.billing.days.day_rows import add_day
+from analyzer.callers.caller_changes import set_callers
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.kernel.database.engine import open_engine, reading, writing
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.kernel.tables.job_tables import job_runs
+from analyzer.kernel.tables.schema import lock_history, offsets
 from tests.support.depth import IS_DEEP
 from tests.support.running import Analyzer
 from tests.support.servers.postgres import NativePostgres

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import LoadShare, RollingQuota, Surge
-from analyzer.core.judging.windows import Rolling
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import LoadShare, RollingQuota, Surge
+from analyzer.plan.windows import Rolling
 from tests.faults.kinds_of_policies import bounds
 
 NOW_S = 1_795_176_000

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import Record
-from analyzer.errors import PartitionLost, PlanChanged, StoreAway
-from analyzer.pipeline import Pipeline
-from analyzer.store.database import engine as engines
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets, lock_changes
+from analyzer.flush.pipeline import Pipeline
+from analyzer.kernel.database import engine as engines
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.errors import PartitionLost, PlanChanged, StoreAway
+from analyzer.kernel.model import Record
+from analyzer.kernel.tables.schema import buckets, lock_changes
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.proposals import Agreement
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, apply
 from tests.faults.mutations import MUTATIONS

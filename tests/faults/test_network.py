@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from analyzer.errors import StoreAway
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.errors import StoreAway
 from tests.store.flushing import now_s
 from tests.store.simulated_analyzers import PARTS, Analyzer, empty_tables, log_of, state
 from tests.support.proxy import Proxy

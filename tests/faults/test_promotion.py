@@ -14,10 +14,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine, reading
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import offsets
-from analyzer.store.database.table_groups.job_tables import job_runs
+from analyzer.kernel.database.engine import open_engine, reading
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.tables.job_tables import job_runs
+from analyzer.kernel.tables.schema import offsets
 from tests.support.depth import IS_DEEP
 from tests.support.proxy import Proxy
 from tests.support.running import Analyzer

@@ -21,10 +21,10 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from analyzer.store.database.billing_tables import day_positions, days, frozen_counts
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.tables.billing_tables import day_positions, days, frozen_counts
+from analyzer.kernel.tables.schema import offsets
 from tests.support.moved_clock import MovedClock
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka

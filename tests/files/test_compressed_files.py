@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
-from analyzer.files.compressed_files import DamagedFile, plain_content
+from analyzer.sources.files.compressed_files import DamagedFile, plain_content
 
 TEXT = random.Random(2).randbytes(300_000).hex().encode()
 Pack = Callable[[bytes], bytes]

@@ -12,10 +12,10 @@ from typing import IO, Any, cast
 
 import pytest
 
-from analyzer.core.model import Partition, Position, Record, Records
-from analyzer.errors import StoreAway
-from analyzer.files import FollowedFile
-from analyzer.files.file_sources import QUIET_S, ROTATIONS_MAX
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.model import Partition, Position, Record, Records
+from analyzer.sources.files import FollowedFile
+from analyzer.sources.files.file_sources import QUIET_S, ROTATIONS_MAX
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
@@ -72,7 +72,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 64)
+    monkeypatch.setattr("analyzer.sources.files.line_reader.CHUNK_BYTES", 64)
     world = World(tmp_path)
     yield world
     for reader in world.readers:
@@ -263,7 +263,7 @@ def test_a_line_that_is_too_long_is_cut_to_one_byte_more_than_the_bound(world: W
 def test_a_long_first_line_identifies_the_file_by_its_beginning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.files.line_reader.FIRST_LINE_BYTES_MAX", 50)
+    monkeypatch.setattr("analyzer.sources.files.line_reader.FIRST_LINE_BYTES_MAX", 50)
     world.write("x" * 60)
     world.turns()
     assert len(world.positions.stored) == 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.records.mapping import SourceMapping
-from analyzer.files import FollowedFile, ImportedFiles
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.plan.mapping import SourceMapping
+from analyzer.sources.files import FollowedFile, ImportedFiles
 from tests.support.source_reader import MemoryPositionStore
 
 NOW_MS = 1_795_176_000_000  # 2026-11-20T12:00:00Z

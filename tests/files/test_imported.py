@@ -16,9 +16,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.model import Partition, Record
-from analyzer.errors import StoreAway
-from analyzer.files import FollowedFile, ImportedFiles
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.model import Partition, Record
+from analyzer.sources.files import FollowedFile, ImportedFiles
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 
@@ -63,7 +63,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("analyzer.files.line_reader.CHUNK_BYTES", 64)
+    monkeypatch.setattr("analyzer.sources.files.line_reader.CHUNK_BYTES", 64)
     world = World(tmp_path)
     yield world
     for source in world.opened:
@@ -247,7 +247,7 @@ def test_lines_are_split_correctly_at_any_chunk_size_and_interruption(
             wanted.append((offset, line[:101].encode()))
         offset += len(line) + 1
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
-        patched.setattr("analyzer.files.line_reader.CHUNK_BYTES", chunk)
+        patched.setattr("analyzer.sources.files.line_reader.CHUNK_BYTES", chunk)
         world = World(Path(folder))
         path = world.write("a.log", text)
         for turns in cuts:
@@ -293,7 +293,7 @@ def test_a_position_without_digests_of_lines_is_recognised(
     """Versions before stored none."""
     lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
     with monkeypatch.context() as before:
-        before.setattr("analyzer.files.line_reader.LINE_DIGESTS_MAX", 0)
+        before.setattr("analyzer.sources.files.line_reader.LINE_DIGESTS_MAX", 0)
         assert len(world.load(world.write("access.log", "".join(lines)))) == 30
     assert len(world.load(world.write("access.log", "".join([*lines, "one more\n"])))) == 31
 

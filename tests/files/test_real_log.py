@@ -26,7 +26,7 @@ MONTHS = {"May": "05"}
 
 
 def gatelock(config: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "analyzer.cli", "--config", str(config), *arguments]
+    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from analyzer.errors import StoreAway
-from analyzer.store.database import schema
-from analyzer.store.database.engine import open_engine, reading
+from analyzer.kernel.database.engine import open_engine, reading
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tables import schema
 from tests.support.running import Analyzer
 from tests.support.servers.postgres import NativePostgres
 from tests.support.waiting import wait_until

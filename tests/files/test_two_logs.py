@@ -7,9 +7,9 @@ from pathlib import Path
 
 from analyzer.build import build, opened
 from analyzer.config.settings import Settings
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.reports.audit import audit
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.maintenance.audit import audit
 
 LINE = '192.0.2.{} - - [21/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
 

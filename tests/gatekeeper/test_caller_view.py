@@ -15,8 +15,8 @@ from typing import Any
 import http_sf
 import pytest
 
-from analyzer.errors import StoreAway
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate, SourceError
 from gatekeeper.adapters import caller_view_response as views
 from gatekeeper.adapters.caller_view_response import caller_view_response, caller_view_response_async

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Set, SourceError, Update

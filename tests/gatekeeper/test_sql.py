@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database import schema
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction import lock_feed as feed_store
+from analyzer.judging.locks import lock_feed as feed_store
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables import schema
 from gatekeeper import Gate
 from gatekeeper.model import Clear, Cursor, Lock, Set, SourceError
 from gatekeeper.sources import sql
@@ -300,7 +300,7 @@ class TestSQLite:
 class TestPostgres:
     @pytest.fixture
     def url(self, own_postgres: Any) -> str:
-        from analyzer.store.database.migrate import upgrade
+        from analyzer.kernel.database.migrate import upgrade
 
         url = own_postgres.new_database()
         upgrade(url)

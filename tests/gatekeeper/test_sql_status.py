@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.reports.gate_reports import reporting_gates
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.kernel.database.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.sql import REPORT_S, SqlSource

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction import lock_feed
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.database.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
 from gatekeeper.feed.saved_view import ViewFile

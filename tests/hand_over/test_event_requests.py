@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.errors import DeliveryFailed
-from analyzer.hand_over.billing_services import SERVICES
-from analyzer.hand_over.event_requests import EventSender, Waits
+from analyzer.billing.hand_over.billing_services import SERVICES
+from analyzer.billing.hand_over.event_requests import EventSender, Waits
+from analyzer.kernel.errors import DeliveryFailed
 from gatekeeper.sources.timed_connection import parse_server_url
 from tests.support.billing_server import KEY, BillingServer, Fault, billing_server
 from tests.support.usage_events import amount, event

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.hand_over.billing_services import SERVICES, Answer
-from analyzer.hand_over.prepared_events import examine, why_not
-from analyzer.hand_over.usage_events import Customers, EventMaker, InvalidCustomers
-from analyzer.store.reports.billed_days.usage_amounts import place_of, place_text
+from analyzer.billing.hand_over.billing_services import SERVICES, Answer
+from analyzer.billing.hand_over.prepared_events import examine, why_not
+from analyzer.billing.hand_over.usage_events import Customers, EventMaker, InvalidCustomers
+from analyzer.billing.reports.usage_amounts import place_of, place_text
 from tests.support.usage_events import DAY, SECRET, amount, event, part
 
 

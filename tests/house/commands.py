@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from analyzer.cli import app
+from analyzer.faces.cli import app
 
 
 def commands_of(group: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:

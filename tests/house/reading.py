@@ -12,6 +12,41 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("analyzer", "gatekeeper")
+# Values in, values out: no clock, no I/O, no logging, no threads, no SQL.
+PURE = (
+    *(f"analyzer.kernel.{name}" for name in ("kept_ages", "model", "shipping_delays")),
+    "analyzer.kernel.jobs.job_schedules",
+    *(
+        f"analyzer.plan.{name}"
+        for name in (
+            *("decimals", "format_decoder", "groupings", "mapping", "meter_units", "meters", "plan"),
+            *("plan_differences", "policies", "proposals", "route_matcher", "sums", "timestamps"),
+            *("value_rules", "windows"),
+        )
+    ),
+    "analyzer.sources.batches",
+    *(f"analyzer.counting.{name}" for name in ("counter", "measured_delays", "records")),
+    *(
+        f"analyzer.judging.{name}"
+        for name in (
+            *("activation_steps", "brakes", "caller_limits", "circumstances", "earned_notices", "judge"),
+            *("kinds", "plan_sums", "rolling", "totals"),
+        )
+    ),
+    *(
+        f"analyzer.gates.{name}"
+        for name in ("fleet_summary", "gate_health", "refused_requests", "unknown_callers")
+    ),
+    *(
+        f"analyzer.forecast.simulation.{name}"
+        for name in ("least_limits", "policy_locks", "series_simulation")
+    ),
+    *(
+        f"analyzer.replay.{name}"
+        for name in ("carried_state", "count_differences", "replayed_plan", "twin_counter")
+    ),
+    *("analyzer.delays.delay_bound", "analyzer.delays.delay_parts"),
+)
 
 
 class Import(NamedTuple):
@@ -70,7 +105,7 @@ def modules() -> Mapping[str, Module]:
 
 
 def within(name: str, *roots: str) -> bool:
-    """Whether `name` is one of `roots` or below one: analyzer.kafka.client is within analyzer.kafka."""
+    """Whether `name` is one of `roots` or below one: analyzer.plan.windows is within analyzer.plan."""
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 

@@ -46,6 +46,7 @@ SMALLEST = {
     "tests.cuts": ["--seeds", "1", "--seconds", "3"],
     "tests.faults": ["--faults", "2", "--records", "2000"],
     "tests.simulation": ["--seeds", "2"],
+    "tests.house.folders": [],
     "tests.spec": ["Stale-bound"],
 }
 # Programs that others of these start: an application under load, and alike.

@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.config.settings import load
 from analyzer.config.tables.analyzer import AnalyzerTable
-from analyzer.web.app import create_app
+from analyzer.faces.app import create_app
 from tests.house.commands import COMMANDS
 from tests.house.reading import ROOT
 

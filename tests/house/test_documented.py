@@ -12,14 +12,14 @@ import pytest
 from django.conf import settings
 
 from tests.house.commands import COMMANDS, words_of
-from tests.house.reading import ROOT, modules, within
+from tests.house.reading import PURE, ROOT, modules, within
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHOWN = re.compile(r"gatelock((?: +[^ `#|]+)+)")
-EXAMPLES = [  # tests/core has those of the core
+EXAMPLES = [  # tests/core has those of what is pure
     name
     for name, module in modules().items()
-    if ">>> " in module.path.read_text() and not within(name, "analyzer.core")
+    if ">>> " in module.path.read_text() and not within(name, *PURE)
 ]
 
 
@@ -48,8 +48,10 @@ def test_no_option_is_shown_that_a_command_has_not() -> None:
 
 
 def test_the_map_of_a_large_room_names_every_file() -> None:
-    map_ = set(re.findall(r"`(\w+)`", importlib.import_module("analyzer.kafka").__doc__ or ""))
-    assert map_ == {name.rpartition(".")[2] for name in modules() if name.startswith("analyzer.kafka.")}
+    map_ = set(re.findall(r"`(\w+)`", importlib.import_module("analyzer.sources.kafka").__doc__ or ""))
+    assert map_ == {
+        name.rpartition(".")[2] for name in modules() if name.startswith("analyzer.sources.kafka.")
+    }
 
 
 @pytest.fixture

@@ -9,31 +9,42 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.house.reading import ROOT, Import, Module, circles, imported_modules, modules, within
+from tests.house.reading import PURE, ROOT, Import, Module, circles, imported_modules, modules, within
 
-EDGES = ("analyzer.store", "analyzer.kafka", "analyzer.files", "analyzer.config")
-LOOP = ("analyzer.pipeline", "analyzer.flush_executors", "analyzer.jobs", "analyzer.daemon")
-COMMAND_LINE = ("analyzer.build", "analyzer.doctor", "analyzer.cli", "analyzer.web", "analyzer.demo")
+CHAPTERS = (  # from the bottom up: none imports one that stands behind it
+    *("kernel", "plan", "sources", "server", "counting", "judging", "callers", "billing", "gates"),
+    *("forecast", "flush", "replay", "maintenance", "delays", "callers.forgetting", "config", "demo"),
+)
+ASSEMBLY = ("analyzer.build", "analyzer.daemon", "analyzer.watchdog", "analyzer.garbage_collector")
+LOOP = (
+    *("analyzer.flush.pipeline", "analyzer.flush.flush_executors", "analyzer.maintenance.job_runner"),
+    "analyzer.daemon",
+)
+EDGES = ("analyzer.sources.kafka", "analyzer.sources.files", "analyzer.config")
+COMMAND_LINE = ("analyzer.build", "analyzer.faces", "analyzer.demo")
 
 
 class Law(NamedTuple):
-    """Modules within `who` import nothing within `never`, except what is within `but`."""
+    """Modules within `who` import nothing within `never` but what is within `but`, or among themselves."""
 
     who: tuple[str, ...]
     never: tuple[str, ...]
     but: tuple[str, ...] = ()
+    among_themselves: bool = False
 
 
 LAWS = {
     "the gatekeeper imports nothing of the analyzer": Law(("gatekeeper",), ("analyzer",)),
     "the analyzer shares the contract alone": Law(
-        ("analyzer.core", *EDGES, *LOOP),
+        tuple(f"analyzer.{chapter}" for chapter in CHAPTERS if chapter != "demo"),
         ("gatekeeper",),
         (
             "gatekeeper.model",
             "gatekeeper.identity",
             "gatekeeper.feed.feed_json",
+            "gatekeeper.log_pace",
             "gatekeeper.sources.postgres_sessions",
+            "gatekeeper.sources.timed_connection",
             "gatekeeper.telemetry.status_json",
         ),
     ),
@@ -57,13 +68,11 @@ LAWS = {
     "the gate does not import what refuses requests through it": Law(
         ("gatekeeper.gate", "gatekeeper.feed"), ("gatekeeper.adapters", "gatekeeper.requestlog")
     ),
-    "the core imports itself and the contract alone": Law(
-        ("analyzer.core",),
-        ("analyzer", "gatekeeper"),
-        ("analyzer.core", "gatekeeper.model", "gatekeeper.identity"),
+    "what is pure imports what is pure, and the contract": Law(
+        PURE, ("analyzer", "gatekeeper"), ("gatekeeper.model", "gatekeeper.identity"), among_themselves=True
     ),
-    "the core reads no clock and does no I/O": Law(
-        ("analyzer.core",),
+    "what is pure reads no clock and does no I/O": Law(
+        PURE,
         (
             *(
                 "asyncio",
@@ -76,68 +85,77 @@ LAWS = {
                 "secrets",
                 "select",
             ),
-            *("signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib"),
+            *(
+                "signal",
+                "socket",
+                "sqlalchemy",
+                "sqlite3",
+                "ssl",
+                "subprocess",
+                "tempfile",
+                "threading",
+                "time",
+            ),
+            "urllib",
         ),
     ),
     "the health of gates is apart from counting and judging": Law(
-        ("analyzer.core.fleet",),
-        ("analyzer.core.counting", "analyzer.core.judging", "analyzer.core.kafka_format"),
-    ),
-    "counting and judging are apart from the health of gates": Law(
-        tuple(f"analyzer.core.{chapter}" for chapter in ("kafka_format", "records", "counting", "judging")),
-        ("analyzer.core.fleet",),
+        ("analyzer.gates.gate_health", "analyzer.gates.fleet_summary", "analyzer.gates.unknown_callers"),
+        ("analyzer.counting.counter", "analyzer.judging.kinds", "analyzer.sources.batches"),
     ),
     "the loop sees edges through protocols": Law(LOOP, EDGES),
-    "edges do not import the loop": Law((*EDGES, "analyzer.sources"), (*LOOP, *COMMAND_LINE)),
+    "edges do not import the loop": Law((*EDGES, "analyzer.sources.positions"), LOOP),
     "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
-    "what commands and the web API share imports neither": Law(("analyzer.answers",), COMMAND_LINE),
-    "the web server does not import the command line": Law(("analyzer.web",), ("analyzer.cli",)),
-    "what commands run does not import the command line": Law(
-        ("analyzer.doctor", "analyzer.retry"), ("analyzer.cli", "analyzer.web", "analyzer.demo")
+    "how it is put together imports no face": Law(ASSEMBLY, ("analyzer.faces", "analyzer.demo")),
+    "what several faces show imports no face": Law(
+        ("analyzer.faces.answers",),
+        tuple(f"analyzer.faces.{face}" for face in ("api", "cli", "feed", "pages", "signals")),
+    ),
+    "what is served does not import the command line": Law(
+        ("analyzer.faces.api", "analyzer.faces.feed", "analyzer.faces.pages", "analyzer.faces.signals"),
+        ("analyzer.faces.cli",),
     ),
     "a look at a log needs no database, no Kafka and no configuration": Law(
-        ("analyzer.preview",),
-        (*EDGES, *LOOP, *COMMAND_LINE),
-        ("analyzer.files.line_reader", "analyzer.files.compressed_files"),
+        ("analyzer.forecast.look",),
+        (*EDGES, *LOOP, *COMMAND_LINE, "analyzer.kernel.database", "analyzer.kernel.tables"),
+        ("analyzer.sources.files.line_reader", "analyzer.sources.files.compressed_files"),
     ),
-    "commands about things import no verbs": Law(("analyzer.cli.nouns",), ("analyzer.cli.verbs",)),
+    "commands about things import no verbs": Law(
+        ("analyzer.faces.cli.nouns",), ("analyzer.faces.cli.verbs",)
+    ),
     "the second counter shares no code with the first": Law(
-        ("analyzer.recount",), ("analyzer", "gatekeeper"), ("analyzer.recount",)
+        ("analyzer.billing.recount",), ("analyzer", "gatekeeper"), ("analyzer.billing.recount",)
     ),
     "the second counter reads logs without the first": Law(
-        ("analyzer.day_recount", "analyzer.kafka.probes.plain_records", "analyzer.files.plain_lines"),
         (
-            "analyzer.core.counting",
-            "analyzer.core.records",
-            "analyzer.core.kafka_format",
-            "analyzer.kafka.client",
-            "analyzer.kafka.internals",
+            "analyzer.billing.day_recount",
+            "analyzer.sources.kafka.probes.plain_records",
+            "analyzer.sources.files.plain_lines",
+        ),
+        (
+            "analyzer.counting.counter",
+            "analyzer.counting.records",
+            "analyzer.sources.batches",
+            "analyzer.sources.kafka.client",
+            "analyzer.sources.kafka.internals",
         ),
     ),
     "the wall around kafka-python imports values of the rest alone": Law(
-        ("analyzer.kafka.internals",),
-        ("analyzer.kafka",),
-        ("analyzer.kafka.internals", "analyzer.kafka.metadata", "analyzer.kafka.options"),
+        ("analyzer.sources.kafka.internals",),
+        ("analyzer.sources.kafka",),
+        (
+            "analyzer.sources.kafka.internals",
+            "analyzer.sources.kafka.metadata",
+            "analyzer.sources.kafka.options",
+        ),
     ),
     **{f"{edge} imports no other edge": Law((edge,), EDGES, (edge,)) for edge in EDGES},
 }
 
 # Packages from the bottom up: none imports one that stands behind it.
 LAYERS = {
-    "the core": (
-        "analyzer.core.delays",
-        "analyzer.core.model",
-        "analyzer.core.kafka_format",
-        "analyzer.core.records",
-        "analyzer.core.counting",
-        "analyzer.core.judging",
-    ),
-    "the store": (
-        "analyzer.store.database",
-        "analyzer.store.transaction",
-        "analyzer.store.reports",
-        "analyzer.store.operations",
-    ),
+    "counting": ("analyzer.counting.records", "analyzer.counting.counter"),
+    "the database": ("analyzer.kernel.tables.table_columns", "analyzer.kernel.database.engine"),
     "the gate": (
         "gatekeeper.model",
         "gatekeeper.view",
@@ -161,46 +179,51 @@ LAYERS = {
 # Modules that may import each third-party package. The store has SQL, the core has codecs and parsers, and
 # the gatekeeper imports nothing unless an application chose it.
 GUESTS = {
-    "alembic": ("analyzer.store.database.migrate",),
-    "apscheduler": ("analyzer.jobs.job_scheduler",),
+    "alembic": ("analyzer.kernel.database.migrate",),
+    "apscheduler": ("analyzer.maintenance.job_scheduler",),
     "asgiref": ("gatekeeper.adapters.django",),
     "confluent_kafka": ("analyzer.demo", "gatekeeper.requestlog.confluent"),
-    "cramjam": ("analyzer.core.kafka_format",),
-    "crc32c": ("analyzer.core.kafka_format",),
+    "cramjam": ("analyzer.sources.batches",),
+    "crc32c": ("analyzer.sources.batches",),
     "django": ("gatekeeper.adapters.django",),
-    "fastapi": ("analyzer.web", "gatekeeper.adapters.fastapi"),
+    "fastapi": ("analyzer.faces", "analyzer.server", "gatekeeper.adapters.fastapi"),
     "flask": ("gatekeeper.adapters.flask",),
-    "h11": ("analyzer.web.uvicorn_internals", "analyzer.web.long_polls"),  # what uvicorn reads HTTP with
-    "kafka": ("analyzer.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
-    "lz4": ("analyzer.core.kafka_format",),
-    "msgspec": ("analyzer.core", "analyzer.cli.output"),  # rows as JSON, in millions
-    "prometheus_client": ("analyzer.metrics", "gatekeeper.telemetry.prometheus"),
-    "pyarrow": ("analyzer.report_files.parquet_rows",),
-    "pydantic": ("analyzer.config",),
-    "pydantic_core": ("analyzer.config",),
+    "h11": (
+        "analyzer.server.uvicorn_internals",
+        "analyzer.faces.feed.long_polls",
+    ),  # what uvicorn reads HTTP with
+    "kafka": ("analyzer.sources.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
+    "lz4": ("analyzer.sources.batches",),
+    "msgspec": (
+        "analyzer.counting",
+        "analyzer.faces.cli.output",
+        "analyzer.forecast.simulation",
+        "analyzer.judging",
+        "analyzer.plan",
+        "analyzer.replay.replayed_plan",
+    ),  # rows as JSON, in millions
+    "prometheus_client": ("analyzer.faces.signals.metrics", "gatekeeper.telemetry.prometheus"),
+    "pyarrow": ("analyzer.billing.reports.parquet_rows",),
+    "pydantic": ("analyzer.config", "analyzer.kernel.secrets"),
+    "pydantic_core": ("analyzer.config", "analyzer.kernel.refused_values"),
     "pydantic_settings": ("analyzer.config",),
     "pytest": ("gatekeeper.testing.plugin",),
     "redis": ("gatekeeper.limits.redis",),
-    "rich": ("analyzer.cli", "analyzer.demo"),
-    "sqlalchemy": (
+    "rich": ("analyzer.faces.cli", "analyzer.demo"),
+    "sqlalchemy": (  # and nothing that is pure
         "analyzer.config.tables.database",  # parses URLs as the engine does
-        "analyzer.store",
-        "analyzer.build",
-        "analyzer.cli",
-        "analyzer.day_recount",
-        "analyzer.demo",
-        "analyzer.doctor",
-        "analyzer.log_replay",
-        "analyzer.report_files",
-        "gatekeeper.sources.postgres_sessions",
-        "gatekeeper.sources.sql",
+        *(f"analyzer.{chapter}" for chapter in ("billing", "build", "callers", "counting", "delays", "demo")),
+        *(f"analyzer.{chapter}" for chapter in ("faces", "flush", "forecast.simulation", "gates")),
+        *(f"analyzer.{chapter}" for chapter in ("judging", "kernel", "maintenance", "replay")),
+        *("analyzer.plan.catalog", "analyzer.plan.counted_stretches", "analyzer.plan.stretches"),
+        *("gatekeeper.sources.postgres_sessions", "gatekeeper.sources.sql"),
     ),
-    "jinja2": ("analyzer.web.dashboard",),
-    "starlette": ("analyzer.web",),
-    "typer": ("analyzer.cli",),
-    "uvicorn": ("analyzer.web", "analyzer.demo"),
+    "jinja2": ("analyzer.faces.pages",),
+    "starlette": ("analyzer.faces", "analyzer.server"),
+    "typer": ("analyzer.faces.cli",),
+    "uvicorn": ("analyzer.server", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),
-    "zstandard": ("analyzer.core.kafka_format", "analyzer.files.compressed_files"),
+    "zstandard": ("analyzer.sources.batches", "analyzer.sources.files.compressed_files"),
 }
 OURS = {"analyzer", "gatekeeper"}
 
@@ -220,7 +243,8 @@ def breaches(law: Law, module: Module) -> Iterator[Import]:
     """Yields the imports of `module` that break `law`."""
     if within(module.name, *law.who):
         for imported in module.imports():
-            if within(imported.name, *law.never) and not within(imported.name, *law.but):
+            permitted = (*law.but, *law.who) if law.among_themselves else law.but
+            if within(imported.name, *law.never) and not within(imported.name, *permitted):
                 yield imported
 
 
@@ -240,7 +264,7 @@ def test_a_law_names_existing_modules_and_needs_its_exceptions(law: Law) -> None
     """A law about a module that was renamed or never written holds for nothing."""
     roots = {root for root in (*law.who, *law.never, *law.but) if within(root, *OURS)}
     assert {root for root in roots if not any(within(name, root) for name in modules())} == set()
-    assert set(law.never) - roots <= sys.stdlib_module_names
+    assert set(law.never) - roots <= {*sys.stdlib_module_names, *GUESTS}
     used = {
         root
         for module in modules().values()
@@ -249,6 +273,35 @@ def test_a_law_names_existing_modules_and_needs_its_exceptions(law: Law) -> None
         if within(imported.name, root)
     }
     assert set(law.but) - used == set()
+
+
+def chapter_of(name: str) -> int | None:
+    """Returns the place of a module's chapter; None for the assembly and the faces."""
+    found = [place for place, chapter in enumerate(CHAPTERS) if within(name, f"analyzer.{chapter}")]
+    return max(found, key=lambda place: len(CHAPTERS[place]), default=None)
+
+
+def from_above(module: Module) -> list[str]:
+    """Returns what a module of a chapter imports from chapters above it, or from what is above all."""
+    place = chapter_of(module.name)
+    if place is None:
+        return []
+    return [
+        name
+        for _, name, _ in module.imports()
+        if within(name, "analyzer")
+        if (other := chapter_of(name)) is None or other > place
+    ]
+
+
+def test_every_module_is_of_a_chapter_the_assembly_or_a_face() -> None:
+    without = [name for name in modules() if within(name, "analyzer") and chapter_of(name) is None]
+    assert [name for name in without if not within(name, *ASSEMBLY, "analyzer.faces")] == ["analyzer"]
+
+
+def test_no_chapter_imports_one_above_it() -> None:
+    upwards = {name: found for name, module in modules().items() if (found := from_above(module))}
+    assert upwards == {}
 
 
 def test_third_party_packages_are_imported_where_they_are_permitted() -> None:
@@ -290,11 +343,11 @@ def test_circles_are_found() -> None:
     assert circles(graph) == [["b", "c"], ["d", "e"]]
 
 
-def test_the_core_calls_no_clock() -> None:
+def test_pure_modules_call_no_clock() -> None:
     found = [
         f"{module.path}:{node.lineno}: .{node.func.attr}()"
         for module in modules().values()
-        if within(module.name, "analyzer.core")
+        if within(module.name, *PURE)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in {"now", "today", "utcnow"}
@@ -305,21 +358,21 @@ def test_the_core_calls_no_clock() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "import analyzer.store.database.schema",
-        "from analyzer.store import database",
-        "from analyzer import store",
-        "def late():\n    import analyzer.kafka.client as client",
-        "if TYPE_CHECKING:\n    from analyzer.files import FileRecords",
+        "import analyzer.sources.files.file_sources",
+        "from analyzer.sources import kafka",
+        "from analyzer import config",
+        "def late():\n    import analyzer.sources.kafka.client as client",
+        "if TYPE_CHECKING:\n    from analyzer.sources.files import FileRecords",
     ],
 )
 def test_a_breach_is_found_in_every_form_of_import(line: str) -> None:
-    module = Module("analyzer.pipeline", ROOT / "analyzer" / "pipeline.py", ast.parse(line))
+    module = Module("analyzer.flush.pipeline", ROOT / "analyzer/flush/pipeline.py", ast.parse(line))
     assert list(breaches(LAWS["the loop sees edges through protocols"], module))
 
 
 def test_a_name_that_only_begins_like_a_package_is_not_within_it() -> None:
-    assert not within("analyzer.kafka_raw", "analyzer.kafka")
-    assert within("analyzer.kafka.internals", "analyzer.kafka")
+    assert not within("analyzer.kafka_raw", "analyzer.sources.kafka")
+    assert within("analyzer.sources.kafka.internals", "analyzer.sources.kafka")
 
 
 def test_the_second_counter_needs_nothing_but_the_standard_library() -> None:
@@ -327,7 +380,7 @@ def test_the_second_counter_needs_nothing_but_the_standard_library() -> None:
     found = {
         name.partition(".")[0]
         for module in modules().values()
-        if within(module.name, "analyzer.recount")
+        if within(module.name, "analyzer.billing.recount")
         for _, name, _ in module.imports()
     }
     assert found - sys.stdlib_module_names == {"analyzer"}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analyzer import metrics
-from analyzer.metrics import Metric
+from analyzer.faces.signals import metrics
+from analyzer.faces.signals.metrics import Metric
 from gatekeeper.telemetry.prometheus import GATE_METRICS
 from tests.house.reading import ROOT
 

@@ -11,12 +11,12 @@ import re
 import pytest
 
 from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.records.formats import FORMATS
-from analyzer.store.operations.access.tokens import SCOPES
-from analyzer.web.api.endpoint_table import ENDPOINTS
+from analyzer.counting.records.formats import FORMATS
+from analyzer.faces.api.endpoint_table import ENDPOINTS
+from analyzer.judging.kinds import KINDS
+from analyzer.kernel.tokens import SCOPES
 from tests.house.commands import COMMANDS
-from tests.house.reading import ROOT, modules, tracked_files, within
+from tests.house.reading import ROOT, modules, tracked_files
 from tests.house.test_settings_page import HEADINGS
 
 COMPARISON = (ROOT / "docs/comparison.md").read_text()
@@ -40,8 +40,7 @@ NOT_BETTER_THERE = {
 }
 # Products that a docstring names, and the module that it takes to use them.
 PRODUCTS = {"OpenTelemetry": "opentelemetry", "APScheduler": "apscheduler", "uvicorn": "uvicorn"}
-WRITING = {f"{module}{act}" for module in ("", "sa.") for act in ("insert", "update", "delete")}
-LISTED_ROOMS = ("analyzer.store.operations", "analyzer.web.api")  # analyzer.kafka: see test_documented.py
+LISTED_ROOMS = ("analyzer.faces.api",)  # analyzer.sources.kafka: see test_documented.py
 
 
 def section(page: str, heading: str) -> str:
@@ -157,24 +156,6 @@ def test_the_docstring_of_a_room_names_each_file_and_folder_in_it(room: str) -> 
     assert set(re.findall(r"`(\w+)`", docstring)) == inside
 
 
-def test_the_docstring_of_reports_names_each_of_them_that_writes() -> None:
-    room = "analyzer.store.reports"
-    writing = {
-        name.removeprefix(f"{room}.")
-        for name, module in modules().items()
-        if within(name, room) and writes(module.tree)
-    }
-    docstring = ast.get_docstring(modules()[room].tree) or ""
-    assert writing
-    assert set(re.findall(r"`(\w+)`", docstring)) == writing
-
-
-def writes(tree: ast.AST) -> bool:
-    """Whether a statement of a module inserts, updates or deletes rows."""
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return not called.isdisjoint(WRITING)
-
-
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_product_that_docstrings_name_is_used(product: str) -> None:
     naming = [
@@ -217,9 +198,9 @@ def test_the_guide_names_places_that_exist() -> None:
 
 
 def test_a_place_that_does_not_exist_is_noticed() -> None:
-    assert is_there("core/counting/meters.JOINS")
-    assert not is_there("core/counting/meters.JOINT")
-    assert not is_there("core/counting/metres.py")
+    assert is_there("plan/meters.JOINS")
+    assert not is_there("plan/meters.JOINT")
+    assert not is_there("plan/metres.py")
 
 
 # What differs by the kind of a thing, outside of the module where kinds are listed.

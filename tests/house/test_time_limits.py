@@ -29,6 +29,10 @@ def test_counts():
 def test_waits():
     time.sleep(60)
 
+def test_waits_in_vain():
+    from tests.support.waiting import wait_until
+    wait_until(lambda: False, 0.1)
+
 def test_is_wrong():
     assert 1 == 2
 
@@ -56,9 +60,9 @@ def test_a_run_ends_after_its_time_or_when_tests_hang() -> None:
 
 
 def test_tests_that_were_not_run_are_counted_by_file() -> None:
-    assert verdicts([], [], []) == []
-    assert verdicts([], [], ["a.py::x", "a.py::y", "b.py::x"]) == ["not run: 3 tests: a.py (2), b.py (1)"]
-    assert verdicts([], [], [f"{n}.py::x" for n in range(50)])[0].endswith("and 10 files more")
+    assert verdicts({}, []) == []
+    assert verdicts({}, ["a.py::x", "a.py::y", "b.py::x"]) == ["not run: 3 tests: a.py (2), b.py (1)"]
+    assert verdicts({}, [f"{n}.py::x" for n in range(50)])[0].endswith("and 10 files more")
 
 
 def test_a_run_names_slow_tests_apart_from_wrong_ones(pytester: pytest.Pytester) -> None:
@@ -66,10 +70,11 @@ def test_a_run_names_slow_tests_apart_from_wrong_ones(pytester: pytest.Pytester)
     pytester.makeconftest(CONFTEST.format(run_s=3600))
     pytester.makepyfile(test_them=TESTS)
     done = pytester.runpytest_subprocess("-p", "pytest_timeout")
-    done.assert_outcomes(passed=1, failed=3)
+    done.assert_outcomes(passed=1, failed=4)
     done.stdout.fnmatch_lines([
         "slow (ran into a time limit): test_them.py::test_counts",
         "slow (ran into a time limit): test_them.py::test_waits",
+        "waited in vain (slow, or wrong): test_them.py::test_waits_in_vain",
         "wrong: test_them.py::test_is_wrong",
     ])  # fmt: skip
     done.stdout.no_fnmatch_line("not run:*")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psycopg
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 from gatekeeper.sources.sql import SqlSource
 from tests.interleavings.explorer import DoneStep
 from tests.interleavings.footprints import (

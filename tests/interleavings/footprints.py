@@ -17,8 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import metadata
+from analyzer.kernel.database.old_buckets import old_buckets
+from analyzer.kernel.tables.schema import metadata
 
 
 class Mode(Enum):

@@ -9,19 +9,20 @@ from datetime import UTC, datetime
 
 from msgspec import UnsetType
 
-from analyzer.core.counting.caller_budget import FOLDED, NOT_CALLERS
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import DAY_S
-from analyzer.core.judging.activation_steps import filled_to, steps_of
-from analyzer.core.judging.earned_notices import sum_text
-from analyzer.core.judging.kinds.compared import LOCK_S, MILLION
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import LoadShare, Quota, Surge
-from analyzer.core.judging.windows import Rolling, window_at
-from analyzer.core.records.forgotten_callers import reference_in
-from analyzer.jobs.scheduled_jobs import RunEnd
-from analyzer.store.operations.forgetting.forget_caller import ForgottenCaller
-from analyzer.store.transaction.lock_feed import MANUAL, NOT_ENFORCED
+from analyzer.callers.forgetting.forget_caller import ForgottenCaller
+from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
+from analyzer.counting.records.forgotten_callers import reference_in
+from analyzer.judging.activation_steps import filled_to, steps_of
+from analyzer.judging.kinds.compared import LOCK_S, MILLION
+from analyzer.judging.locks.lock_feed import MANUAL, NOT_ENFORCED
+from analyzer.judging.plan_sums import sums_of
+from analyzer.maintenance.scheduled_jobs import RunEnd
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meters import DAY_S
+from analyzer.plan.plan import Plan, plan_from
+from analyzer.plan.policies import LoadShare, Quota, Surge
+from analyzer.plan.sums import sum_text
+from analyzer.plan.windows import Rolling, window_at
 from gatekeeper.model import SUSPENSION, Set, Update
 from tests.interleavings.worlds import (
     BOB,
@@ -77,7 +78,7 @@ def has_waiting(state: State, now_ms: int) -> bool:
 
     What waits for a calendar window to begin is judged by flushes alone in the slow judgement.
     """
-    has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in plan_in_force(state).policies_of)
+    has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in sums_of(plan_in_force(state)).policies_of)
     return has_rolling and any(row["due_ms"] <= now_ms for row in state["postponed"])
 
 
@@ -213,7 +214,7 @@ def check_totals(state: State, now_ms: int) -> None:
     """Checks that each total of a present window is the sum of its buckets, up to where it is filled."""
     plan = plan_in_force(state)
     numbers = {row["name"]: row["number"] for row in state["catalog"] if row["kind"] == "sum"}
-    by_sum = {sum_: numbers[sum_text(sum_)] for sum_ in plan.policies_of}
+    by_sum = {sum_: numbers[sum_text(sum_)] for sum_ in sums_of(plan).policies_of}
     (active,) = [row for row in state["plans"] if row["active"]]
     filling = filled_to(steps_of(active["pending"]), by_sum)
     for sum_, number in by_sum.items():

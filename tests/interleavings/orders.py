@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from analyzer.errors import ClosingLost, DeliveryLost, PartitionLost, PlanChanged
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.gaps import NoSuchGap
+from analyzer.counting.gaps import NoSuchGap
+from analyzer.kernel.errors import ClosingLost, DeliveryLost, PartitionLost, PlanChanged
+from analyzer.maintenance.upkeep import SqlUpkeep
 from tests.interleavings import invariants
 from tests.interleavings.actors import TransactionFunction, Transactions
 from tests.interleavings.explorer import DoneStep, Explored, explore, replay, sample

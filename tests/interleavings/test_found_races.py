@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.judging.caller_limits import Subject
-from analyzer.store.operations.caller_changes import OverrideRequest, add_override
-from analyzer.store.transaction.analyzers import apply_file, plan_in_force
+from analyzer.callers.caller_changes import OverrideRequest, add_override
+from analyzer.flush.analyzers import apply_file
+from analyzer.judging.caller_limits import Subject
+from analyzer.judging.sql.plans import plan_in_force
 from tests.interleavings.actors import Actor, TransactionFunction, Transactions
 from tests.interleavings.orders import Orders
 from tests.interleavings.transactions import counting, upkeep_of

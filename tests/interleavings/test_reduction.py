@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from analyzer.store.database.engine import reading, writing
+from analyzer.kernel.database.engine import reading, writing
 from tests.interleavings.actors import Actor, TransactionFunction, Transactions
 from tests.interleavings.explorer import DoneStep, Explored, explore, sample
 from tests.interleavings.footprints import Footprint, Mode, are_dependent, commit_of, footprint_of

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.tables.schema import offsets
 from tests.house.reading import ROOT
 from tests.interleavings.actors import Actor, SimulatedClock
 from tests.interleavings.stage import Stage

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging import totals as judging_totals
-from analyzer.core.judging.caller_limits import Limits
-from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import feed, feed_versions, lock_changes
-from analyzer.store.operations.running_jobs import job_runs
-from analyzer.store.transaction import flush, lock_feed, plans
-from analyzer.store.transaction.judgement import brake_rows, totals
+from analyzer.flush import flush
+from analyzer.judging import totals as judging_totals
+from analyzer.judging.caller_limits import Limits
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql import brake_rows, plans, totals
+from analyzer.kernel.database.engine import NowMs
+from analyzer.kernel.jobs import job_runs
+from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes
+from analyzer.plan.sums import order_of
 from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
@@ -59,7 +62,7 @@ def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
     def apply_and_add(self: Any, plan: Any, version: int, counted: Any, now: Any, **rest: Any) -> Any:
         changes = apply(self, plan, version, counted, now, **rest)
         catalog = self._catalogs.of(self._db, self._plan_row)
-        growth = judging_totals.growth_of(plan.policies_of, counted.tables)
+        growth = judging_totals.growth_of(sums_of(plan).policies_of, counted.tables)
         add_totals(self._db, Limits(plan), version, growth, catalog, int(now.timestamp()))
         return changes
 
@@ -236,7 +239,7 @@ def test_totals_held_in_another_order_than_flushes_deadlock(
     """The warden holds shared totals before those of callers, by the order of their names alone."""
 
     def by_name(total: Any) -> tuple[Any, ...]:
-        return *judging_totals.order_of(total.sum), total.window.start_s, total.key, total.resource
+        return *order_of(total.sum), total.window.start_s, total.key, total.resource
 
     monkeypatch.setattr(totals, "_sort_key", by_name)
     assert "deadlock detected" in caught(transactions, world, "judge-waiting", "flush-noisy")

@@ -6,38 +6,38 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
-from analyzer.core.counting.meters import DAY_S
-from analyzer.core.job_schedules import RunOutcome
-from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.plan import Plan
-from analyzer.core.kept_ages import Retention
-from analyzer.core.model import CountRow, Partition
-from analyzer.errors import CorrectionRefused
-from analyzer.jobs.failing_jobs import FailingJobs
-from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
-from analyzer.retry import RejectRetry, without_limits
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.clock import EPOCH
-from analyzer.store.database.engine import open_engine, reading, writing
-from analyzer.store.operations import locks_by_hand, suspension
-from analyzer.store.operations.braked_policies import release_policy
-from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
-from analyzer.store.operations.day_audit.audit_outcomes import store_outcome
-from analyzer.store.operations.day_audit.examined_days import examine_day
-from analyzer.store.operations.day_closing.by_hand import Correction, correct
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.operations.followed_partitions import retire
-from analyzer.store.operations.forgetting.forget_caller import forget_caller
-from analyzer.store.operations.handing_over.deliveries import Delivery, delivering
-from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.billed_days.usage_amounts import UsagePart
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.cut_days.day_rows import stored_days
-from analyzer.store.transaction.gaps import RecordedGap, SqlGaps, accept
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.audit.audit_outcomes import store_outcome
+from analyzer.billing.audit.examined_days import examine_day
+from analyzer.billing.days.by_hand import Correction, correct
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import stored_days
+from analyzer.billing.hand_over.deliveries import Delivery, delivering
+from analyzer.billing.reports.usage_amounts import UsagePart
+from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.callers.forgetting.forget_caller import forget_caller
+from analyzer.counting.gaps import RecordedGap, SqlGaps, accept
+from analyzer.flush.followed_partitions import retire
+from analyzer.flush.rejects import PlanMismatch, RejectFilter, SqlRejects
+from analyzer.flush.retry import RejectRetry, without_limits
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.locks import locks_by_hand, suspension
+from analyzer.judging.sql import plans
+from analyzer.judging.sql.braked_policies import release_policy
+from analyzer.kernel.database.clock import EPOCH
+from analyzer.kernel.database.engine import open_engine, reading, writing
+from analyzer.kernel.errors import CorrectionRefused
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import RunOutcome
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.model import CountRow, Partition
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.maintenance.audit import audit
+from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import DAY_S
+from analyzer.plan.plan import Plan
 from gatekeeper.model import Update
 from tests.interleavings.actors import Actor, TransactionFunction
 from tests.interleavings.worlds import (

@@ -13,15 +13,23 @@ from typing import Any, NamedTuple
 import psycopg
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S
-from analyzer.core.job_schedules import BegunRun, Schedule
-from analyzer.core.judging.activation_steps import FillStep, Step, steps_of
-from analyzer.core.judging.caller_limits import Profile
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Brake, LoadShare, Quota, Surge
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import (
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import add_day
+from analyzer.callers.caller_changes import set_callers
+from analyzer.counting.gaps import SqlGaps
+from analyzer.counting.records.forgotten_callers import ForgottenCallers
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.activation_steps import FillStep, Step, steps_of
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.sql import plans
+from analyzer.judging.sql.slots import GENERATION_S
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
+from analyzer.kernel.database.old_buckets import old_buckets
+from analyzer.kernel.errors import PlanChanged
+from analyzer.kernel.jobs.job_runs import LEASE_MS, SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import BegunRun, Schedule
+from analyzer.kernel.model import (
     CountRow,
     DrainedCounts,
     FactRun,
@@ -33,24 +41,16 @@ from analyzer.core.model import (
     Rejected,
     StatedFacts,
 )
-from analyzer.core.records.forgotten_callers import ForgottenCallers
-from analyzer.errors import PlanChanged
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.installation_secrets import REFERENCES, secret_of
-from analyzer.store.database.old_buckets import old_buckets
-from analyzer.store.database.schema import catalog, metadata
-from analyzer.store.database.schema import plans as plans_table
-from analyzer.store.operations.caller_changes import set_callers
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.running_jobs.job_runs import LEASE_MS, SqlJobRuns
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.catalog import MOVING
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.judgement.slots import GENERATION_S
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.kernel.tables.schema import catalog, metadata
+from analyzer.kernel.tables.schema import plans as plans_table
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import MOVING
+from analyzer.plan.meters import DAY_S
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Brake, LoadShare, Quota, Surge
+from analyzer.plan.proposals import Agreement
+from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import Cursor
 from tests.interleavings.actors import SimulatedClock

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from analyzer.errors import StoreAway
-from analyzer.jobs.failing_jobs import RETRY_MAX_S
-from analyzer.jobs.job_runner import (
+from analyzer.kernel.errors import StoreAway
+from analyzer.maintenance.failing_jobs import RETRY_MAX_S
+from analyzer.maintenance.job_runner import (
     LEASE_RETRY_S,
     RECORD_EVERY_S,
     REST_MIN_S,

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from analyzer.core.job_schedules import BegunRun, NotBegun, RunOutcome, Schedule
-from analyzer.jobs.failing_jobs import FailingJobs
-from analyzer.jobs.job_scheduler import JobScheduler
-from analyzer.jobs.scheduled_jobs import ScheduledJob, ScheduledRuns
+from analyzer.kernel.jobs.job_schedules import BegunRun, NotBegun, RunOutcome, Schedule
+from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.job_scheduler import JobScheduler
+from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
 from tests.support.job_runners import SeenJobs
 from tests.support.waiting import wait_until
 

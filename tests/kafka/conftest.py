@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from analyzer.kafka.internals import features
+from analyzer.sources.kafka.internals import features
 from tests.support.certificates import Authority
 from tests.support.installation import Installation, RealKafka
 from tests.support.kafka_features import table_without

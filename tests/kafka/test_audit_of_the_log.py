@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.tables.schema import offsets
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.servers.kafka import new_name
 from tests.support.waiting import wait_until

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 
-from analyzer.core.model import Gap, RecordSet
-from analyzer.kafka.client import REQUEST_S_MAX
-from analyzer.kafka.connection_errors import FailureCause
-from analyzer.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
-from analyzer.kafka.internals.interfaces import ConnectionFailures
+from analyzer.kernel.model import Gap, RecordSet
+from analyzer.sources.kafka.client import REQUEST_S_MAX
+from analyzer.sources.kafka.connection_errors import FailureCause
+from analyzer.sources.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
+from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.child import free_port
@@ -248,7 +248,7 @@ class TestConnectionHealth:
     def test_a_cause_is_logged_when_it_begins_once_a_minute_and_when_it_ends(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.INFO, "analyzer.kafka")
+        caplog.set_level(logging.INFO, "analyzer.sources.kafka")
         clock = [0.0]
         health = ConnectionHealth(lambda: clock[0], {"bootstrap_servers": ["a:1", "b:2"]}, [])
         away, login = FailureCause("away", "no broker answers"), FailureCause("login", "the broker refuses")

@@ -10,14 +10,14 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 from kafka.admin import NewPartitions
 
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import add_day, stored_days
 from analyzer.build import ends_of_logs
-from analyzer.core.model import Partition
-from analyzer.errors import LogsUnknown
-from analyzer.kafka.probes.log_ends import ends_of
-from analyzer.store.database.billing_tables import day_positions, days
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.transaction.cut_days.day_rows import add_day, stored_days
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import LogsUnknown
+from analyzer.kernel.model import Partition
+from analyzer.kernel.tables.billing_tables import day_positions, days
+from analyzer.sources.kafka.probes.log_ends import ends_of
 from tests.support.installation import Installation, RealKafka, create_again, delete_topic, write
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import new_name

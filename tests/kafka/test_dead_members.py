@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from analyzer.kafka.group.dead_members import (
+from analyzer.sources.kafka.group.dead_members import (
     JOIN_S_MAX,
     client_id,
     remove_dead_members,
@@ -27,9 +27,9 @@ JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
-from analyzer.kafka.internals.consumer import ConsumerInternals
-from analyzer.kafka.internals.features import ALL_FEATURES
-from analyzer.kafka.group.dead_members import client_id
+from analyzer.sources.kafka.internals.consumer import ConsumerInternals
+from analyzer.sources.kafka.internals.features import ALL_FEATURES
+from analyzer.sources.kafka.group.dead_members import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),

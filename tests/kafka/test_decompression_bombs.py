@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kafka.record import default_records
 
-from analyzer.kafka.internals import decompression_bound
-from analyzer.kafka.internals.consumer import bound_decompression
-from analyzer.kafka.internals.features import ALL_FEATURES
+from analyzer.sources.kafka.internals import decompression_bound
+from analyzer.sources.kafka.internals.consumer import bound_decompression
+from analyzer.sources.kafka.internals.features import ALL_FEATURES
 from tests.support.bombs import PACKERS, bomb
 from tests.support.kafka_log import produce, produce_as_is
 from tests.support.servers.kafka import GivenKafka, NativeKafka
@@ -34,10 +34,10 @@ import json
 
 from tests.support.kafka_features import switch_off
 from analyzer.build import build, opened
-from analyzer.health import Health
-from analyzer.metrics import Metrics
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
 from analyzer.config.settings import load
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.migrate import upgrade
 
 if sys.argv[2] == "plain":
     switch_off("whole-batches")

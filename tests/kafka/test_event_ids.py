@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DUPLICATES, REQUESTS
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import offsets
-from analyzer.store.reports.audit import audit
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import offsets
+from analyzer.maintenance.audit import audit
+from analyzer.plan.meters import DUPLICATES, REQUESTS
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
 from tests.support.servers.kafka import GivenKafka, NativeKafka

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from kafka import KafkaAdminClient, TopicPartition
 
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.tables.schema import offsets
 from tests.support.configured import source
 from tests.support.installation import (
     Installation,

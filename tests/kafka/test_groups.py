@@ -12,10 +12,10 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
-from analyzer.core.model import Partition, Position
-from analyzer.errors import PartitionLost
-from analyzer.kafka import KafkaRecords
-from analyzer.kafka.source import REVOCATION_WAIT_S
+from analyzer.kernel.errors import PartitionLost
+from analyzer.kernel.model import Partition, Position
+from analyzer.sources.kafka import KafkaRecords
+from analyzer.sources.kafka.source import REVOCATION_WAIT_S
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -119,7 +119,7 @@ def test_members_that_join_and_leave_share_the_work(either_group: Group) -> None
 def test_partitions_that_are_taken_and_given_up_are_logged(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="analyzer.kafka.source")
+    caplog.set_level("INFO", logger="analyzer.sources.kafka.source")
     group.join()
     group.settle([4])
     names = [f"{group.topic}[{number}]" for number in range(4)]

@@ -15,10 +15,10 @@ from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.protocol.parser import KafkaProtocol
 
-from analyzer.core.model import Gap
-from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.class_swap import swap_class
-from analyzer.kafka.internals.features import (
+from analyzer.kernel.model import Gap
+from analyzer.sources.kafka import KafkaRecords
+from analyzer.sources.kafka.internals.class_swap import swap_class
+from analyzer.sources.kafka.internals.features import (
     ALL_FEATURES,
     ATTRIBUTE,
     FEATURES,
@@ -31,7 +31,7 @@ from analyzer.kafka.internals.features import (
     report,
     supported_features,
 )
-from analyzer.kafka.internals.large_reads import READ_BYTES, LargeBytes
+from analyzer.sources.kafka.internals.large_reads import READ_BYTES, LargeBytes
 from tests.house.reading import ROOT, Module, modules, within
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.kafka_features import GONE
@@ -44,7 +44,7 @@ ROWS = [
     for owner, members in feature.members.items()
     for member, kind in members.items()
 ]
-INTERNALS = "analyzer.kafka.internals"
+INTERNALS = "analyzer.sources.kafka.internals"
 PUBLIC_MODULES = {"kafka", "kafka.errors", "kafka.admin", "kafka.coordinator.assignors.roundrobin"}
 
 
@@ -265,7 +265,7 @@ class TestAnAnalyzerWithout:
 OUTSIDE = [
     module
     for name, module in modules().items()
-    if within(name, "analyzer.kafka") and not within(name, INTERNALS)
+    if within(name, "analyzer.sources.kafka") and not within(name, INTERNALS)
 ]
 INSIDE = [module for name, module in modules().items() if within(name, INTERNALS)]
 FACADE = (f"{INTERNALS}.consumer", f"{INTERNALS}.interfaces", f"{INTERNALS}.features")

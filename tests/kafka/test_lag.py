@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from analyzer.core.model import Lag, Partition
-from analyzer.kafka.partitions import DAY_S, PartitionState
+from analyzer.kernel.model import Lag, Partition
+from analyzer.sources.kafka.partitions import DAY_S, PartitionState
 from tests.support.kafka_log import lines, open_source, read_and_check
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.model import Partition, Record, Records
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets
-from analyzer.store.reports.audit import audit
+from analyzer.counting.counter.caller_budget import OVERFLOW
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.model import Partition, Record, Records
+from analyzer.kernel.tables.schema import buckets
+from analyzer.maintenance.audit import audit
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.configured import daily, source
 from tests.support.counting import mapping_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from analyzer.core.model import Position, Records, RecordSet
-from analyzer.kafka import KafkaRecords
-from analyzer.kafka.internals.raw_fetcher import IDLE_ANSWERS
+from analyzer.kernel.model import Position, Records, RecordSet
+from analyzer.sources.kafka import KafkaRecords
+from analyzer.sources.kafka.internals.raw_fetcher import IDLE_ANSWERS
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader

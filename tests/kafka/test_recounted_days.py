@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import add_day
 from analyzer.config.settings import load
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import lock_history
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.transaction.cut_days.day_rows import add_day
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.tables.schema import lock_history
 from tests.support.installation import Installation, RealKafka, delete_topic
 from tests.support.servers.kafka import new_name
 from tests.support.tampered_tables import tamper

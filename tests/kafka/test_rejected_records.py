@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets, rejects
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import buckets, rejects
 from tests.support.command_line import run_command
 from tests.support.kafka_log import produce
 from tests.support.running import Analyzer
@@ -38,8 +38,8 @@ apikey = "{apikey}"
 """
 # Small transactions, so that there is time to kill the command between two.
 IN_SMALL_STEPS = """
-from analyzer import retry
-from analyzer.cli import main
+from analyzer.flush import retry
+from analyzer.faces.cli import main
 from tests.support.patches import replace
 
 replace(retry, AT_ONCE=20)

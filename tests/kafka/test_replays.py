@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import reading
-from analyzer.store.database.schema import buckets
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.tables.schema import buckets
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.servers.kafka import new_name
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.core.model import PartitionRevoked
-from analyzer.kafka import KafkaRecords
+from analyzer.kernel.model import PartitionRevoked
+from analyzer.sources.kafka import KafkaRecords
 from tests.support.kafka_log import lines, open_source, produce, read_and_check
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader

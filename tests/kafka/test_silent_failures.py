@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import offsets
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.tables.schema import offsets
 from tests.support.bombs import bomb
 from tests.support.kafka_log import lines, open_source, produce, produce_as_is, read_and_check
 from tests.support.running import PROBLEM_S_MAX, Analyzer
@@ -34,8 +34,8 @@ import sys
 from tests.support.kafka_features import switch_off
 from tests.support.patches import replace
 import analyzer.watchdog as watchdog
-from analyzer.cli import main
-from analyzer.kafka.client import KafkaClient
+from analyzer.faces.cli import main
+from analyzer.sources.kafka.client import KafkaClient
 from kafka.errors import CorruptRecordError
 
 switch_off("whole-batches")
@@ -58,7 +58,7 @@ LEFT_OUT = """
 import sys
 from pathlib import Path
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as Assignor
-from analyzer.cli import main
+from analyzer.faces.cli import main
 
 assign = Assignor.assign.__func__
 
@@ -79,7 +79,7 @@ Start = Callable[..., Analyzer]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    from analyzer.store.database.migrate import upgrade
+    from analyzer.kernel.database.migrate import upgrade
 
     upgrade(f"sqlite:///{tmp_path}/gatelock.db")
     started: list[Analyzer] = []
@@ -260,7 +260,7 @@ def test_a_refused_login_does_not_look_like_a_broker_that_is_down(
 def test_a_member_that_is_replaced_stays_away_until_the_other_has_left(
     real_kafka: RealKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR, "analyzer.kafka")
+    caplog.set_level(logging.ERROR, "analyzer.sources.kafka")
     topic = real_kafka.create_topic()
     given = {
         "group_id": topic,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafka import TopicPartition
 
-from analyzer.core.model import Gap, Partition
-from analyzer.kafka.metadata import TopicMetadata
-from analyzer.kafka.topic_ids import TopicIds
+from analyzer.kernel.model import Gap, Partition
+from analyzer.sources.kafka.metadata import TopicMetadata
+from analyzer.sources.kafka.topic_ids import TopicIds
 from tests.support.source_reader import MemoryPositionStore
 
 TP = TopicPartition("access-log", 1)

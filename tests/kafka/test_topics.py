@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from analyzer.core.model import Position
+from analyzer.kernel.model import Position
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
 from tests.support.source_reader import MemoryPositionStore, SourceReader

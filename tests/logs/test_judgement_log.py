@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from analyzer.answers.judged_changes import JudgedChanges
-from analyzer.core.judging.earned_notices import Notice, NoticeKey
-from analyzer.core.judging.judge import Evidence, Judged, JudgedRows
-from analyzer.jobs.upkeep_jobs import lock_jobs
-from analyzer.judgement_log import SHOWN_MAX, lines_of, log_judged
+from analyzer.judging.earned_notices import Notice, NoticeKey
+from analyzer.judging.judge import Evidence, Judged, JudgedRows
+from analyzer.judging.judged_changes import JudgedChanges
+from analyzer.judging.judgement_log import SHOWN_MAX, lines_of, log_judged
+from analyzer.maintenance.upkeep_jobs import lock_jobs
 from gatekeeper.model import Clear, Lock, Set
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)

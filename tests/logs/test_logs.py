@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.logs import KINDS_MAX, LogFormat, PacedHandler, printable, set_up
+from analyzer.kernel.logs import KINDS_MAX, LogFormat, PacedHandler, printable, set_up
 from tests.support.waiting import wait_until
 
 
@@ -118,9 +118,9 @@ CAUSED = {
     "a transport that failed": ("asyncio", "Fatal error on transport\ntransport: <_Transport fd={n}>", ()),
     "no HTTP": ("uvicorn.error", "Invalid HTTP request received.", ()),
     "an error of the application": ("uvicorn.error", "Exception in ASGI application\n", ()),
-    "refused": ("analyzer.web.authentication", "requests refused: %s", ("{n}",)),
-    "reports of gates": ("analyzer.web.gates_endpoint", "cannot store reports: %s", ("{n}",)),
-    "too many connections": ("analyzer.web.connection_limits", "turned away: %s", ("{n}",)),
+    "refused": ("analyzer.faces.authentication", "requests refused: %s", ("{n}",)),
+    "reports of gates": ("analyzer.faces.feed.gates_endpoint", "cannot store reports: %s", ("{n}",)),
+    "too many connections": ("analyzer.server.connection_limits", "turned away: %s", ("{n}",)),
 }
 
 
@@ -156,8 +156,8 @@ def test_of_all_other_lines_fifty_of_each_kind_in_a_second(
 ) -> None:
     handler, stream, _ = paced
     for n in range(80):
-        handler.handle(record_of("analyzer.judgement_log", "locked %s", n))
-        handler.handle(record_of("analyzer.judgement_log", "unlocked %s", n))
+        handler.handle(record_of("analyzer.judging.judgement_log", "locked %s", n))
+        handler.handle(record_of("analyzer.judging.judgement_log", "unlocked %s", n))
     assert stream.getvalue().count(" locked") == stream.getvalue().count(" unlocked") == 50
     handler.close()
     assert " locked 79 (and 29 more since the line before)\n" in stream.getvalue()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from analyzer.thread_clocks import WorkClock, own_cpu_clock
+from analyzer.kernel.thread_clocks import WorkClock, own_cpu_clock
 from analyzer.watchdog import END_AFTER_S, WARN_AFTER_S, Watchdog
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, REQUESTS, Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar, window_at
-from analyzer.core.model import CountRow
-from analyzer.store.database import migrate
-from analyzer.store.database.engine import NowMs, reading, writing
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.usage import UsageQuery, usage_rows
-from analyzer.store.transaction import catalog
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database import migrate
+from analyzer.kernel.database.engine import NowMs, reading, writing
+from analyzer.kernel.model import CountRow
+from analyzer.maintenance.audit import audit
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan import catalog
+from analyzer.plan.meters import DAY_S, REQUESTS, Meter
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar, window_at
 from tests.store.flushing import a_row, flush, locked
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import stored_counts, stored_totals

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import sqlalchemy as sa
 
-from analyzer.store.database import migrate
+from analyzer.kernel.database import migrate
 from tests.support.servers.postgres import NativePostgres, dsn_of, find_programs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backup.md").read_text()

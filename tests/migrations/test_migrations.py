@@ -18,11 +18,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
-from analyzer.core.model import CountRow
-from analyzer.errors import SchemaBehind, StoreAway
-from analyzer.store.database import migrate, revisions
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import feed, metadata
+from analyzer.kernel.database import migrate, revisions
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.errors import SchemaBehind, StoreAway
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import feed, metadata
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import dsn_of
 from tests.support.stored_counts import put_counts
@@ -274,7 +274,7 @@ def test_an_unreachable_database_raises_store_away(function: Callable[[str], obj
         function(f"postgresql+psycopg://gatelock@127.0.0.1:{free_port()}/gatelock")
 
 
-UPGRADE = "import sys; from analyzer.store.database.migrate import upgrade; upgrade(sys.argv[1])"
+UPGRADE = "import sys; from analyzer.kernel.database.migrate import upgrade; upgrade(sys.argv[1])"
 
 
 @on_postgresql

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database import migrate
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.transaction import plans
+from analyzer.judging.sql import plans
+from analyzer.kernel.database import migrate
+from analyzer.kernel.database.engine import reading, writing
 
 Rows = list[dict[str, Any]]
 DAY_S, MONTH_S = (1_763_766_000, 1_763_852_400), (1_761_951_600, 1_764_543_600)

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import ComparedLoad
-from analyzer.core.records.mapping import ResourceField, SourceMapping, TextField, TimeField
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.schema import locks
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.tables.schema import locks
+from analyzer.plan.mapping import ResourceField, SourceMapping, TextField, TimeField
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import ComparedLoad
 from tests.support.whole_loop import World
 
 START = datetime(2026, 11, 21, 4, 30, tzinfo=UTC)

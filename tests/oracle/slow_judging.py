@@ -12,10 +12,10 @@ from typing import NamedTuple
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Window, window_at
-from analyzer.core.model import CountRow
+from analyzer.kernel.model import CountRow
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Window, window_at
 
 
 class Flush(NamedTuple):

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET
 
-from analyzer.core.judging.windows import Calendar, Window
+from analyzer.plan.windows import Calendar, Window
 
 HOUR_S, DAY_S = 3600, 86_400
 SET_BACK_S = 3 * HOUR_S  # more than any zone's clock was set back since 1972

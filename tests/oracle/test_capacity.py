@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.judging.kinds import capacity, compared
-from analyzer.core.judging.policies import CapacityShare
-from analyzer.core.judging.totals import TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.judging.kinds import capacity, compared
+from analyzer.judging.totals import TotalKey
+from analyzer.plan.policies import CapacityShare
+from analyzer.plan.windows import ALWAYS, Rolling
 from tests.oracle.compared_stories import (
     Requests,
     SlowLocks,

@@ -10,14 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.meters import DUPLICATES, Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import Condition, EventIdRule, SourceMapping, TextField
-from analyzer.recount.read_requests import Unsupported, stored_plan
-from analyzer.recount.recount_differences import Frozen, differences
-from analyzer.recount.recounted_day import CountedStretch, LogRecord, Pseudonyms, RecountedDay, RecountedLog
+from analyzer.billing.recount.read_requests import Unsupported, stored_plan
+from analyzer.billing.recount.recount_differences import Frozen, differences
+from analyzer.billing.recount.recounted_day import (
+    CountedStretch,
+    LogRecord,
+    Pseudonyms,
+    RecountedDay,
+    RecountedLog,
+)
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.kernel.model import Record, Records
+from analyzer.plan.mapping import Condition, EventIdRule, SourceMapping, TextField
+from analyzer.plan.meters import DUPLICATES, Meter
+from analyzer.plan.plan import plan_of
 from gatekeeper.identity import NameDigest
 from tests.oracle.counter import hostile
 from tests.support.depth import deeper

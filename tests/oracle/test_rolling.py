@@ -8,13 +8,12 @@ from time import thread_time
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.circumstances import Circumstances, Wait
-from analyzer.core.judging.kinds.earned_locks import lock_key
-from analyzer.core.judging.kinds.quota import judge_rolling, sum_of
-from analyzer.core.judging.kinds.surge import judge_surge
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import RollingQuota, Surge
-from analyzer.core.judging.rolling import (
+from analyzer.judging.circumstances import Circumstances, Wait
+from analyzer.judging.kinds.earned_locks import lock_key
+from analyzer.judging.kinds.quota import judge_rolling, sum_of
+from analyzer.judging.kinds.surge import judge_surge
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.rolling import (
     DistinctSlot,
     Slot,
     begins_s,
@@ -24,8 +23,10 @@ from analyzer.core.judging.rolling import (
     sum_at,
     sums_at,
 )
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, DAY_S, Rolling
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import RollingQuota, Surge
+from analyzer.plan.windows import ALWAYS, DAY_S, Rolling
 from gatekeeper.model import Lock
 from tests.support.depth import deeper
 
@@ -153,10 +154,10 @@ class Series:
     """One series as SQL keeps it: a total that only grows, its `next`, and slots."""
 
     def __init__(self, plan: Plan, rolling: Rolling) -> None:
-        (self.sum,) = plan.policies_of
+        (self.sum,) = sums_of(plan).policies_of
         self.plan, self.rolling = plan, rolling
         self.used = 0
-        self.next = plan.first_judgement(self.sum)
+        self.next = sums_of(plan).first_judgement(self.sum)
         self.records: list[tuple[int, int]] = []
         self.reads = 0
 
@@ -169,7 +170,7 @@ class Series:
         self.reads += 1
         slots = slots_of(self.rolling, self.records)
         standing = Standing(TotalKey(self.sum, KEY, "", ALWAYS), self.used, slots)
-        self.next = self.plan.next_judgement(standing, now_s)
+        self.next = sums_of(self.plan).next_judgement(standing, now_s)
         return standing
 
 
@@ -200,7 +201,7 @@ def test_no_crossing_is_missed_by_looking_only_after_growth(
         slots = slots_of(rolling, series.records)
         if standing is None and (now_s >= look_at_s or now_s >= locked_until_s > 0):
             standing = Standing(TotalKey(series.sum, KEY, "", ALWAYS), series.used, slots)  # the warden
-            series.next = series.plan.next_judgement(standing, now_s)
+            series.next = sums_of(series.plan).next_judgement(standing, now_s)
         if standing is not None:
             locked_until_s, look_at_s = 0.0, float("inf")
             match judge_rolling(policy, standing, None, Circumstances(datetime.fromtimestamp(now_s, UTC))):

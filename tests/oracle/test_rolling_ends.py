@@ -8,13 +8,14 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.judge import judge
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import RollingQuota
-from analyzer.core.judging.rolling import below_s
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.judge import judge
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.rolling import below_s
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import RollingQuota
+from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock, Set
 from tests.oracle.test_rolling import BEGIN_S, KEY, Series, slots_of
 from tests.support.depth import deeper
@@ -45,7 +46,7 @@ class Locked:
         if standing is None and (is_ending or now_s >= self.look_s):
             slots = slots_of(self.policy.window, self.series.records)
             standing = Standing(TotalKey(self.series.sum, KEY, "", ALWAYS), self.series.used, slots)
-            self.series.next = self.series.plan.next_judgement(standing, now_s)
+            self.series.next = sums_of(self.series.plan).next_judgement(standing, now_s)
         if standing is not None:
             locks = {} if self.lock is None else {self.lock.at: self.lock}
             at = Circumstances(datetime.fromtimestamp(now_s, UTC))

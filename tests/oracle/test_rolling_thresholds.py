@@ -9,13 +9,14 @@ from typing import NamedTuple
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.circumstances import Circumstances, Wait
-from analyzer.core.judging.earned_notices import LASTS_S, LastNotice, NoticeKey
-from analyzer.core.judging.kinds.quota import judge_rolling, rolling_notices
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Grace, RollingQuota
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.judging.circumstances import Circumstances, Wait
+from analyzer.judging.earned_notices import LASTS_S, LastNotice, NoticeKey
+from analyzer.judging.kinds.quota import judge_rolling, rolling_notices
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Grace, RollingQuota
+from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
 from tests.oracle.test_rolling import BEGIN_S, KEY, Series, slots_of
 from tests.support.depth import deeper
@@ -69,7 +70,7 @@ def play(policy: RollingQuota, records: Records, seconds: int) -> Played:
         is_ending = 0 < locked_until_s <= now_s
         if standing is None and (now_s >= look_s or is_ending):
             standing = Standing(total, series.used, slots_of(policy.window, series.records))
-            series.next = series.plan.next_judgement(standing, now_s)
+            series.next = sums_of(series.plan).next_judgement(standing, now_s)
         if standing is not None:
             look_s = float("inf") if now_s >= look_s else look_s
             locked_until_s = 0.0 if is_ending else locked_until_s

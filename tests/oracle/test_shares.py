@@ -14,14 +14,15 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.circumstances import Circumstances, Hold
-from analyzer.core.judging.judge import judge, lapsed
-from analyzer.core.judging.kinds import compared
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import LoadShare
-from analyzer.core.judging.rolling import Slot
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.judging.circumstances import Circumstances, Hold
+from analyzer.judging.judge import judge, lapsed
+from analyzer.judging.kinds import compared
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.rolling import Slot
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import LoadShare
+from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Clear, Lock, LockKey
 from tests.oracle.compared_stories import changed, patched
 from tests.support.depth import deeper
@@ -76,7 +77,7 @@ class SeriesInSql:
         at = Circumstances(instant(now_s), behind_s, is_warden=is_warden, holds=self.holds)
         standing = Standing(total, self.used, own, whole if is_warden else ())
         judged = judge(self.plan, [standing], self.locks, at)
-        self.next = self.plan.next_judgement(standing, now_s)
+        self.next = sums_of(self.plan).next_judgement(standing, now_s)
         self.is_postponed = total in judged.waiting
         if is_warden:
             self.holds = dict(judged.holds)

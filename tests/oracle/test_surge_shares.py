@@ -9,13 +9,14 @@ from typing import NamedTuple
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.circumstances import Circumstances, Wait
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.kinds.surge import judge_surge
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
+from analyzer.judging.circumstances import Circumstances, Wait
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds.surge import judge_surge
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
 from tests.oracle.test_rolling import BEGIN_S, KEY, slots_of
 from tests.support.depth import deeper
@@ -52,7 +53,7 @@ class Attacked:
         self.plan: Plan = plan_of([], [], [policy])
         self.policy = policy
         self.total = TotalKey(kind_of(policy).sum_of(policy), KEY, "", ALWAYS)
-        self.used, self.next = 0, self.plan.first_judgement(self.total.sum)
+        self.used, self.next = 0, sums_of(self.plan).first_judgement(self.total.sum)
         self.requests: list[Request] = []
         self.look_s = float("inf")
         self.lock: Lock | None = None
@@ -74,7 +75,7 @@ class Attacked:
             for failed in (True, False)
         )
         standing = Standing(self.total, self.used, errors, base=all_)
-        self.next = self.plan.next_judgement(standing, now_s)
+        self.next = sums_of(self.plan).next_judgement(standing, now_s)
         present_lock = None if is_ending else self.lock
         found = judge_surge(
             self.policy, standing, present_lock, Circumstances(datetime.fromtimestamp(now_s, UTC))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.policies import UsualShare
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import CountRow
-from analyzer.store.transaction.judgement import usual_levels
+from analyzer.judging.sql import usual_levels
+from analyzer.kernel.model import CountRow
+from analyzer.plan.policies import UsualShare
+from analyzer.plan.windows import Rolling
 from tests.oracle.compared_stories import (
     BEGIN_S,
     Requests,

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting import outcomes
-from analyzer.core.judging.kinds import victims
-from analyzer.core.judging.policies import LoadShare
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.records.mapping import NumberField, TextField
-from analyzer.store.database.schema import lock_changes
-from analyzer.store.transaction.judgement import victim_slots
+from analyzer.counting.counter import outcomes
+from analyzer.judging.kinds import victims
+from analyzer.judging.sql import victim_slots
+from analyzer.kernel.tables.schema import lock_changes
+from analyzer.plan.mapping import NumberField, TextField
+from analyzer.plan.policies import LoadShare
+from analyzer.plan.windows import Rolling
 from tests.oracle.compared_stories import BEGIN_S, LOOK_MS, SOURCE, world_of
 
 EXPORT, SEARCH = "/v1/export", "/v1/search"

@@ -10,7 +10,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
+from analyzer.plan.windows import Calendar, CalendarPeriod, window_at
 from tests.oracle.slow_windows import begins_on, slow_window_at
 from tests.support.depth import deeper
 

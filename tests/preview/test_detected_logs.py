@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from analyzer.config.tables.sources import SourceTable
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.model import RecordColumns
-from analyzer.core.records.reader import Projection, RecordReader
-from analyzer.preview.log_detection import DetectedLog, detect
-from analyzer.preview.route_suggestions import suggest_routes
+from analyzer.counting.records.reader import Projection, RecordReader
+from analyzer.forecast.look.log_detection import DetectedLog, detect
+from analyzer.forecast.look.route_suggestions import suggest_routes
+from analyzer.kernel.model import RecordColumns
+from analyzer.plan.groupings import grouping_of
 from tests.house.reading import ROOT
 
 REQUEST = '"GET /v1/items/7?q=1 HTTP/1.1" 200 5'

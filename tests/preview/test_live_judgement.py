@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.single_tables import mapping_of
-from analyzer.core.judging.policies import Surge
-from analyzer.preview.log_scan import LogScan, ScannedFile
-from analyzer.preview.rehearsal import RehearsedLock, rehearse
-from analyzer.store.database.schema import locks
+from analyzer.forecast.look.log_scan import LogScan, ScannedFile
+from analyzer.forecast.look.rehearsal import RehearsedLock, rehearse
+from analyzer.kernel.tables.schema import locks
+from analyzer.plan.policies import Surge
 from tests.scenarios.conftest import OpenWorld, open_world
 from tests.support.whole_loop import World
 

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from analyzer.cli.verbs.init import shipped
+from analyzer.billing.recount.log_envelopes import Unreadable
+from analyzer.billing.recount.read_requests import SourceReading, stored_plan
 from analyzer.config.settings import load
 from analyzer.config.single_tables import mapping_of
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import Partition, Records
-from analyzer.core.records.reading_doubts import doubt
-from analyzer.files.line_reader import LineReader
-from analyzer.preview.log_scan import LogScan, ScannedFile
-from analyzer.preview.starter_config import policy_table, policy_text, source_text
-from analyzer.recount.log_envelopes import Unreadable
-from analyzer.recount.read_requests import SourceReading, stored_plan
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.counting.records.reading_doubts import doubt
+from analyzer.faces.cli.verbs.init import shipped
+from analyzer.forecast.look.log_scan import LogScan, ScannedFile
+from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
+from analyzer.kernel.model import Partition, Records
+from analyzer.plan.plan import plan_of
+from analyzer.plan.windows import Rolling
+from analyzer.sources.files.line_reader import LineReader
 from tests.house.reading import ROOT
 
 NOW_MS = 1_800_000_000_000  # after all times of the table

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import CountTable
-from analyzer.preview.preview_report import peak_ranges
-from analyzer.preview.rehearsal import rehearse
-from analyzer.preview.traffic_profile import COUNTED, TrafficProfile
+from analyzer.forecast.look.preview_report import peak_ranges
+from analyzer.forecast.look.rehearsal import rehearse
+from analyzer.forecast.look.traffic_profile import COUNTED, TrafficProfile
+from analyzer.kernel.model import CountTable
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import Rolling
 from tests.support.depth import deeper
 
 MINUTE = Rolling(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
+from analyzer.flush.flush_executors import InlineFlushes
 from tests.support.fresh_databases import copy_sqlite
 from tests.support.whole_loop import World
 

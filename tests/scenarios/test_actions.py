@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.store.database.engine import open_engine
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
 from gatekeeper import ALLOWED, Decision, Gate
 from gatekeeper.sources import open_source
 from gatekeeper.testing import ManualClock

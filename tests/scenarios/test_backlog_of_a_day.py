@@ -18,10 +18,10 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.model import Record
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import lock_history, offsets
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.model import Record
+from analyzer.kernel.tables.schema import lock_history, offsets
 from tests.support.whole_loop import START, World
 
 CALLERS = int(os.environ.get("BACKLOG_CALLERS", "2000"))

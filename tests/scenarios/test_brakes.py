@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.callers.caller_document import caller_document
+from analyzer.callers.caller_standing import caller_standing, held_by_brakes
 from analyzer.config.settings import load
-from analyzer.core.judging import brakes
-from analyzer.core.judging.policies import Brake
-from analyzer.store.database.audit_log import entries
-from analyzer.store.operations.braked_policies import brake_states, brake_texts, release_policy
-from analyzer.store.reports.explained.caller_document import caller_document
-from analyzer.store.reports.explained.caller_standing import caller_standing, held_by_brakes
-from analyzer.store.reports.status import locks_in_force
-from analyzer.store.transaction.analyzers import change_plan
+from analyzer.flush.analyzers import change_plan
+from analyzer.judging import brakes
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.judging.sql.braked_policies import brake_states, brake_texts, release_policy
+from analyzer.kernel.database.audit_log import entries
+from analyzer.plan.policies import Brake
 from tests.scenarios.conftest import OpenWorld
 from tests.scenarios.test_surges import SOURCE
 from tests.support.whole_loop import World

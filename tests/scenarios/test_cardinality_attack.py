@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import buckets, locks
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.tables.schema import buckets, locks
 from tests.support.whole_loop import World
 
 LIMIT = 50

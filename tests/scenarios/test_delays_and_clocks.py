@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from analyzer.build import MeasuringObserver
-from analyzer.core.delays.measured_delays import DelayLimits
-from analyzer.health import Health
-from analyzer.metrics import Metrics
+from analyzer.counting.measured_delays import DelayLimits
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 

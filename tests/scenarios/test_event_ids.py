@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from analyzer.core.counting.meters import DUPLICATES, MINUTE_S
-from analyzer.core.job_schedules import Schedule
-from analyzer.health import Health
-from analyzer.jobs.alarm_watches import watch_job
-from analyzer.metrics import Measurements, Metrics
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.repeated_records import KeptIds, kept_ids, repeated_in_words, repeated_records
-from analyzer.store.reports.usage import UsageQuery, usage_rows
+from analyzer.counting.repeated_records import KeptIds, kept_ids, repeated_in_words, repeated_records
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Measurements, Metrics
+from analyzer.kernel.jobs.job_schedules import Schedule
+from analyzer.maintenance.alarm_watches import watch_job
+from analyzer.maintenance.audit import audit
+from analyzer.plan.meters import DUPLICATES, MINUTE_S
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 

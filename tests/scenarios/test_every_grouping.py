@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.database.migrate import upgrade
 from tests.support.whole_loop import World
 
 LIMIT = 6

@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from analyzer.core.judging.judge import NOTHING, Judged
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import (
+from analyzer.flush.flush_executors import FlushThread, InlineFlushes
+from analyzer.flush.pipeline import FLUSH_ALONE_S, FlushExecutor, Pipeline
+from analyzer.judging.judge import NOTHING, Judged
+from analyzer.kernel.errors import PartitionLost, StoreAway
+from analyzer.kernel.flush_steps import StepTimes
+from analyzer.kernel.model import (
     CounterState,
     DrainedCounts,
     FeedResult,
@@ -25,11 +27,9 @@ from analyzer.core.model import (
     RecordSet,
     SourceItem,
 )
-from analyzer.errors import PartitionLost, StoreAway
-from analyzer.flush_executors import FlushThread, InlineFlushes
-from analyzer.pipeline import FLUSH_ALONE_S, FlushExecutor, Pipeline
-from analyzer.sources import CombinedSource
-from analyzer.tracing.flush_steps import StepTimes
+from analyzer.plan.plan import Plan
+from analyzer.plan.proposals import Agreement
+from analyzer.sources.positions import CombinedSource
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, a_record, mapping_of, some_records
 from tests.support.flush_orders import LateFlushes

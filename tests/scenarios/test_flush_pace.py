@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.judging.judge import NOTHING, Judged
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import CounterState, Lag, Partition, Records
-from analyzer.pipeline import FlushPace, Pipeline
-from analyzer.tracing.flush_steps import StepTimes
+from analyzer.flush.pipeline import FlushPace, Pipeline
+from analyzer.judging.judge import NOTHING, Judged
+from analyzer.kernel.flush_steps import StepTimes
+from analyzer.kernel.model import CounterState, Lag, Partition, Records
+from analyzer.plan.plan import Plan
+from analyzer.plan.proposals import Agreement
 from tests.support.counters import reference_counter
 from tests.support.counting import PART, PLAIN, a_record, some_records
 

@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Partition, Record, Records
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import disbelieved, lock_history
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.model import Partition, Record, Records
+from analyzer.kernel.tables.schema import disbelieved, lock_history
 from gatekeeper import Gate
 from gatekeeper.requestlog.asgi import RequestLog
 from tests.support.requestlog import MemorySink

@@ -6,16 +6,16 @@ import logging
 
 import pytest
 
-from analyzer.core.job_schedules import BegunRun, Schedule
-from analyzer.health import Health
-from analyzer.jobs.alarm_watches import watch_job
-from analyzer.jobs.scheduled_jobs import ScheduledJob
-from analyzer.metrics import Metrics
-from analyzer.store.database.clock import millis
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
-from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes
-from analyzer.store.reports.lock_delays.exceeded_overshoots import COUNTED_LATE, late_locks
-from analyzer.store.reports.lock_delays.standstills import WATCH, watch
+from analyzer.delays.exceeded_overshoots import COUNTED_LATE, late_locks
+from analyzer.delays.standstills import WATCH, watch
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.judging.locks.lock_outcomes import LockOutcome, lock_outcomes
+from analyzer.kernel.database.clock import millis
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import BegunRun, Schedule
+from analyzer.maintenance.alarm_watches import watch_job
+from analyzer.maintenance.scheduled_jobs import ScheduledJob
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import START, World
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.store.database.engine import reading
-from analyzer.store.operations.locks_by_hand import (
+from analyzer.judging.locks.locks_by_hand import (
     ByHand,
     Effect,
     LockTarget,
@@ -16,9 +15,10 @@ from analyzer.store.operations.locks_by_hand import (
     extend_locks,
     set_locks,
 )
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.raised_notices import raised_notices
-from analyzer.store.transaction.judgement import hold_offs
+from analyzer.judging.sql import hold_offs
+from analyzer.judging.sql.raised_notices import raised_notices
+from analyzer.kernel.database.engine import reading
+from analyzer.maintenance.audit import audit
 from gatekeeper.model import Rate
 from tests.scenarios.conftest import OpenWorld
 from tests.scenarios.test_modes import FLOOD, HOURLY

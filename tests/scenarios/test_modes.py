@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.judging.proposals import promoted
-from analyzer.store.database.clock import millis
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import lock_history
-from analyzer.store.reports.explained.lock_outcomes import LockOutcome, lock_outcomes, policy_outcomes
-from analyzer.store.transaction.analyzers import change_plan
+from analyzer.flush.analyzers import change_plan
+from analyzer.judging.locks.lock_outcomes import LockOutcome, lock_outcomes, policy_outcomes
+from analyzer.kernel.database.clock import millis
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.tables.schema import lock_history
+from analyzer.plan.proposals import promoted
 from gatekeeper.model import LockKey
 from tests.scenarios.conftest import OpenWorld
 from tests.scenarios.test_surges import SOURCE, send

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 from analyzer.config.settings import load
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.windows import Rolling
-from analyzer.flush_executors import InlineFlushes
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import Rolling
 from tests.oracle.test_surge_networks import Request, earning
 from tests.scenarios.test_surges import SOURCE, locks_of
 from tests.support.depth import deeper

@@ -10,15 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.windows import DAY_S
-from analyzer.core.model import CountRow, Lag
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import holds, locks, postponed
-from analyzer.store.reports.raised_notices import raised_notices
-from analyzer.store.reports.status import installation_status
+from analyzer.faces.signals.status import installation_status
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.judging.sql.raised_notices import raised_notices
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.model import CountRow, Lag
+from analyzer.kernel.tables.schema import holds, locks, postponed
+from analyzer.plan.plan import Plan
+from analyzer.plan.windows import DAY_S
 from gatekeeper.adapters.route_patterns import RoutePatterns
 from tests.support.stored_counts import put_counts
 from tests.support.whole_loop import PART, World

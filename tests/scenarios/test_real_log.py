@@ -13,9 +13,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.clock import millis
-from analyzer.store.database.schema import lock_history
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.database.clock import millis
+from analyzer.kernel.tables.schema import lock_history
 from tests.support.whole_loop import World
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.reports.raised_notices import raised_notices
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.judging.sql.raised_notices import raised_notices
 from gatekeeper.model import Decision
 from tests.support.whole_loop import World
 

@@ -12,11 +12,11 @@ from analyzer.build import OwnSources, add_reload
 from analyzer.config.file_watch import FileWatch
 from analyzer.config.reload import ConfigurationReader
 from analyzer.config.settings import load
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.database.audit_log import PLAN_IN_FORCE, entries
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.kernel.database.audit_log import PLAN_IN_FORCE, entries
+from analyzer.maintenance.audit import audit
 from tests.scenarios.conftest import OpenWorld
 from tests.scenarios.test_surges import SOURCE, locks_of, send
 from tests.support.whole_loop import World

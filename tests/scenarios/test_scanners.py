@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.schema import distinct_values, totals
+from analyzer.kernel.tables.schema import distinct_values, totals
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.schema import lock_history
+from analyzer.kernel.tables.schema import lock_history
 from tests.scenarios.conftest import OpenWorld
 from tests.support.command_line import run_command
 from tests.support.whole_loop import World

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import load
-from analyzer.core.model import Record
-from analyzer.store.database.schema import postponed, slots, totals
-from analyzer.store.reports.raised_notices import raised_notices
+from analyzer.judging.sql.raised_notices import raised_notices
+from analyzer.kernel.model import Record
+from analyzer.kernel.tables.schema import postponed, slots, totals
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
 

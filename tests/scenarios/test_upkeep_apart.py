@@ -15,12 +15,12 @@ import sqlalchemy as sa
 
 from analyzer import build as builder
 from analyzer.config.settings import load
-from analyzer.health import Health
-from analyzer.metrics import Measurements, Metrics
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.schema import offsets
-from analyzer.store.operations.running_jobs.job_outcomes import JobOutcome, job_outcomes
-from analyzer.store.operations.upkeep import SqlUpkeep
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Measurements, Metrics
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.jobs.job_outcomes import JobOutcome, job_outcomes
+from analyzer.kernel.tables.schema import offsets
+from analyzer.maintenance.upkeep import SqlUpkeep
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

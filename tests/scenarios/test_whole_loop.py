@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import Record
-from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.migrate import upgrade
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.model import Record
+from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.support.flush_orders import LateFlushes
 from tests.support.whole_loop import World
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
 from analyzer.config.settings import Settings, load
 from analyzer.config.values import ConditionValues
+from analyzer.faces.cli.verbs.check import remarks
 
 Read = Callable[[str], Settings]
 

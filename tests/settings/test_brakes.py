@@ -9,9 +9,9 @@ import pytest
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Brake
-from analyzer.core.judging.proposals import promoted
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Brake
+from analyzer.plan.proposals import promoted
 from tests.settings.test_modes import DAILY, SOURCE
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
-from analyzer.core.judging.plan import UnknownPlan, plan_from
-from analyzer.core.records.mapping import Condition, Not
+from analyzer.faces.cli.verbs.check import remarks
+from analyzer.plan.mapping import Condition, Not
+from analyzer.plan.plan import UnknownPlan, plan_from
 from tests.house.reading import ROOT
 
 Read = Callable[[str], Settings]

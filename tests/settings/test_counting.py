@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from analyzer.config.settings import Settings
-from analyzer.core.model import CountRow, Partition, Record, Records
+from analyzer.kernel.model import CountRow, Partition, Record, Records
 from tests.support.counters import reference_counter
 
 Read = Callable[[str], Settings]

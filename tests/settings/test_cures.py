@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
 from analyzer.config.settings import Settings
+from analyzer.faces.cli.verbs.check import remarks
 
 Read = Callable[[str], Settings]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from analyzer.cli.verbs.check import remarks
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
-from analyzer.core.counting.meters import DUPLICATES
-from analyzer.core.judging.plan import plan_from
-from analyzer.core.records.mapping import EventIdRule, TextField
+from analyzer.faces.cli.verbs.check import remarks
+from analyzer.plan.mapping import EventIdRule, TextField
+from analyzer.plan.meters import DUPLICATES
+from analyzer.plan.plan import plan_from
 
 Read = Callable[[str], Settings]
 

@@ -9,10 +9,10 @@ import pytest
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import IN_FORCE, LoadShare, Quota, RollingQuota, Surge
-from analyzer.core.judging.proposals import promoted
-from analyzer.core.judging.windows import Calendar, Rolling
+from analyzer.plan.plan import Plan, plan_from
+from analyzer.plan.policies import IN_FORCE, LoadShare, Quota, RollingQuota, Surge
+from analyzer.plan.proposals import promoted
+from analyzer.plan.windows import Calendar, Rolling
 
 SOURCE = """
 [[sources]]

@@ -8,8 +8,8 @@ import pytest
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
-from analyzer.core.judging.policies import StatedOverride
+from analyzer.plan.plan import Plan, UnknownPlan, plan_from
+from analyzer.plan.policies import StatedOverride
 
 POLICY = """
 [[policies]]

@@ -20,8 +20,8 @@ from analyzer.config.reload import (
     reading_again,
 )
 from analyzer.config.settings import Settings, load
-from analyzer.core.judging.policies import Quota
-from analyzer.core.records.mapping import TextField
+from analyzer.plan.mapping import TextField
+from analyzer.plan.policies import Quota
 from tests.support.waiting import wait_until
 
 TEXT = """

@@ -11,10 +11,7 @@ import pytest
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import ConfigMissing, Settings, find, load
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import (
+from analyzer.plan.mapping import (
     AddressField,
     Condition,
     Not,
@@ -23,6 +20,9 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from analyzer.plan.meters import REQUESTS, Meter
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.identity import NameDigest
 
 Read = Callable[[str], Settings]

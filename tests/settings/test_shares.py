@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.kinds.capacity import capacity_of
-from analyzer.core.judging.plan import Plan, UnknownPlan, plan_from
-from analyzer.core.judging.policies import CapacityShare, LoadShare, UsualShare
-from analyzer.core.judging.totals import Sum
-from analyzer.core.judging.windows import Rolling
+from analyzer.judging.kinds.capacity import capacity_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.plan.plan import Plan, UnknownPlan, plan_from
+from analyzer.plan.policies import POLICY_CLASSES, CapacityShare, LoadShare, UsualShare
+from analyzer.plan.sums import Sum
+from analyzer.plan.windows import Rolling
 
 TEXT = """
 [[sources]]
@@ -61,8 +61,8 @@ def test_a_share_is_judged_by_resource_above_its_floor(plan: Callable[[str], Pla
     )
     assert found.groupings == ("caller", "caller+resource", "resource")
     part = Sum("caller+resource", "requests", Rolling(300), role="share")
-    assert found.whole_of == {part: Sum("resource", "requests", Rolling(300), role="whole")}
-    assert [(at.grouping, at.width_s, at.meters) for at in found.slot_layouts] == [
+    assert sums_of(found).whole_of == {part: Sum("resource", "requests", Rolling(300), role="whole")}
+    assert [(at.grouping, at.width_s, at.meters) for at in sums_of(found).slot_layouts] == [
         ("caller+resource", 25, ("requests",)), ("resource", 25, ("requests",))
     ]  # fmt: skip
     assert plan_from(found.to_json()) == found
@@ -72,7 +72,7 @@ def test_a_share_of_everyone_is_compared_with_everyone(plan: Callable[[str], Pla
     found = plan(TEXT.replace('of     = "resource"', 'of = "everyone"\nhold = 0\nrelease = 0.125'))
     policy = share_in(found)
     assert (policy.per, policy.hold_s, policy.release) == ("caller", 0, 125_000)
-    assert [whole.grouping for whole in found.wholes] == ["everyone"]
+    assert [whole.grouping for whole in sums_of(found).wholes] == ["everyone"]
 
 
 def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
@@ -81,8 +81,8 @@ def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) ->
     assert policy == CapacityShare(
         "neighbour", 150_000, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
     )
-    [part] = found.policies_of
-    assert found.together == {part}
+    [part] = sums_of(found).policies_of
+    assert sums_of(found).together == {part}
     assert plan_from(found.to_json()) == found
 
 
@@ -103,7 +103,7 @@ def test_an_earlier_version_refuses_a_plan_with_another_mark(
     plan: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, mark: str, kind: str
 ) -> None:
     text = plan(TEXT.replace("limit  = 0.4", mark)).to_json()
-    monkeypatch.delitem(KINDS, kind)  # type: ignore[arg-type] # a Mapping to all others
+    monkeypatch.delitem(POLICY_CLASSES, kind)  # type: ignore[arg-type] # a Mapping to all others
     with pytest.raises(UnknownPlan, match=f"a policy of the kind '{kind}'"):
         plan_from(text)
 
@@ -114,7 +114,7 @@ def test_a_multiple_of_the_usual_load_takes_the_place_of_the_limit(plan: Callabl
     assert policy == UsualShare(
         "neighbour", 2_500, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
     )
-    assert found.with_usual == {*found.policies_of}
+    assert sums_of(found).with_usual == {*sums_of(found).policies_of}
     assert plan_from(found.to_json()) == found
 
 

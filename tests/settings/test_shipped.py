@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.config.diagnostics.pydantic_errors import SECTIONS
 from analyzer.config.settings import load
-from analyzer.core.judging.windows import Calendar
+from analyzer.plan.windows import Calendar
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
-from analyzer.core.counting.meter_units import UNITS, Unit, amount_text, readings
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.plan import plan_from
+from analyzer.judging.kinds import kind_of
+from analyzer.plan.meter_units import UNITS, Unit, amount_text, readings
+from analyzer.plan.plan import plan_from
 
 Read = Callable[[str], Settings]
 

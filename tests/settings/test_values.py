@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from analyzer.config.secrets import masked
 from analyzer.config.values import UNITS_S, ConditionTable, ConditionValues, duration_between, format_duration
+from analyzer.kernel.secrets import masked
 
 CONDITIONS = TypeAdapter(ConditionTable)
 DURATION = TypeAdapter(Annotated[float, duration_between(0.01, 10 * 86_400)])

@@ -11,9 +11,10 @@ from msgspec import UNSET
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan, plan_from, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
+from analyzer.judging.plan_sums import sums_of
+from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 
 TEXT = """
 [[sources]]
@@ -67,7 +68,7 @@ def test_zone_and_anchor_are_part_of_the_stored_window(
     assert isinstance(policy, Quota)
     assert policy.window == stored
     assert plan_from(found.to_json()) == found
-    [sum_] = found.policies_of
+    [sum_] = sums_of(found).policies_of
     assert Calendar.from_key(*str(sum_.window).split(" ")) == stored
 
 

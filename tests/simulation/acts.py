@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
-from analyzer.core.counting.meters import DAY_S
+from analyzer.plan.meters import DAY_S
 from tests.simulation.applications import AnswerFault
 from tests.simulation.database import FaultKind, SimulatedDatabase, StepFault
 from tests.simulation.kafka_log import Logged, Topic

@@ -11,11 +11,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from analyzer.build import new_counter
-from analyzer.core.counting.meters import DAY_S
-from analyzer.core.job_schedules import Schedule
-from analyzer.core.judging.plan import Plan
-from analyzer.core.kept_ages import Retention
-from analyzer.core.records.mapping import (
+from analyzer.counting.gaps import SqlGaps
+from analyzer.daemon import Daemon
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.flush.pipeline import FLUSH_POLL_S, Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.jobs.job_outcomes import SqlJobOutcomes
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import Schedule
+from analyzer.kernel.kept_ages import Retention
+from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.job_runner import JobRunner
+from analyzer.maintenance.scheduled_jobs import RunEnd, RunInProgress, ScheduledJob, ScheduledRuns
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import LEASE, lock_jobs, upkeep_jobs
+from analyzer.plan.mapping import (
     AddressField,
     Condition,
     NumberField,
@@ -24,19 +36,8 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
-from analyzer.daemon import Daemon
-from analyzer.errors import AnalyzerError
-from analyzer.jobs.failing_jobs import FailingJobs
-from analyzer.jobs.job_runner import JobRunner
-from analyzer.jobs.scheduled_jobs import RunEnd, RunInProgress, ScheduledJob, ScheduledRuns
-from analyzer.jobs.upkeep_jobs import LEASE, lock_jobs, upkeep_jobs
-from analyzer.pipeline import FLUSH_POLL_S, Pipeline
-from analyzer.store.operations.running_jobs.job_outcomes import SqlJobOutcomes
-from analyzer.store.operations.running_jobs.job_runs import SqlJobRuns
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.plan.meters import DAY_S
+from analyzer.plan.plan import Plan
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import SOURCE, SimulatedSource, Topic
 from tests.simulation.policies.plans import RESOURCES
@@ -234,7 +235,7 @@ class SimulatedAnalyzer:
 
     def _scheduled_jobs(self, upkeep: SqlUpkeep, plan: Plan) -> list[ScheduledJob]:
         # One job for all that is deleted: each costs as much time as some records.
-        retention = LONG_RETENTION if plan.with_usual else RETENTION
+        retention = LONG_RETENTION if sums_of(plan).with_usual else RETENTION
         kept = [job for job in upkeep_jobs(upkeep, retention) if job.name not in upkeep.pruned]
         return [*kept, ScheduledJob("prune", partial(upkeep.prune, retention), Schedule(60))]
 

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
 from gatekeeper.sources.sql import SqlSource
 from tests.simulation.scheduler import Scheduler
 from tests.support.step_faults import AFTER_COMMIT, Killed, cut_off, watch_steps

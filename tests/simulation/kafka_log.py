@@ -1,6 +1,6 @@
 """A topic of Kafka in memory: batches as bytes, transactions, retention, and a consumer group.
 
-`SimulatedClient` has the part of `analyzer.kafka.client.KafkaClient` that `AssignedPartitions` uses, so the
+`SimulatedClient` has the part of `sources.kafka.client.KafkaClient` that `AssignedPartitions` uses, so the
 positions, gaps and rebalances of a simulation are those of the product.
 """
 
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from kafka import TopicPartition
 
-from analyzer.core.model import Gap, Lag, Partition, SourceItem
-from analyzer.kafka.client import FetchedPartition, UnreadablePartition, out_of_range_gap
-from analyzer.kafka.metadata import TopicMetadata
-from analyzer.kafka.partitions import AssignedPartitions
-from analyzer.kafka.source import REVOCATION_WAIT_S
-from analyzer.sources import PositionStore
+from analyzer.kernel.model import Gap, Lag, Partition, SourceItem
+from analyzer.sources.kafka.client import FetchedPartition, UnreadablePartition, out_of_range_gap
+from analyzer.sources.kafka.metadata import TopicMetadata
+from analyzer.sources.kafka.partitions import AssignedPartitions
+from analyzer.sources.kafka.source import REVOCATION_WAIT_S
+from analyzer.sources.positions import PositionStore
 from tests.simulation.scheduler import Scheduler
 from tests.support import recordsets
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analyzer.core.judging.plan import Plan
+from analyzer.plan.plan import Plan
 from tests.simulation.kafka_log import Expected
 
 

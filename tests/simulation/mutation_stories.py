@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.core.counting.meters import DAY_S
+from analyzer.plan.meters import DAY_S
 from tests.simulation.acts import (
     Act,
     Backlog,

@@ -10,30 +10,33 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import NOT_CALLERS
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.event_ids import EventIds
-from analyzer.core.judging import judge, kinds
-from analyzer.core.judging import totals as judging_totals
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.earned_notices import Notice
-from analyzer.core.judging.kinds import quota
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import NEVER, Growth, Sum
-from analyzer.core.model import CountTable, FeedResult, Lag, Partition, PartitionProgress
-from analyzer.errors import AnalyzerError
-from analyzer.kafka.partitions import AssignedPartitions
-from analyzer.pipeline import Pipeline
-from analyzer.store.database.schema import buckets, notices
-from analyzer.store.database.schema import feed as feed_row
-from analyzer.store.operations import changed_limits, pruning, roll_up
-from analyzer.store.transaction import counter_state, flush, lock_feed, plans
-from analyzer.store.transaction.flush import CatalogCache, SqlFlush
-from analyzer.store.transaction.judgement import stored_notices, totals
-from analyzer.store.transaction.judgement.activation import Activation
-from analyzer.store.transaction.judgement.directory import NO_DIRECTORY, DirectoryCache
-from analyzer.store.transaction.judgement.sql_judge import NOTHING
-from analyzer.store.transaction.verdicts import verdict_decisions
+from analyzer.callers import changed_limits
+from analyzer.counting import counter_state
+from analyzer.counting.counter.caller_budget import NOT_CALLERS
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.counting.counter.event_ids import EventIds
+from analyzer.flush import flush
+from analyzer.flush.flush import CatalogCache, SqlFlush
+from analyzer.flush.pipeline import Pipeline
+from analyzer.judging import judge, kinds
+from analyzer.judging import totals as judging_totals
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.earned_notices import Notice
+from analyzer.judging.kinds import quota
+from analyzer.judging.locks import lock_feed, verdict_decisions
+from analyzer.judging.plan_sums import PlanSums
+from analyzer.judging.sql import plans, stored_notices, totals
+from analyzer.judging.sql.activation import Activation
+from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryCache
+from analyzer.judging.sql.sql_judge import NOTHING
+from analyzer.judging.totals import Growth
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.model import CountTable, FeedResult, Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import buckets, notices
+from analyzer.kernel.tables.schema import feed as feed_row
+from analyzer.maintenance import pruning, roll_up
+from analyzer.plan.sums import NEVER, Sum
+from analyzer.sources.kafka.partitions import AssignedPartitions
 from gatekeeper.feed import poller
 from gatekeeper.model import Change, Update
 from gatekeeper.sources import sql
@@ -256,7 +259,7 @@ def rolled_up_to_another_caller(patch: Patch) -> None:
 
 def next_too_high(patch: Patch) -> None:
     """A total that was judged once is not judged again in its window."""
-    patch.setattr(Plan, "next_judgement", lambda *_: NEVER)
+    patch.setattr(PlanSums, "next_judgement", lambda *_: NEVER)
 
 
 def flushes_late(patch: Patch) -> None:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from analyzer.core.judging.caller_limits import Subject
-from analyzer.store.operations.braked_policies import release_policy
-from analyzer.store.operations.caller_changes import (
+from analyzer.callers.caller_changes import (
     OverrideRequest,
     UnknownPolicy,
     add_override,
     end_override,
     stored_overrides,
 )
-from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
-from analyzer.store.operations.suspension import resume, suspend
+from analyzer.judging.caller_limits import Subject
+from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.judging.locks.suspension import resume, suspend
+from analyzer.judging.sql.braked_policies import release_policy
 from tests.simulation.acts import Act, Size
 from tests.simulation.policies.by_hand import HandAct
 from tests.simulation.policies.plans import CALLERS

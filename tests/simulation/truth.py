@@ -15,18 +15,19 @@ from math import inf
 
 from kafka import TopicPartition
 
-from analyzer.core.counting.caller_budget import FOLDED
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.counting.meters import DAY_S, REQUESTS, UNRECORDED
-from analyzer.core.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
-from analyzer.core.judging.earned_notices import NoticeKey, sum_text
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.judging.policies import SHADOW, Brake, Policy, Quota, base_name
-from analyzer.core.judging.totals import Sum
-from analyzer.core.judging.windows import Rolling, Window, window_at
-from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
-from analyzer.store.transaction.lock_feed import MANUAL
+from analyzer.counting.counter.caller_budget import FOLDED
+from analyzer.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
+from analyzer.judging.earned_notices import NoticeKey
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks.lock_feed import MANUAL
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meters import DAY_S, REQUESTS, UNRECORDED
+from analyzer.plan.plan import Plan, plan_from
+from analyzer.plan.policies import SHADOW, Brake, Policy, Quota, base_name
+from analyzer.plan.sums import Sum, sum_text
+from analyzer.plan.windows import Rolling, Window, window_at
 from gatekeeper.model import SUSPENSION, Cursor, LockKey
 from tests.simulation.analyzers import RETENTION
 from tests.simulation.database import SimulatedDatabase
@@ -192,7 +193,7 @@ class Truth:
     def _usual(self, plan: Plan, now_s: int) -> dict[tuple[Sum, Series], int | None]:
         """Returns the usual loads of the series of policies that compare with them."""
         found: dict[tuple[Sum, Series], int | None] = {}
-        for sum_ in plan.with_usual:
+        for sum_ in sums_of(plan).with_usual:
             minutes: dict[Series, list[tuple[int, int]]] = defaultdict(list)
             for (grouping, key, resource, meter, minute_s), (amount, _) in self.stored.minutes.items():
                 if (grouping, meter) == (sum_.grouping, sum_.meter):
@@ -203,7 +204,7 @@ class Truth:
     def _history(self, plan: Plan) -> dict[Sum, dict[Series, list[Entry]]]:
         """Returns the records of windows of more than an hour, minute by minute."""
         found: dict[Sum, dict[Series, list[Entry]]] = {}
-        for sum_ in plan.policies_of:
+        for sum_ in sums_of(plan).policies_of:
             if isinstance(sum_.window, Rolling) and not sum_.window.has_slots:
                 found[sum_] = by_series = defaultdict(list)
                 for (grouping, key, resource, meter, minute_s), (value, _) in self.stored.minutes.items():
@@ -233,17 +234,17 @@ class Truth:
         plan = stored.plan
         assert plan is not None
         steps, names = steps_of(pending), self._sum_numbers()
-        numbers = {sum_: names[sum_text(sum_)] for sum_ in plan.policies_of}
+        numbers = {sum_: names[sum_text(sum_)] for sum_ in sums_of(plan).policies_of}
         cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
         return plan, set(filled_to(steps, numbers)), cleared | set(unready_policies(steps, plan, numbers))
 
     def _change_plan(self, plan: Plan, at_s: float) -> None:
         stored, before = self.stored, self.stored.plan or Plan()
         self.rolling.change_plan(plan)
-        for sum_ in before.policies_of.keys() - plan.policies_of.keys():
+        for sum_ in sums_of(before).policies_of.keys() - sums_of(plan).policies_of.keys():
             del stored.totals[sum_], stored.filled_from_s[sum_]
             stored.values = defaultdict(set, {at: v for at, v in stored.values.items() if at[0] != sum_})
-        for sum_ in plan.policies_of.keys() - before.policies_of.keys():
+        for sum_ in sums_of(plan).policies_of.keys() - sums_of(before).policies_of.keys():
             newest_s = max((at[4] for at in stored.minutes), default=int(at_s))
             start_s = window_at(sum_.window, min(int(at_s), newest_s)).start_s
             stored.filled_from_s[sum_] = start_s
@@ -353,7 +354,7 @@ class Truth:
         self._count_in_buckets(plan, request, is_denied=is_denied)
         if is_denied:
             return
-        for sum_ in {*self.stored.totals, *plan.whole_of.values()}:
+        for sum_ in {*self.stored.totals, *sums_of(plan).whole_of.values()}:
             series = series_of(sum_.grouping, request)
             # Values of requests that a record calls denied are not looked at, believed or not.
             is_left_out = sum_.join == "distinct" and request.is_denied
@@ -382,7 +383,7 @@ class Truth:
         totals, at = stored.totals[sum_], (window_at(sum_.window, request.at_s).start_s, *series)
         if sum_.join == "distinct":
             values = stored.values[sum_, *at]
-            most = 1 + max(policy.limit for policy in plan.policies_of[sum_])  # are kept
+            most = 1 + max(policy.limit for policy in sums_of(plan).policies_of[sum_])  # are kept
             if len(values) < most:
                 values.add(request.address)
             totals[at] = len(values)
@@ -446,7 +447,7 @@ class Truth:
         ):
             found.setdefault(number, {})[window_s, key, resource] = used
         numbers = self._sum_numbers()
-        for sum_ in plan.policies_of.keys() - filling:
+        for sum_ in sums_of(plan).policies_of.keys() - filling:
             expected = self.stored.totals[sum_]
             oldest_s = max(self.stored.filled_from_s[sum_], self._now_s - DAY_S)
             stored = found.get(numbers[sum_text(sum_)], {})
@@ -541,7 +542,7 @@ class Truth:
         if wrong := [at for at, row in before.items() if found.get(at) != row]:
             raise Wrong(f"a notice is gone, or was raised again: {wrong}")
         own = self._own_limits()
-        sums = {sum_text(sum_): sum_ for sum_ in plan.policies_of}
+        sums = {sum_text(sum_): sum_ for sum_ in sums_of(plan).policies_of}
         for at in found.keys() - before.keys():
             policy, row = plan.policy(at.policy), found[at]
             used = self.stored.totals.get(sums[at.sum], {}).get((at.window_s, at.key, at.resource), 0)

@@ -20,20 +20,20 @@ from unittest.mock import patch
 from kafka import TopicPartition
 
 from analyzer.build import new_counter
-from analyzer.core.delays.delay_bound import POLL_S, own_delay
-from analyzer.core.judging.policies import Brake, Quota
-from analyzer.core.judging.windows import Window, window_at
-from analyzer.errors import StoreAway
-from analyzer.pipeline import FlushPace
-from analyzer.retry import RejectRetry, without_limits
-from analyzer.store.operations import upkeep
-from analyzer.store.operations.rejects import RejectFilter, SqlRejects
-from analyzer.store.operations.running_jobs import step_sizes
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction import lock_feed, plans
-from analyzer.store.transaction.gaps import NoSuchGap, accept, recorded_gaps
-from analyzer.store.transaction.judgement import activation
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.gaps import NoSuchGap, accept, recorded_gaps
+from analyzer.delays.delay_bound import POLL_S, own_delay
+from analyzer.flush.pipeline import FlushPace
+from analyzer.flush.rejects import RejectFilter, SqlRejects
+from analyzer.flush.retry import RejectRetry, without_limits
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.sql import activation, plans
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.jobs import step_sizes
+from analyzer.maintenance import upkeep
+from analyzer.maintenance.audit import audit
+from analyzer.plan.policies import Brake, Quota
+from analyzer.plan.windows import Window, window_at
 from gatekeeper.model import SUSPENSION, Cursor
 from tests.simulation.acts import Act
 from tests.simulation.analyzers import CORRECTED, SimulatedAnalyzer

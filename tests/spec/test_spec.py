@@ -15,7 +15,7 @@ from tests.support.servers.tlc import Tlc, find_tlc, outcome_of
 
 SMALL = [one for one in configurations() if one.is_in_tests]
 MODULES = sorted(FOLDER.glob("*.tla"))
-# `\*   MoveOffsets = analyzer.store.transaction.flush.SqlFlush.move_offsets`
+# `\*   MoveOffsets = analyzer.flush.flush.SqlFlush.move_offsets`
 NAMED = re.compile(r"^\\\* {3}(\w+) += ([\w.]+)$", re.MULTILINE)
 # `| Flush-crossing | ... | holds, 2,002 states | 2 |`
 ROW = re.compile(r"^\| `([\w-]+)` \| .+ \| ([^|]+) \| [\d.,]+ \|$", re.MULTILINE)
@@ -67,10 +67,10 @@ def exists(path: str) -> bool:
 
 
 def test_a_name_that_the_code_does_not_have_is_found() -> None:
-    assert exists("analyzer.pipeline.Pipeline.collect")
+    assert exists("analyzer.flush.pipeline.Pipeline.collect")
     for path in (
-        "analyzer.pipeline.Pipeline.gather",
-        "analyzer.pipeline.collect",
+        "analyzer.flush.pipeline.Pipeline.gather",
+        "analyzer.flush.pipeline.collect",
         "analyzer.tube.Pipeline.collect",
     ):
         assert not exists(path)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.maintenance.upkeep import SqlUpkeep
 from tests.store.simulated_analyzers import empty_tables
 from tests.support.fresh_databases import copy_sqlite
 from tests.support.lock_order import LockRecorder

@@ -10,20 +10,20 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from analyzer.build import new_counter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.model import Gap, Lag, Partition, Record, Records, SourceItem
-from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
+from analyzer.counting.gaps import SqlGaps
 from analyzer.daemon import Daemon
-from analyzer.flush_executors import InlineFlushes
-from analyzer.jobs.upkeep_jobs import lock_jobs
-from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.schema import analyzers, offsets, stretches
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.analyzers import AnalyzerFile, SqlAgreement
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.flush.pipeline import FlushExecutor, Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.model import Gap, Lag, Partition, Record, Records, SourceItem
+from analyzer.kernel.tables.schema import analyzers, offsets, stretches
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import lock_jobs
+from analyzer.plan.mapping import SourceMapping, TextField, TimeField
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
 from tests.store.flushing import locked, quota
 from tests.store.simulated_analyzers import value_of
 from tests.support.loop_observers import SilentObserver

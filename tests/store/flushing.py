@@ -9,15 +9,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import MINUTE_S, bucket_start_s
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar, CalendarPeriod, window_at
-from analyzer.core.model import CountRow, DrainedCounts, Partition
-from analyzer.store.database.engine import NowMs
-from analyzer.store.database.schema import feed, lock_changes, locks
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
+from analyzer.flush.sql_store import SqlFlush, SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.database.engine import NowMs
+from analyzer.kernel.model import CountRow, DrainedCounts, Partition
+from analyzer.kernel.tables.schema import feed, lock_changes, locks
+from analyzer.plan.meters import MINUTE_S, bucket_start_s
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar, CalendarPeriod, window_at
 from gatekeeper.model import Change
 from tests.support.stored_counts import stored_totals, tables_of
 from tests.support.waiting import wait_until

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
-from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
-from analyzer.errors import AnalyzerError
-from analyzer.flush_executors import InlineFlushes
-from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import (
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.flush.pipeline import FlushExecutor, Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.model import Gap, Lag, Partition, Position, Record, Records, SourceItem
+from analyzer.kernel.tables.schema import (
     day_counts,
     feed,
     feed_versions,
@@ -32,7 +30,9 @@ from analyzer.store.database.schema import (
     stretches,
     totals,
 )
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
+from analyzer.plan.plan import plan_of
+from analyzer.plan.proposals import Agreement
 from tests.store.flushing import quota
 from tests.support.counters import reference_counter
 from tests.support.step_faults import Killed, watch_steps

@@ -14,28 +14,21 @@ from msgspec.structs import replace
 
 from analyzer.build import build_retry, with_own_sources
 from analyzer.config import settings as configuration
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.meters import DAY_S, UNRECORDED, Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import (
-    Condition,
-    NumberField,
-    ResourceField,
-    SourceMapping,
-    TextField,
-    TimeField,
-)
-from analyzer.errors import CannotCount
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import buckets, lock_history
-from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
-from analyzer.store.operations.rejects import RejectFilter
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit, prove_next_day
-from analyzer.store.reports.usage import UsageQuery, usage_rows
-from analyzer.store.transaction.catalog import load
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.flush.rejects import RejectFilter
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import CannotCount
+from analyzer.kernel.model import Record, Records
+from analyzer.kernel.tables.schema import buckets, lock_history
+from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.maintenance.audit import audit, prove_next_day
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import load
+from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.plan.meters import DAY_S, UNRECORDED, Meter
+from analyzer.plan.plan import Plan, plan_of
 from tests.store.flushing import now_s
 from tests.support.counting import PART
 

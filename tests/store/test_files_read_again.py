@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import Condition
-from analyzer.errors import CannotCount, StoreAway
-from analyzer.pipeline import FlushPace
-from analyzer.store.database.schema import offsets, totals
+from analyzer.flush.pipeline import FlushPace
+from analyzer.kernel.errors import CannotCount, StoreAway
+from analyzer.kernel.tables.schema import offsets, totals
+from analyzer.plan.mapping import Condition
+from analyzer.plan.meters import Meter
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.store.fleet_of_analyzers import BY_NAME, WITH_STATUS, Fleet, FleetAnalyzer, file_of, limit
 from tests.store.flushing import quota
 from tests.store.simulated_analyzers import empty_tables

@@ -15,22 +15,35 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.billing.audit.audit_outcomes import DayAudits
+from analyzer.billing.audit.examined_days import examine_day, examine_digests
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import add_day
+from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.day_status import day_statuses
+from analyzer.billing.reports.usage_amounts import COUNTED, UsagePart, part_total, usage_amounts, usage_parts
+from analyzer.callers.applied_facts import origins_of
+from analyzer.callers.caller_changes import OverrideRequest, add_override, profile_of, set_callers
+from analyzer.callers.caller_standing import caller_standing
 from analyzer.config.settings import load
-from analyzer.core.counting.meters import DAY_S, DUPLICATES, MINUTE_S, Meter
-from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.kinds.compared import sum_of
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import (
-    Brake,
-    CapacityShare,
-    Grace,
-    LoadShare,
-    Quota,
-    RollingQuota,
-    Surge,
-)
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import (
+from analyzer.counting.counter_state import add_ids_of_retry
+from analyzer.counting.repeated_records import kept_ids, repeated_records
+from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
+from analyzer.counting.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
+from analyzer.faces.signals.doctor.examination import examine
+from analyzer.faces.signals.status import installation_status
+from analyzer.flush.sql_store import SqlStore
+from analyzer.forecast.simulation.policy_simulation import known_locks, simulate
+from analyzer.gates.gate_reports import known_among
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.kinds.compared import sum_of
+from analyzer.judging.locks.lock_outcomes import lock_outcomes
+from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.database.partition_keys import key_row_of, row_of
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.model import (
     CounterState,
     CountRow,
     DrainedCounts,
@@ -43,43 +56,16 @@ from analyzer.core.model import (
     StatedFacts,
     Verdict,
 )
-from analyzer.core.records.mapping import SourceMapping, TextField
-from analyzer.doctor.examination import examine
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.partition_keys import key_row_of, row_of
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import disbelieved, lock_history, traffic_samples
-from analyzer.store.database.table_groups.counter_tables import event_ids
-from analyzer.store.operations.applied_facts import origins_of
-from analyzer.store.operations.caller_changes import OverrideRequest, add_override, profile_of, set_callers
-from analyzer.store.operations.day_audit.audit_outcomes import DayAudits
-from analyzer.store.operations.day_audit.examined_days import examine_day, examine_digests
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.billed_days.day_report import report_of, report_rows
-from analyzer.store.reports.billed_days.day_status import day_statuses
-from analyzer.store.reports.billed_days.usage_amounts import (
-    COUNTED,
-    UsagePart,
-    part_total,
-    usage_amounts,
-    usage_parts,
-)
-from analyzer.store.reports.explained.caller_standing import caller_standing
-from analyzer.store.reports.explained.lock_outcomes import lock_outcomes
-from analyzer.store.reports.gate_reports import known_among
-from analyzer.store.reports.repeated_records import kept_ids, repeated_records
-from analyzer.store.reports.simulated.policy_simulation import known_locks, simulate
-from analyzer.store.reports.status import installation_status
-from analyzer.store.reports.usage import UsageQuery, is_counted, usage_rows
-from analyzer.store.reports.usage_windows import calendar_rows, counted_range, recent_keys, was_counted
-from analyzer.store.transaction.catalog import load as load_catalog
-from analyzer.store.transaction.counter_state import add_ids_of_retry
-from analyzer.store.transaction.cut_days.day_rows import add_day
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.kernel.tables.counter_tables import event_ids
+from analyzer.kernel.tables.schema import disbelieved, lock_history, traffic_samples
+from analyzer.maintenance.audit import audit
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import load as load_catalog
+from analyzer.plan.mapping import SourceMapping, TextField
+from analyzer.plan.meters import DAY_S, DUPLICATES, MINUTE_S, Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Brake, CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, now_s, publish
 from tests.support.stored_counts import put_counts, tables_of
@@ -441,7 +427,8 @@ def test_the_doctor_reads_neither(
     path = tmp_path / "gatelock.toml"
     path.write_text(CONFIGURATION.replace("URL", migrated_url))
     monkeypatch.setattr(
-        "analyzer.doctor.examination.open_engine", lambda url: statements.watch(open_engine(url))
+        "analyzer.faces.signals.doctor.examination.open_engine",
+        lambda url: statements.watch(open_engine(url)),
     )
     list(examine(load(path)))
     assert statements.seen

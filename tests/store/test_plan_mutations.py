@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging import proposals
-from analyzer.core.judging.plan import Plan
-from analyzer.store.transaction import analyzers
-from analyzer.store.transaction.flush import SqlFlush
-from analyzer.store.transaction.stretches import KnownStretches
+from analyzer.flush import analyzers
+from analyzer.flush.flush import SqlFlush
+from analyzer.plan import proposals
+from analyzer.plan.plan import Plan
+from analyzer.plan.stretches import KnownStretches
 from tests.store import fleet_of_analyzers, test_plan_of_a_fleet
 from tests.store.fleet_of_analyzers import Fleet
 

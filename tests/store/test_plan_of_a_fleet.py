@@ -15,16 +15,16 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging import plan as plan_module
-from analyzer.core.judging.plan import Plan
-from analyzer.core.records.mapping import Condition, TextField
-from analyzer.errors import CannotCount, SourceDiffers
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import analyzers, lock_history, offsets, plans
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.status import locks_in_force
-from analyzer.store.transaction.analyzers import agree_on_source, all_known, apply_file, promote_policy
+from analyzer.flush.analyzers import agree_on_source, all_known, apply_file, promote_policy
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.errors import CannotCount, SourceDiffers
+from analyzer.kernel.tables.schema import analyzers, lock_history, offsets, plans
+from analyzer.maintenance.audit import audit
+from analyzer.plan import plan as plan_module
+from analyzer.plan.mapping import Condition, TextField
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan
 from gatekeeper.identity import NameDigest
 from tests.store.fleet_of_analyzers import BY_KEY, BY_NAME, WITH_STATUS, Fleet, FleetAnalyzer, file_of, limit
 from tests.store.flushing import quota

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import downgrade, upgrade
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.billed_days.day_report import report_of, report_rows
-from analyzer.store.reports.billed_days.day_status import day_statuses
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.day_status import day_statuses
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import downgrade, upgrade
+from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper.sources.sql import SqlSource
 from tests.house.reading import ROOT
 from tests.store import test_no_scans as product

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kafka.record import MemoryRecords
 
-from analyzer.core.model import Record
+from analyzer.kernel.model import Record
 
 
 def records_of(raw: bytes, start: int, aborted: Sequence[tuple[int, int]]) -> tuple[int, list[Record]]:

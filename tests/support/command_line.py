@@ -17,7 +17,7 @@ import typer.testing
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from analyzer.cli import app
+from analyzer.faces.cli import app
 from tests.support.waiting import PATIENCE_S
 
 built = cache(get_command)
@@ -32,7 +32,7 @@ def run_command(arguments: Sequence[str]) -> Result:
 def on_a_terminal(*arguments: str, answer: str) -> tuple[int, str, str]:
     """Runs a command on a terminal and answers its question; returns exit code, standard output, terminal."""
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "analyzer.cli", *arguments]
+    command = [sys.executable, "-m", "analyzer.faces.cli", *arguments]
     with subprocess.Popen(command, stdin=end, stdout=subprocess.PIPE, stderr=end, text=True) as child:
         os.close(end)
         shown = b""

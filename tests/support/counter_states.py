@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzer.core.model import CounterState, DrainedCounts, IdState, NamedCallers, Partition
+from analyzer.kernel.model import CounterState, DrainedCounts, IdState, NamedCallers, Partition
 
 
 @dataclass

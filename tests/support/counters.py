@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.model import Counter
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.kernel.model import Counter
 
 # Takes mappings by source, names of groupings, meters, and slots and bounds by keyword: `PythonCounter`
 # describes them.

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.model import DistinctLayout, DrainedCounts, Partition, Record, Records, SlotLayout
-from analyzer.core.records.mapping import Field, SourceMapping, TextField, TimeField
+from analyzer.kernel.model import DistinctLayout, DrainedCounts, Partition, Record, Records, SlotLayout
+from analyzer.plan.mapping import Field, SourceMapping, TextField, TimeField
+from analyzer.plan.meters import REQUESTS, Meter
 from gatekeeper.identity import NameDigest
 from tests.support.counters import CounterClass, reference_counter
 from tests.support.recordsets import NOW_MS

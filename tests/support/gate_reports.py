@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store.database.table_groups.counter_tables import named_callers
-from analyzer.store.reports.gate_reports import store_statuses
+from analyzer.gates.gate_reports import store_statuses
+from analyzer.kernel.tables.counter_tables import named_callers
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
 
 ANN, BOB = "user:ann", "user:bob"

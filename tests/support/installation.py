@@ -15,11 +15,11 @@ from kafka import KafkaAdminClient
 from analyzer.build import build
 from analyzer.config.settings import load
 from analyzer.daemon import Daemon
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.database.schema import buckets
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
+from analyzer.kernel.tables.schema import buckets
 from tests.support.command_line import run_command
 from tests.support.configured import source
 from tests.support.servers.kafka import GivenKafka, NativeKafka

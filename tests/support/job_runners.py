@@ -8,11 +8,11 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.jobs.failing_jobs import JobObserver
-from analyzer.jobs.job_runner import Job, JobOutcomes, JobRunner, Leases
-from analyzer.jobs.scheduled_jobs import ScheduledJob
-from analyzer.jobs.upkeep_jobs import LEASE
-from analyzer.store.operations.running_jobs.job_outcomes import SqlJobOutcomes
+from analyzer.kernel.jobs.job_outcomes import SqlJobOutcomes
+from analyzer.maintenance.failing_jobs import JobObserver
+from analyzer.maintenance.job_runner import Job, JobOutcomes, JobRunner, Leases
+from analyzer.maintenance.scheduled_jobs import ScheduledJob
+from analyzer.maintenance.upkeep_jobs import LEASE
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.kafka.internals import features
-from analyzer.kafka.internals.features import ALL_FEATURES, ATTRIBUTE, Feature, FeatureName
+from analyzer.sources.kafka.internals import features
+from analyzer.sources.kafka.internals.features import ALL_FEATURES, ATTRIBUTE, Feature, FeatureName
 
 RECORDS_ONLY = ALL_FEATURES - {"whole-batches"}
 GONE = "a_name_that_is_gone"

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
 
-from analyzer.kafka import KafkaRecords
+from analyzer.sources.kafka import KafkaRecords
 from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.servers.kafka import Kafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader

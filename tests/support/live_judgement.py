@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import MINUTE_S, REQUESTS, bucket_start_s
-from analyzer.core.judging.plan import Plan
-from analyzer.core.model import CountRow, DrainedCounts
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import locks, postponed
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.model import CountRow, DrainedCounts
+from analyzer.kernel.tables.schema import locks, postponed
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import MINUTE_S, REQUESTS, bucket_start_s
+from analyzer.plan.plan import Plan
 from gatekeeper.testing import ManualClock
 from tests.support.stored_counts import tables_of
 from tests.support.whole_loop import DatabaseClock
@@ -56,7 +57,7 @@ class LiveJudgement:
         self.pass_to(request.at_s)
         slots = [
             table
-            for layout in self.plan.slot_layouts
+            for layout in sums_of(self.plan).slot_layouts
             for table in tables_of(self._rows(request, layout.width_s, [layout.grouping]))
         ]
         tables = tables_of(self._rows(request, MINUTE_S, self.plan.groupings))

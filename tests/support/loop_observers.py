@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.core.judging.judge import Judged
-from analyzer.core.model import Gap, Partition
-from analyzer.pipeline import FlushResult
+from analyzer.flush.pipeline import FlushResult
+from analyzer.judging.judge import Judged
+from analyzer.kernel.model import Gap, Partition
 
 
 class SilentObserver:

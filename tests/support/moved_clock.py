@@ -28,7 +28,7 @@ offset, time_s, time_ns = Path({file!r}), time.time, time.time_ns
 time.time = lambda: time_s() + int(offset.read_text())
 time.time_ns = lambda: time_ns() + int(offset.read_text()) * 1_000_000_000
 sys.argv[1:] = {arguments!r}
-from analyzer.cli import main
+from analyzer.faces.cli import main
 main()
 """
 

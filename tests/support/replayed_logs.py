@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine, reading
-from analyzer.store.database.schema import day_counts, offsets, rejects
+from analyzer.kernel.database.engine import open_engine, reading
+from analyzer.kernel.tables.schema import day_counts, offsets, rejects
 from tests.support.command_line import run_command
 from tests.support.stored_counts import stored_counts, stored_totals
 

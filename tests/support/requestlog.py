@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.config.settings import load
-from analyzer.core.model import DrainedCounts, Partition, Record, Records
+from analyzer.kernel.model import DrainedCounts, Partition, Record, Records
 from gatekeeper.requestlog.background_writer import WriteOutcome
 from gatekeeper.requestlog.log_record import LogLine
 from tests.support.counters import reference_counter

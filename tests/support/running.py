@@ -39,7 +39,7 @@ class Analyzer:
             {configuration}
         """)
         self._log = folder / f"{name}-{time.monotonic_ns()}.log"
-        command = ["-c", code] if code else ["-m", "analyzer.cli", "run"]
+        command = ["-c", code] if code else ["-m", "analyzer.faces.cli", "run"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *command], stderr=log, env={"GATELOCK_CONFIG": str(self.config), "PATH": ""}

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from analyzer.cli.nouns.callers import read_file
+from analyzer.callers.caller_changes import set_callers
 from analyzer.config.settings import load
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import SHADOW
-from analyzer.core.judging.proposals import promoted
-from analyzer.flush_executors import InlineFlushes
-from analyzer.store.database.clock import instant, millis
-from analyzer.store.database.schema import (
+from analyzer.faces.cli.nouns.callers import read_file
+from analyzer.flush.analyzers import change_plan
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.kernel.database.clock import instant, millis
+from analyzer.kernel.tables.schema import (
     buckets,
     lock_changes,
     lock_history,
@@ -35,9 +35,9 @@ from analyzer.store.database.schema import (
     postponed,
     rejects,
 )
-from analyzer.store.operations.caller_changes import set_callers
-from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
-from analyzer.store.transaction.analyzers import change_plan
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import SHADOW
+from analyzer.plan.proposals import promoted
 from gatekeeper.model import Decision
 from tests.support.whole_loop import STEP_S, World
 

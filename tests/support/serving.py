@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
-from analyzer.store.operations.access.tokens import TokenList
-from analyzer.web.api.callers_endpoint import add_callers_endpoint
-from analyzer.web.authentication import Authenticator
-from analyzer.web.connection_limits import OpenConnections, connections_max
-from analyzer.web.feed_cache import FeedCache
-from analyzer.web.gates_endpoint import PendingStatuses, add_gates_endpoint
-from analyzer.web.locks_endpoint import add_locks_endpoint
-from analyzer.web.long_polls import LongPolls
-from analyzer.web.server import serving
-from analyzer.web.tls import TlsFiles
+from analyzer.faces.api.callers_endpoint import add_callers_endpoint
+from analyzer.faces.authentication import Authenticator
+from analyzer.faces.feed.feed_cache import FeedCache
+from analyzer.faces.feed.gates_endpoint import PendingStatuses, add_gates_endpoint
+from analyzer.faces.feed.locks_endpoint import add_locks_endpoint
+from analyzer.faces.feed.long_polls import LongPolls
+from analyzer.kernel.tokens import TokenList
+from analyzer.server.connection_limits import OpenConnections, connections_max
+from analyzer.server.server import serving
+from analyzer.server.tls import TlsFiles
 from gatekeeper.model import LockSource
 
 NO_TOKENS = TokenList((), 0)

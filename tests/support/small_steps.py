@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.store.operations.running_jobs import step_sizes
+from analyzer.kernel.jobs import step_sizes
 
 
 def small_steps(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:

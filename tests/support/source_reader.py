@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from analyzer.core.model import Partition, PartitionRevoked, Position, Record, Records, RecordSet
-from analyzer.errors import PartitionLost, StoreAway
-from analyzer.sources import LogId, Source
+from analyzer.kernel.errors import PartitionLost, StoreAway
+from analyzer.kernel.model import Partition, PartitionRevoked, Position, Record, Records, RecordSet
+from analyzer.sources.positions import LogId, Source
 from tests.support.batches import records_of
 
 

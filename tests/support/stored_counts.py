@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from analyzer.core.model import CountRow, CountTable, DrainedCounts, Partition
-from analyzer.store.database.schema import buckets, catalog, totals
-from analyzer.store.transaction.buckets import add_counts
-from analyzer.store.transaction.catalog import load
+from analyzer.counting.buckets import add_counts
+from analyzer.kernel.model import CountRow, CountTable, DrainedCounts, Partition
+from analyzer.kernel.tables.schema import buckets, catalog, totals
+from analyzer.plan.catalog import load
 
 
 def tables_of(rows: Iterable[CountRow]) -> list[CountTable]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import writing
+from analyzer.kernel.database.engine import writing
 
 
 @contextmanager

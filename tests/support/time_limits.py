@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import NotInTime
+
 CPU_LIMIT_S = 60
 # Folders whose tests explore, play or count a lot: ten times what their longest took alone.
 CPU_LIMITS_S = {
@@ -32,6 +34,9 @@ RUN_S = 75 * 60.0  # of 90 minutes; the last tests and the servers need the rest
 SLOW_MAX = 5  # tests that ran into a limit, until the run ends
 SHOWN_MAX = 40  # files in a list
 BY_THE_CLOCK = "Timeout (>"  # how pytest-timeout begins
+TOO_BUSY = "too busy"  # in errors of the product, about this machine
+SLOW, LATE, WRONG = "slow (ran into a time limit)", "waited in vain (slow, or wrong)", "wrong"
+VERDICTS = (SLOW, LATE, WRONG)
 
 
 class TookTooLong(pytest.fail.Exception):
@@ -54,10 +59,23 @@ def reason_to_stop(elapsed_s: float, slow: int, run_s: float) -> str:
     return ""
 
 
-def verdicts(slow: Sequence[str], wrong: Sequence[str], not_run: Sequence[str]) -> list[str]:
-    """Returns the last lines of a run that had failures, or did not come to its end."""
-    lines = [f"slow (ran into a time limit): {test}" for test in slow]
-    lines += [f"wrong: {test}" for test in wrong]
+def verdict_of(error: BaseException | None) -> str:
+    """Returns what the failure of a test says about it: one of VERDICTS.
+
+    A wait in vain does not tell a slow machine from what never comes, and no number of them ends a run.
+    """
+    by_the_clock = isinstance(error, pytest.fail.Exception) and str(error).startswith(BY_THE_CLOCK)
+    if isinstance(error, TookTooLong) or by_the_clock:
+        return SLOW
+    return LATE if isinstance(error, NotInTime) or TOO_BUSY in str(error) else WRONG
+
+
+def verdicts(failed: Mapping[str, str], not_run: Sequence[str]) -> list[str]:
+    """Returns the last lines of a run that had failures, or did not come to its end.
+
+    `failed` has the verdict about each test that failed.
+    """
+    lines = [f"{verdict}: {test}" for verdict in VERDICTS for test in failed if failed[test] == verdict]
     if not_run:
         files = Counter(test.partition("::")[0] for test in not_run)
         shown = [f"{name} ({count})" for name, count in files.most_common(SHOWN_MAX)]
@@ -84,8 +102,7 @@ class TimeLimits:
         self._left_s = 0.0  # CPU time of the test
         self._collected: dict[str, None] = {}
         self._finished: set[str] = set()
-        self._slow: list[str] = []
-        self._wrong: list[str] = []
+        self._failed: dict[str, str] = {}  # verdicts
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -108,7 +125,9 @@ class TimeLimits:
         outcome = yield
         reason = self._reason()
         if not reason and self._run_s is not None:
-            reason = reason_to_stop(time.time() - self._began_s, len(self._slow), self._run_s)
+            reason = reason_to_stop(
+                time.time() - self._began_s, [*self._failed.values()].count(SLOW), self._run_s
+            )
         if reason:
             self._stop.write_text(reason)
             item.session.shouldstop = reason
@@ -139,19 +158,15 @@ class TimeLimits:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
-        """Notes in the report whether the test ran into a limit."""
+        """Notes in the report what a failure says."""
         report = yield
-        error = call.excinfo.value if call.excinfo else None
-        by_the_clock = isinstance(error, pytest.fail.Exception) and str(error).startswith(BY_THE_CLOCK)
-        report.is_slow = isinstance(error, TookTooLong) or by_the_clock
+        report.verdict = verdict_of(call.excinfo.value if call.excinfo else None)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._finished.add(report.nodeid)
         if report.failed:
-            found = self._slow if getattr(report, "is_slow", False) else self._wrong
-            if report.nodeid not in found:
-                found.append(report.nodeid)
+            self._failed.setdefault(report.nodeid, getattr(report, "verdict", WRONG))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints what was slow, wrong and, of a run that did not come to its end, what was not run."""
@@ -161,7 +176,7 @@ class TimeLimits:
         not_run = [test for test in self._collected if test not in self._finished] if reason else []
         if reason:
             terminalreporter.write_line(f"the run was ended: {reason}", red=True)
-        for line in verdicts(self._slow, self._wrong, not_run):
+        for line in verdicts(self._failed, not_run):
             terminalreporter.write_line(line)
 
     def _reason(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analyzer.hand_over.usage_events import Customers, EventMaker, UsageEvent
-from analyzer.store.reports.billed_days.usage_amounts import AmountKind, UsageAmount, UsagePart
-from analyzer.store.transaction.cut_days.day_rows import Day
+from analyzer.billing.days.day_rows import Day
+from analyzer.billing.hand_over.usage_events import Customers, EventMaker, UsageEvent
+from analyzer.billing.reports.usage_amounts import AmountKind, UsageAmount, UsagePart
 
 SECRET = b"a secret of the installation"
 DAY = Day(1, "Europe/Berlin", "2026-03-29", 1_774_738_800, 1_774_821_600, "closed", ("caller",))  # 23 hours

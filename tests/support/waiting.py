@@ -11,6 +11,10 @@ EVERY_S = 0.01
 T = TypeVar("T")
 
 
+class NotInTime(AssertionError):
+    """A wait ended in vain: the machine is slow, or what was waited for never comes."""
+
+
 def wait_until(
     condition: Callable[[], object],
     within_s: float = PATIENCE_S,
@@ -24,7 +28,8 @@ def wait_until(
     """
     deadline_s = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline_s, message()
+        if time.monotonic() >= deadline_s:
+            raise NotInTime(message())
         time.sleep(every_s)
 
 
@@ -32,6 +37,7 @@ def wait_for(get: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
     """Returns the first true value that `get` returns; fails when there is none within `within_s` seconds."""
     deadline_s = time.monotonic() + within_s
     while not (found := get()):
-        assert time.monotonic() < deadline_s, "no value came in time"
+        if time.monotonic() >= deadline_s:
+            raise NotInTime("no value came in time")
         time.sleep(EVERY_S)
     return found

@@ -10,17 +10,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.kept_ages import Retention
-from analyzer.core.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
+from analyzer.counting.gaps import SqlGaps
 from analyzer.daemon import Daemon
-from analyzer.jobs.upkeep_jobs import lock_jobs, upkeep_jobs
-from analyzer.pipeline import FlushExecutor, Pipeline
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.gaps import SqlGaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.pipeline import FlushExecutor, Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import lock_jobs, upkeep_jobs
+from analyzer.plan.plan import Plan
+from analyzer.plan.proposals import Agreement
 from gatekeeper import Gate
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
@@ -174,8 +175,8 @@ class World:
             plan.sources,
             plan.groupings,
             plan.meters,
-            slots=plan.slot_layouts,
-            distinct=plan.distinct_layouts,
+            slots=sums_of(plan).slot_layouts,
+            distinct=sums_of(plan).distinct_layouts,
         )
 
     def restart_analyzer(self) -> None:

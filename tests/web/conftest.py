@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings, load
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 
 
 @pytest.fixture

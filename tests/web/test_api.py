@@ -10,18 +10,18 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.database.audit_log import entries
-from analyzer.store.operations.access.tokens import SCOPES, create
-from analyzer.store.reports.status import locks_in_force
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.web.api.endpoint_table import ENDPOINTS
-from analyzer.web.api.endpoints import Endpoint
-from analyzer.web.wiring import web_application
+from analyzer.faces.api.endpoint_table import ENDPOINTS
+from analyzer.faces.api.endpoints import Endpoint
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.tokens import SCOPES, create
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.store.flushing import a_row, flush, now_s
 from tests.support.plain_http import Client
 

@@ -14,10 +14,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from analyzer.web import connection_limits, server
-from analyzer.web.connection_limits import IDLE_S, REQUEST_S, OpenConnections
-from analyzer.web.server import CannotListen, serving
-from analyzer.web.uvicorn_internals import REQUIRED, BoundedConnection, missing_internals
+from analyzer.server import connection_limits, server
+from analyzer.server.connection_limits import IDLE_S, REQUEST_S, OpenConnections
+from analyzer.server.server import CannotListen, serving
+from analyzer.server.uvicorn_internals import REQUIRED, BoundedConnection, missing_internals
 from gatekeeper.testing import ManualClock
 from gatekeeper.testing.manual_loop import run
 
@@ -311,7 +311,7 @@ def test_without_an_internal_name_the_server_refuses_to_start_and_names_it(
 
 
 def test_without_the_internal_module_the_server_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "analyzer.web.uvicorn_internals", None)
+    monkeypatch.setitem(sys.modules, "analyzer.server.uvicorn_internals", None)
     with pytest.raises(CannotListen, match="cannot bound connections of uvicorn"):
         server._require_internals()
 

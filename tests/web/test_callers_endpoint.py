@@ -15,25 +15,25 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.callers.caller_standing import caller_standing
 from analyzer.config.settings import Settings
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import LoadShare, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.errors import StoreAway
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.database.clock import instant
-from analyzer.store.operations.access.tokens import create
-from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
-from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, set_locks
-from analyzer.store.reports.explained.caller_standing import caller_standing
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.web.api import callers_endpoint
-from analyzer.web.api.callers_endpoint import MAX_AGE_S, CallerReads
-from analyzer.web.problems import HttpProblem
-from analyzer.web.wiring import web_application
+from analyzer.faces.api import callers_endpoint
+from analyzer.faces.api.callers_endpoint import MAX_AGE_S, CallerReads
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, set_locks
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import create
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import LoadShare, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Calendar, Rolling
+from analyzer.server.problems import HttpProblem
 from gatekeeper.caller_view import CALLER_FIELD
 from gatekeeper.model import Lock, Set
 from tests.store.flushing import a_row, flush, now_s, publish
@@ -157,7 +157,7 @@ def test_an_override_and_an_exemption_are_in_the_answer(url: str, engine: sa.Eng
 
 
 def test_while_locks_are_suspended_none_is_shown(url: str, engine: sa.Engine) -> None:
-    from analyzer.store.operations.suspension import suspend
+    from analyzer.judging.locks.suspension import suspend
 
     suspend(engine, 60_000, "operator", "an incident", str)
     assert (ask(url).json()["locked"], ask(url).json()["locks"]) == (False, [])
@@ -244,7 +244,7 @@ def test_while_the_database_is_away_the_answer_is_a_503(url: str, monkeypatch: p
     def away(*_: object) -> None:
         raise StoreAway("it is not there")
 
-    monkeypatch.setattr("analyzer.web.wiring.caller_standing", away)
+    monkeypatch.setattr("analyzer.faces.wiring.caller_standing", away)
     answer = ask(url)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert "it is not there" not in answer.text

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from analyzer.web import connection_limits
-from analyzer.web.connection_limits import AcceptedSocket, OpenConnections
-from analyzer.web.feed_cache import REFRESH_EVERY_S
-from analyzer.web.tls import TlsFiles
+from analyzer.faces.feed.feed_cache import REFRESH_EVERY_S
+from analyzer.server import connection_limits
+from analyzer.server.connection_limits import AcceptedSocket, OpenConnections
+from analyzer.server.tls import TlsFiles
 from gatekeeper.feed import feed_json
 from gatekeeper.model import SourceError
 from gatekeeper.sources.http import HttpSource, TryLater
@@ -195,7 +195,7 @@ def test_a_silent_tls_handshake_is_bounded_in_time_and_counted(
 def test_the_bound_follows_the_limit_of_open_files() -> None:
     code = """
 import logging, resource
-from analyzer.web.connection_limits import connections_max
+from analyzer.server.connection_limits import connections_max
 logging.basicConfig(format="%(message)s")
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(connections_max(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -321,7 +321,7 @@ def test_new_connections_get_a_renewed_certificate(
     feed: HandFeed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new certificate whose key is still the old one changes nothing, and open connections continue."""
-    monkeypatch.setattr("analyzer.web.tls.RELOAD_EVERY_S", 0.1)
+    monkeypatch.setattr("analyzer.server.tls.RELOAD_EVERY_S", 0.1)
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
     old, new = certificate(tmp_path / "old"), certificate(tmp_path / "new")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from analyzer.web import feed_cache as module
-from analyzer.web.feed_cache import (
+from analyzer.faces.feed import feed_cache as module
+from analyzer.faces.feed.feed_cache import (
     CACHED_MAX,
     FALLBACK_S,
     READ_AHEAD_S,

@@ -15,9 +15,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
-from analyzer.store.transaction import notify
-from analyzer.web import connection_limits, feed_cache, locks_endpoint, long_polls
+from analyzer.faces.feed import feed_cache, locks_endpoint, long_polls
+from analyzer.judging.locks import notify
+from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.server import connection_limits
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json, poller
 from gatekeeper.model import Cursor, SourceError

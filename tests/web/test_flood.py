@@ -16,9 +16,9 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from analyzer.errors import StoreAway
-from analyzer.store.database import schema
-from analyzer.store.database.engine import open_engine, reading
+from analyzer.kernel.database.engine import open_engine, reading
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tables import schema
 from tests.support import plain_http
 from tests.support.running import Analyzer
 from tests.support.servers.postgres import NativePostgres
@@ -40,7 +40,7 @@ RUN = f"""
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES_MAX}, {FILES_MAX}))
 sys.argv = ["gatelock", "run"]
-runpy.run_module("analyzer.cli", run_name="__main__")
+runpy.run_module("analyzer.faces.cli", run_name="__main__")
 """
 
 

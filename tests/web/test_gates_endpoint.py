@@ -12,13 +12,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from analyzer.errors import StoreAway
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
-from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
-from analyzer.web import gates_endpoint as module
-from analyzer.web.api import request_bodies as bodies
-from analyzer.web.gates_endpoint import PendingStatuses
+from analyzer.faces.api import request_bodies as bodies
+from analyzer.faces.feed import gates_endpoint as module
+from analyzer.faces.feed.gates_endpoint import PendingStatuses
+from analyzer.gates.gate_reports import reporting_gates, store_statuses
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import Token, TokenList, digest_of
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.http import REPORT_S, HttpSource

@@ -19,26 +19,26 @@ import sqlalchemy as sa
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from analyzer import metrics as metrics_module
-from analyzer.core.delays.measured_delays import DelayLimits, MeasuredDelays, PartitionClock, SourceDelay
-from analyzer.core.delays.shipping_delays import delays_of
-from analyzer.core.fleet.fleet_summary import FleetSummary
-from analyzer.core.judging.earned_notices import Notice, NoticeKey
-from analyzer.core.judging.judge import NOTHING, Judged
-from analyzer.core.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
-from analyzer.errors import StoreAway
-from analyzer.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
-from analyzer.metrics import Metric, Metrics, RememberedIds
-from analyzer.pipeline import FlushResult
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import brakes, feed, locks
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
-from analyzer.store.reports.status import InstallationStatus, installation_status
-from analyzer.tracing.flush_steps import StepTimes
-from analyzer.web.app import HIDDEN, AppState, create_app
-from analyzer.web.authentication import Authenticator
-from analyzer.web.server import CannotListen, serving
+from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.faces.app import HIDDEN, AppState, create_app
+from analyzer.faces.authentication import Authenticator
+from analyzer.faces.signals import metrics as metrics_module
+from analyzer.faces.signals.health import FLUSH_OVERDUE_S, LOOP_MAX_S, LOSSES_MAX, LOSSES_WITHIN_S, Health
+from analyzer.faces.signals.metrics import Metric, Metrics, RememberedIds
+from analyzer.faces.signals.status import InstallationStatus, installation_status
+from analyzer.flush.pipeline import FlushResult
+from analyzer.gates.fleet_summary import FleetSummary
+from analyzer.judging.earned_notices import Notice, NoticeKey
+from analyzer.judging.judge import NOTHING, Judged
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.flush_steps import StepTimes
+from analyzer.kernel.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
+from analyzer.kernel.shipping_delays import delays_of
+from analyzer.kernel.tables.schema import brakes, feed, locks
+from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.server.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
 from tests.support.serving import NO_TOKENS
@@ -267,7 +267,7 @@ def test_tables_of_another_version_are_a_problem_with_a_cure(
 def test_a_database_that_hangs_delays_an_answer_for_a_bounded_time_and_costs_one_thread(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.single_flight.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("analyzer.server.single_flight.TIMEOUT_S", 0.2)
     world.flush()
     world.database_answers.clear()
     for _ in range(3):

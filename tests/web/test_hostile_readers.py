@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.operations.access import tokens
+from analyzer.kernel import tokens
+from analyzer.kernel.database.engine import open_engine
 from gatekeeper import Gate
 from gatekeeper.sources.http import HttpSource
 from tests.support.running import Analyzer
@@ -46,7 +46,7 @@ threading.Event().wait()
 SERVE = """
 import runpy, sys
 sys.argv = ["gatelock", "serve"]
-runpy.run_module("analyzer.cli", run_name="__main__")
+runpy.run_module("analyzer.faces.cli", run_name="__main__")
 """
 
 

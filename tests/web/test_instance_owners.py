@@ -10,16 +10,17 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.database.engine import NowMs, open_engine, writing
-from analyzer.store.database.schema import gates
-from analyzer.store.operations.access.tokens import create, revoke
-from analyzer.store.reports import gate_reports
-from analyzer.store.reports.gate_reports import OWNED_S, reporting_gates, store_statuses
-from analyzer.store.reports.refused_clients import refused_clients
-from analyzer.web import authentication, gates_endpoint
-from analyzer.web.wiring import web_application
+from analyzer.faces import authentication
+from analyzer.faces.feed import gates_endpoint
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.gates import gate_reports
+from analyzer.gates.gate_reports import OWNED_S, reporting_gates, store_statuses
+from analyzer.gates.refused_clients import refused_clients
+from analyzer.kernel.database.engine import NowMs, open_engine, writing
+from analyzer.kernel.tables.schema import gates
+from analyzer.kernel.tokens import create, revoke
 from gatekeeper.model import GateStatus
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.telemetry import status_json

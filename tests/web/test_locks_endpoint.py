@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from analyzer.errors import StoreAway
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
-from analyzer.web import authentication, feed_cache
-from analyzer.web.authentication import LOG_EVERY_S, RefusalLog, RequestRefused, is_loopback
+from analyzer.faces import authentication
+from analyzer.faces.authentication import LOG_EVERY_S, RefusalLog, RequestRefused, is_loopback
+from analyzer.faces.feed import feed_cache
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import Token, TokenList, digest_of
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
@@ -405,7 +406,7 @@ def test_while_the_tokens_cannot_be_read_every_request_is_refused(
 def test_a_request_does_not_wait_for_tokens_that_take_too_long(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.web.single_flight.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("analyzer.server.single_flight.TIMEOUT_S", 0.2)
     done = threading.Event()
 
     def hangs() -> TokenList:

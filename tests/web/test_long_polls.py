@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.store.operations.access.tokens import Token, TokenList, digest_of
-from analyzer.web.feed_cache import FeedCache
-from analyzer.web.long_polls import FIELDS_BYTES_MAX, LongPolls
+from analyzer.faces.feed.feed_cache import FeedCache
+from analyzer.faces.feed.long_polls import FIELDS_BYTES_MAX, LongPolls
+from analyzer.kernel.tokens import Token, TokenList, digest_of
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor
 from tests.support.feed import HandFeed, a_lock

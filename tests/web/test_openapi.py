@@ -16,12 +16,12 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from analyzer.config.settings import Settings
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.operations.access.tokens import create
-from analyzer.web.api.endpoint_table import ENDPOINTS
-from analyzer.web.api.openapi import openapi_document
-from analyzer.web.wiring import web_application
+from analyzer.faces.api.endpoint_table import ENDPOINTS
+from analyzer.faces.api.openapi import openapi_document
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.kernel.tokens import create
 from tests.house.reading import ROOT
 from tests.support.depth import deeper
 from tests.support.plain_http import get

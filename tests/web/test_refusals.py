@@ -13,17 +13,17 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.core.fleet.refused_requests import REASONS
-from analyzer.errors import StoreAway
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.operations.access.tokens import create, revoke
-from analyzer.store.reports.gate_reports import reporting_gates
-from analyzer.store.reports.refused_clients import RefusalCount, refused_clients
-from analyzer.web import authentication as module
-from analyzer.web import gates_endpoint
-from analyzer.web.authentication import Credentials, RefusalRecorder
-from analyzer.web.wiring import web_application
+from analyzer.faces import authentication as module
+from analyzer.faces.authentication import Credentials, RefusalRecorder
+from analyzer.faces.feed import gates_endpoint
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.gates.refused_clients import RefusalCount, refused_clients
+from analyzer.gates.refused_requests import REASONS
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import create, revoke
 from gatekeeper import Gate
 from gatekeeper.sources.http import HttpSource
 from gatekeeper.telemetry import gate_status

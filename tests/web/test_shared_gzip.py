@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.web import shared_gzip
-from analyzer.web.shared_gzip import (
+from analyzer.server import shared_gzip
+from analyzer.server.shared_gzip import (
     SENT_AT_ONCE,
     SENT_EVERY_S,
     TURN_S,

@@ -10,12 +10,12 @@ import threading
 import pytest
 from starlette.requests import Request
 
-from analyzer.errors import StoreAway
-from analyzer.store.operations.access.tokens import TokenList
-from analyzer.web import single_flight
-from analyzer.web.authentication import Authenticator
-from analyzer.web.problems import HttpProblem
-from analyzer.web.single_flight import SingleFlight
+from analyzer.faces.authentication import Authenticator
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.tokens import TokenList
+from analyzer.server import single_flight
+from analyzer.server.problems import HttpProblem
+from analyzer.server.single_flight import SingleFlight
 
 PATIENCE_S = 20.0
 

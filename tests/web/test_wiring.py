@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.core.judging.judge import Judged
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.operations.access.tokens import create
-from analyzer.store.transaction import lock_feed
-from analyzer.web import feed_cache
-from analyzer.web.wiring import web_application
+from analyzer.faces.feed import feed_cache
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.judging.judge import Judged
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.tokens import create
 from gatekeeper.model import Change, Lock, Set
 from gatekeeper.sources.http import HttpSource
 
@@ -66,7 +66,7 @@ def test_a_commit_without_a_notification_is_found_by_the_next_refresh(
     settings: Settings, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example behind a connection pooler that passes no notifications."""
-    monkeypatch.setattr("analyzer.store.transaction.notify.feed_changed", lambda db: None)
+    monkeypatch.setattr("analyzer.judging.locks.notify.feed_changed", lambda db: None)
     assert delay_of_a_change_s(settings, engine, Health(Metrics("1"), time.monotonic)) < SOON_S
 
 
@@ -74,7 +74,7 @@ def test_a_commit_without_a_notification_is_found_by_the_next_refresh(
 def test_the_log_of_the_first_start_says_who_may_do_what(
     settings: Settings, engine: sa.Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "analyzer.web.wiring")
+    caplog.set_level("INFO", "analyzer.faces.wiring")
 
     def lines() -> list[str]:
         caplog.clear()

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.kafka_options.names import our_name
-from analyzer.config.values import quote
-from analyzer.errors import AnalyzerError
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.refused_values import quote
 
 
 class KeyFault(NamedTuple):

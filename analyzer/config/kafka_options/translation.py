@@ -24,7 +24,7 @@ from analyzer.config.kafka_options.names import (
     normalized,
     without_options,
 )
-from analyzer.config.values import quote
+from analyzer.kernel.refused_values import quote
 
 JAVA_STORES = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
 TO_PEM = (

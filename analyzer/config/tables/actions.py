@@ -8,8 +8,9 @@ from typing import Annotated, NamedTuple
 from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
-from analyzer.config.values import UNITS_S, quote, raise_fault, suggestion
-from analyzer.core.judging.policies import ActionName
+from analyzer.config.values import UNITS_S, suggestion
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.policies import ActionName
 from gatekeeper.model import Rate
 
 ACTIONS = ("deny", "slow", "tag", "notify")

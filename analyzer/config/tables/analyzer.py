@@ -7,16 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import (
-    Listen,
-    Name,
-    Text,
-    duration_between,
-    one_of,
-    raise_fault,
-)
+from analyzer.config.values import Listen, Name, Text, duration_between, one_of
+from analyzer.kernel.refused_values import raise_fault
+from analyzer.kernel.secrets import SecretFile
 from gatekeeper.identity import SECRET_BYTES_MIN, NameDigest
 
 LogLines = Literal["json", "console"]

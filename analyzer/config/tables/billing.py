@@ -9,11 +9,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.analyzer import long_enough
 from analyzer.config.tables.meters import GroupingName
-from analyzer.config.values import DAY_S, duration_between, quote, raise_fault, time_zone
+from analyzer.config.values import DAY_S, duration_between, time_zone
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.kernel.secrets import SecretFile
 
 EVENT_NAME = re.compile(r"[!-~]{1,100}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.config.tables.shares import part_of_whole
-from analyzer.config.values import quote, raise_fault, suggestion, whole_number, whole_seconds
-from analyzer.core.judging.policies import Brake
-from analyzer.core.judging.windows import HOUR_S
+from analyzer.config.values import suggestion, whole_number, whole_seconds
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.policies import Brake
+from analyzer.plan.windows import HOUR_S
 
 KEYS = ("callers", "traffic", "per")
 PER_S = (60, HOUR_S)

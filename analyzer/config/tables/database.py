@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
-from analyzer.config.secrets import read_secret_file
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import quote, raise_fault
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.kernel.secrets import read_secret_file
 
 SECRET_PARAMETER = re.compile("password|passphrase|token|secret", re.IGNORECASE)
 HIDDEN = "hidden-secret"  # needs no encoding in a URL

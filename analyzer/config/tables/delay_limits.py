@@ -6,7 +6,7 @@ from typing import Annotated
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.values import duration_between
-from analyzer.core.delays.measured_delays import DelayLimits
+from analyzer.counting.measured_delays import DelayLimits
 
 
 class DelaysTable(ConfigTable):

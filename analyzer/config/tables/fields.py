@@ -17,10 +17,9 @@ from analyzer.config.values import (
     Zone,
     integer_between,
     one_of,
-    quote,
-    raise_fault,
 )
-from analyzer.core.records.mapping import (
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.mapping import (
     NO_PROXIES,
     NO_ZONE,
     AddressField,

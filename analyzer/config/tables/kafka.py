@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from analyzer.config.kafka_options.names import OPTIONS, SPELLINGS, SaslMechanism, SecurityProtocol
-from analyzer.config.secrets import SecretFile
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import Text, duration_between, one_of, quote, raise_fault, suggestion
+from analyzer.config.values import Text, duration_between, one_of, suggestion
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.kernel.secrets import SecretFile
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Assignment = Literal["group", "all"]

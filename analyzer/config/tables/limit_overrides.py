@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.policies import LimitReadings, in_unit, limit_readings
-from analyzer.config.values import Name, Text, quote, raise_fault
-from analyzer.core.counting.meter_units import Unit
-from analyzer.core.judging.policies import StatedOverride, SubjectKind
+from analyzer.config.values import Name, Text
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.meter_units import Unit
+from analyzer.plan.policies import StatedOverride, SubjectKind
 
 
 def _instant(value: object) -> int:

@@ -9,18 +9,11 @@ from pydantic import BeforeValidator, Field
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
-from analyzer.config.values import (
-    ConditionTable,
-    Name,
-    Text,
-    alternatives,
-    quote,
-    raise_fault,
-    suggestion,
-)
-from analyzer.core.counting.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, grouping_of
-from analyzer.core.counting.meter_units import Unit
-from analyzer.core.counting.meters import DISTINCT, Meter
+from analyzer.config.values import ConditionTable, Name, Text, alternatives, suggestion
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, grouping_of
+from analyzer.plan.meter_units import Unit
+from analyzer.plan.meters import DISTINCT, Meter
 
 # Words of others for what a grouping is called here.
 SYNONYMS = {

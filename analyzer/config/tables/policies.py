@@ -34,15 +34,14 @@ from analyzer.config.values import (
     format_duration,
     integer_between,
     one_of,
-    quote,
-    raise_fault,
     time_zone,
     whole_number,
     whole_seconds,
 )
-from analyzer.core.counting.meter_units import STORED_IN, Unit, readings
-from analyzer.core.judging.caller_limits import LIMIT_MAX
-from analyzer.core.judging.policies import (
+from analyzer.judging.caller_limits import LIMIT_MAX
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.meter_units import STORED_IN, Unit, readings
+from analyzer.plan.policies import (
     CANDIDATE,
     IN_FORCE,
     NO_PLAN_LIMITS,
@@ -59,7 +58,7 @@ from analyzer.core.judging.policies import (
     Surge,
     UsualShare,
 )
-from analyzer.core.judging.windows import (
+from analyzer.plan.windows import (
     ANCHORED,
     DAY_S,
     HOUR_S,

@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import DAY_S, duration_between, integer_between, quote, raise_fault, whole_seconds
-from analyzer.core.kept_ages import Retention
+from analyzer.config.values import DAY_S, duration_between, integer_between, whole_seconds
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.refused_values import quote, raise_fault
 
 TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 FOREVER = "forever"

@@ -8,10 +8,10 @@ from decimal import ROUND_CEILING, Decimal
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from analyzer.config.values import quote, raise_fault
-from analyzer.core.counting.groupings import BY_RESOURCE
-from analyzer.core.counting.meter_units import Unit, readings
-from analyzer.core.judging.kinds.compared import MILLION
+from analyzer.judging.kinds.compared import MILLION
+from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.groupings import BY_RESOURCE
+from analyzer.plan.meter_units import Unit, readings
 
 MULTIPLE_MAX = 100
 DEFAULT = "default"  # in a table by resource: resources that it does not name

@@ -22,9 +22,9 @@ from analyzer.config.values import (
     one_of,
     several,
 )
-from analyzer.core.records.envelopes import ENVELOPES
-from analyzer.core.records.formats import FORMATS
-from analyzer.core.records.mapping import (
+from analyzer.counting.records.envelopes import ENVELOPES
+from analyzer.counting.records.formats import FORMATS
+from analyzer.plan.mapping import (
     COUNT_ALL,
     FACTS,
     NO_ENVELOPE,
@@ -34,7 +34,7 @@ from analyzer.core.records.mapping import (
     EventIdRule,
     SourceMapping,
 )
-from analyzer.core.records.mapping import Field as MappedField
+from analyzer.plan.mapping import Field as MappedField
 from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzer.core.records.mapping import AddressField, Condition, Field, SourceMapping, TextField
+from analyzer.plan.mapping import AddressField, Condition, Field, SourceMapping, TextField
 from gatekeeper.identity import UNNAMED, NameDigest, caller_of
 from tests.support.counting import Counted, reasons, totals
 from tests.support.vectors import DIGESTS, VECTORS, DigestVector, Vector

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from analyzer.core.records.mapping import AddressField, Condition, Field, Not, TextField
+from analyzer.plan.mapping import AddressField, Condition, Field, Not, TextField
 from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 
 VICTIM = "api_key:acme"

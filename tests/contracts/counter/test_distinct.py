@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import DistinctLayout, DistinctTable, DrainedCounts, Records, SlotLayout
-from analyzer.core.records.mapping import AddressField, Condition, ResourceField, TextField
+from analyzer.kernel.model import DistinctLayout, DistinctTable, DrainedCounts, Records, SlotLayout
+from analyzer.plan.mapping import AddressField, Condition, ResourceField, TextField
+from analyzer.plan.meters import Meter
 from gatekeeper.identity import NameDigest
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, reasons, some_records

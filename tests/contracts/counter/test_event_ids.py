@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import DUPLICATES, Meter
-from analyzer.core.model import Counter, DrainedCounts, Record, Records
-from analyzer.core.records.mapping import EventIdRule, NumberField, SourceMapping, TextField
+from analyzer.kernel.model import Counter, DrainedCounts, Record, Records
+from analyzer.plan.mapping import EventIdRule, NumberField, SourceMapping, TextField
+from analyzer.plan.meters import DUPLICATES, Meter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, reasons, some_records, totals

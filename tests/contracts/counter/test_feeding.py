@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import (
+from analyzer.kernel.model import (
     Counter,
     CountRow,
     FeedResult,
@@ -20,14 +19,8 @@ from analyzer.core.model import (
     Records,
     RecordSet,
 )
-from analyzer.core.records.mapping import (
-    Condition,
-    Field,
-    NumberField,
-    ResourceField,
-    SourceMapping,
-    TextField,
-)
+from analyzer.plan.mapping import Condition, Field, NumberField, ResourceField, SourceMapping, TextField
+from analyzer.plan.meters import Meter
 from tests.support.batches import records_of
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, PLAIN, Counted, a_record, mapping_of, some_records, totals

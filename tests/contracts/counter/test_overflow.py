@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from analyzer.core.model import Counter, CounterState, Record, Records
-from analyzer.core.records.mapping import ResourceField, TextField
+from analyzer.kernel.model import Counter, CounterState, Record, Records
+from analyzer.plan.mapping import ResourceField, TextField
 from tests.support.counter_states import CounterStates, names_of
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, mapping_of

@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.records.mapping import (
+from analyzer.plan.mapping import (
     AddressField,
     Condition,
     Field,
@@ -21,7 +20,8 @@ from analyzer.core.records.mapping import (
     TimeField,
     TimeUnit,
 )
-from analyzer.core.records.timestamps import rfc3339_ms
+from analyzer.plan.meters import Meter
+from analyzer.plan.timestamps import rfc3339_ms
 from tests.support.counting import Counted, a_record, mapping_of, reasons, totals
 from tests.support.recordsets import NOW_MS
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from analyzer.core.model import Counter, CounterState, DrainedCounts, FeedResult, Records, RecordSet
-from analyzer.core.records.mapping import TextField
+from analyzer.kernel.model import Counter, CounterState, DrainedCounts, FeedResult, Records, RecordSet
+from analyzer.plan.mapping import TextField
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, a_record, mapping_of, some_records

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import CountRow, Records, SlotLayout
-from analyzer.core.records.mapping import Condition, NumberField, TextField
+from analyzer.kernel.model import CountRow, Records, SlotLayout
+from analyzer.plan.mapping import Condition, NumberField, TextField
+from analyzer.plan.meters import Meter
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, some_records
 from tests.support.recordsets import NOW_MS

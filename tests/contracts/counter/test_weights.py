@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.counting.meters import UNRECORDED, Meter
-from analyzer.core.model import DistinctLayout, SlotLayout
-from analyzer.core.records.mapping import Condition, Field, NumberField, TextField
+from analyzer.kernel.model import DistinctLayout, SlotLayout
+from analyzer.plan.mapping import Condition, Field, NumberField, TextField
+from analyzer.plan.meters import UNRECORDED, Meter
 from tests.support.counters import CounterClass
 from tests.support.counting import PART, Counted, a_record, mapping_of, reasons, some_records, totals
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from analyzer.core.counting.caller_budget import (
+from analyzer.counting.counter.caller_budget import (
     HOUR_MS,
     OF_RESOURCE,
     OVERFLOW,
@@ -15,7 +15,7 @@ from analyzer.core.counting.caller_budget import (
     drawn_among,
     drawn_offset,
 )
-from analyzer.core.model import CounterState, NamedCallers
+from analyzer.kernel.model import CounterState, NamedCallers
 
 NAMED_A = NamedCallers(100, "new", ["api_key:a"])
 DRAWN = 1004  # an offset at which the rule "drawn" applies

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from analyzer.core.counting.event_ids import EventIds
-from analyzer.core.counting.partition_counter import PartitionMemory
-from analyzer.core.model import CounterState, IdBlob, IdState
-from analyzer.core.records.mapping import NO_ID, EventIdRule, TextField
+from analyzer.counting.counter.event_ids import EventIds
+from analyzer.counting.counter.partition_counter import PartitionMemory
+from analyzer.kernel.model import CounterState, IdBlob, IdState
+from analyzer.plan.mapping import NO_ID, EventIdRule, TextField
 from tests.support.counting import mapping_of
 
 RULE = EventIdRule("id", 80_000, 1_000)

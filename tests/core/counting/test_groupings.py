@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.counting.groupings import COUNTED, SHOWN, grouping_of
-from analyzer.core.records.columns import Dimension, Network
+from analyzer.plan.groupings import COUNTED, SHOWN, Dimension, Network, grouping_of
 from gatekeeper.model import LockKey
 
 CALLER, RESOURCE = Dimension("caller"), Dimension("resource")

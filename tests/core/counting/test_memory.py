@@ -10,7 +10,7 @@ import pytest
 from tests.support.counters import COUNTERS
 
 PEAK = """
-from analyzer.core.model import RecordSet
+from analyzer.kernel.model import RecordSet
 from tests.support.counters import COUNTERS
 from tests.support.counting import PART, mapping_of, a_record
 from tests.support.recordsets import batch
@@ -55,8 +55,8 @@ def test_a_batch_needs_at_most_four_times_its_bound(
 
 
 ONE_OFFS = """
-from analyzer.core.records import value_rules
-from analyzer.core.model import Record, Records
+from analyzer.plan import value_rules
+from analyzer.kernel.model import Record, Records
 from tests.support.counters import COUNTERS
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS

@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.outcomes import SERIES_END, classes_of, middle_us
-from analyzer.core.model import Record, Records, SlotLayout
-from analyzer.core.records.mapping import Condition, NumberField, ResourceField, TextField
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.counting.counter.outcomes import SERIES_END, classes_of, middle_us
+from analyzer.kernel.model import Record, Records, SlotLayout
+from analyzer.plan.mapping import Condition, NumberField, ResourceField, TextField
 from tests.support.counting import PART, a_record, mapping_of
 from tests.support.recordsets import NOW_MS
 

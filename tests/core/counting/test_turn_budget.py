@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.turn_budget import BUDGET_S_MAX, BUDGET_S_MIN, TurnCost, next_budget_s
+from analyzer.flush.turn_budget import BUDGET_S_MAX, BUDGET_S_MIN, TurnCost, next_budget_s
 
 TWENTIETH = 0.05  # of a core
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.delays.delay_bound import COMMIT_S, FETCH_S, POLL_S, FrontLimiter, own_delay
-from analyzer.core.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
-from analyzer.core.delays.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
+from analyzer.delays.delay_bound import COMMIT_S, FETCH_S, POLL_S, FrontLimiter, own_delay
+from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
 
 SECONDS = st.floats(0, 1_000)
 MEASURED = st.builds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.core.delays.measured_delays import (
+from analyzer.counting.measured_delays import (
     DelayLimits,
     MeasuredDelays,
     PartitionClock,
@@ -11,7 +11,7 @@ from analyzer.core.delays.measured_delays import (
     alarms,
     measured_from,
 )
-from analyzer.core.delays.shipping_delays import ShippingDelays, delays_of
+from analyzer.kernel.shipping_delays import ShippingDelays, delays_of
 
 AT = ("web", "requests[0]")
 LIMITS = DelayLimits(shipping_s=10.0, skew_s=2.0)

@@ -8,7 +8,7 @@ from math import ceil
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.delays.shipping_delays import (
+from analyzer.kernel.shipping_delays import (
     ALL_OF,
     BOUNDS_MS,
     EVERY,

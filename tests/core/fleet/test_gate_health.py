@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.core.fleet.fleet_summary import fleet_summary
-from analyzer.core.fleet.gate_health import (
+from analyzer.gates.fleet_summary import fleet_summary
+from analyzer.gates.gate_health import (
     BEHIND_S,
     SILENT_S,
     SKEW_S,
@@ -18,7 +18,7 @@ from analyzer.core.fleet.gate_health import (
     living_gates,
     problems_of,
 )
-from analyzer.core.fleet.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
+from analyzer.gates.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
 
 ANN, BOB = "user:ann", "user:bob"

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.policies import Policy
-from analyzer.core.judging.rolling import Slot
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.rolling import Slot
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.plan.policies import Policy
+from analyzer.plan.windows import ALWAYS
 
 NOW_S = 1_800_000_000  # the first second of an hour, so of a slot of each width
 

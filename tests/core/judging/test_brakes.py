@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import DAY_S, Meter
-from analyzer.core.judging.brakes import (
+from analyzer.judging.brakes import (
     BrakeState,
     NewLock,
     apply_brake,
@@ -22,10 +21,11 @@ from analyzer.core.judging.brakes import (
     unchanged,
     with_the_same_brake,
 )
-from analyzer.core.judging.plan import Plan, plan_from, plan_of
-from analyzer.core.judging.policies import DEFAULT_BRAKE, Brake, Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.plan.mapping import SourceMapping
+from analyzer.plan.meters import DAY_S, Meter
+from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.policies import DEFAULT_BRAKE, Brake, Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.model import LockKey
 
 DAY_MS = DAY_S * 1000

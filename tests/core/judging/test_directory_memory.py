@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from zoneinfo import available_timezones
 
-from analyzer.core.judging.caller_limits import Directory, Profile
+from analyzer.judging.caller_limits import Directory, Profile
 
 CALLERS = 100_000
 BYTES_MAX = 150  # for each caller, its name of 32 characters included

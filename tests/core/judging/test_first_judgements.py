@@ -9,19 +9,12 @@ from time import thread_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.judging.caller_limits import (
-    EMPTY,
-    Directory,
-    ExemptRanges,
-    Limits,
-    Override,
-    Profile,
-    Subject,
-)
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.totals import NEVER
-from analyzer.core.judging.windows import Calendar
+from analyzer.judging.caller_limits import EMPTY, Directory, ExemptRanges, Limits, Override, Profile, Subject
+from analyzer.judging.plan_sums import sums_of
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.sums import NEVER
+from analyzer.plan.windows import Calendar
 
 PLANS = (("free", 10), ("pro", 5_000))
 PLAN = plan_of(
@@ -94,7 +87,7 @@ def test_the_first_judgements_are_those_of_each_series(
 ) -> None:
     """By the policies that apply to it, one at a time. Of addresses in exempt ranges that of all others."""
     limits = Limits(PLAN, directory_of(facts, overrides, exempt))
-    for sum_, policies in PLAN.policies_of.items():
+    for sum_, policies in sums_of(PLAN).policies_of.items():
         keys = KEYS[sum_.grouping]
         found = limits.first_judgements(sum_, keys)
         first = [found] * len(keys) if isinstance(found, int) else found
@@ -116,7 +109,7 @@ def test_exempt_ranges_are_found_by_the_length_of_their_prefix(texts: Sequence[s
 
 def cpu_s(directory: Directory, keys: Sequence[str]) -> float:
     """Returns the CPU time of looking up when new totals of callers must be judged, at first."""
-    sum_ = next(sum_ for sum_ in PLAN.policies_of if sum_.grouping == "caller")
+    sum_ = next(sum_ for sum_ in sums_of(PLAN).policies_of if sum_.grouping == "caller")
     taken = []
     for _ in range(5):
         limits = Limits(PLAN, directory)
@@ -138,5 +131,5 @@ def test_an_override_and_exempt_ranges_cost_the_other_callers_nothing() -> None:
 
 
 def test_without_any_facts_one_value_holds_for_all() -> None:
-    for sum_ in PLAN.policies_of:
+    for sum_ in sums_of(PLAN).policies_of:
         assert isinstance(Limits(PLAN, EMPTY).first_judgements(sum_, KEYS[sum_.grouping]), int)

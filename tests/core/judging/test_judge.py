@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.judge import judge, judge_policies, lapsed, lock_keys
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.kinds.quota import describe, explain
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.totals import NEVER, Standing, Sum, TotalKey, growth_of
-from analyzer.core.judging.windows import Calendar, Window
-from analyzer.core.model import CountRow
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.judge import judge, judge_policies, lapsed, lock_keys
+from analyzer.judging.kinds import KINDS
+from analyzer.judging.kinds.quota import describe, explain
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.totals import Standing, TotalKey, growth_of
+from analyzer.kernel.model import CountRow
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.sums import NEVER, Sum
+from analyzer.plan.windows import Calendar, Window
 from gatekeeper.model import Clear, Lock, LockKey, Rate, Set
 from tests.support.stored_counts import tables_of
 
@@ -165,7 +167,7 @@ def a_row(
 def grown(*rows: CountRow, plan: Plan = PLAN) -> dict[tuple[str, str, str], int]:
     return {
         (sum_.grouping, sum_.meter, resource): number
-        for sum_, grown in growth_of(plan.policies_of, tables_of(rows)).items()
+        for sum_, grown in growth_of(sums_of(plan).policies_of, tables_of(rows)).items()
         for resource, number in zip(grown.resources, grown.amounts, strict=True)
     }
 
@@ -215,7 +217,7 @@ def test_an_empty_part_of_a_key_grows_no_total(
         for minute in minutes
         for name, part in {(key, resource), ("full", "/full" if "+" in grouping else "")}
     ]
-    [growth] = growth_of(plan.policies_of, tables_of(rows)).values()
+    [growth] = growth_of(sums_of(plan).policies_of, tables_of(rows)).values()
     found = set(zip(growth.keys, growth.resources, strict=True))
     assert ((key, resource) in found) == grows
     assert len(found) == 1 + grows
@@ -230,7 +232,7 @@ def test_a_total_of_an_earlier_version_with_an_empty_resource_earns_no_lock() ->
 
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
     rows = [a_row(1, "22:59"), a_row(2, "10:00"), a_row(4, "23:00"), a_row(8, "00:00")]
-    assert growth_of(PLAN.policies_of, tables_of(rows))[DAY_OF_BERLIN] == (
+    assert growth_of(sums_of(PLAN).policies_of, tables_of(rows))[DAY_OF_BERLIN] == (
         [TODAY.start_s, TODAY.until_s],
         ["user:ann", "user:ann"],
         ["", ""],
@@ -244,9 +246,9 @@ def test_the_growth_of_a_maximum_is_the_largest_value_of_its_window() -> None:
         a_row(value, minute)._replace(meter="largest")
         for value, minute in ((5, "10:00"), (7, "10:01"), (2, "10:02"), (1, "23:00"))
     ]
-    (growth,) = growth_of(plan.policies_of, tables_of(rows[:3])).values()
+    (growth,) = growth_of(sums_of(plan).policies_of, tables_of(rows[:3])).values()
     assert growth.amounts == [7]  # one window, several buckets
-    (growth,) = growth_of(plan.policies_of, tables_of(rows)).values()
+    (growth,) = growth_of(sums_of(plan).policies_of, tables_of(rows)).values()
     assert growth.amounts == [7, 1]
 
 
@@ -272,7 +274,7 @@ def test_a_sum_that_is_being_filled_grows_only_by_what_the_filling_has_passed() 
 def test_policies_that_sum_the_same_share_one_total() -> None:
     plan = plan_of([], [], [DAILY, changed(DAILY, name="hard", limit=99), TOKENS])
     assert grown(a_row(5), plan=plan) == {("caller", "requests", ""): 5}
-    assert [policy.name for policy in plan.policies_of[DAY_OF_BERLIN]] == ["daily", "hard"]
+    assert [policy.name for policy in sums_of(plan).policies_of[DAY_OF_BERLIN]] == ["daily", "hard"]
     changes = judge(plan, [standing(DAILY, 99)], {}, AT_NOON).changes
     assert [change.at.policy for change in changes] == ["daily", "hard"]
     assert [change.at.policy for change in judge(plan, [standing(DAILY, 98)], {}, AT_NOON).changes] == [
@@ -282,12 +284,13 @@ def test_policies_that_sum_the_same_share_one_total() -> None:
 
 def test_a_total_is_judged_again_at_its_next_threshold() -> None:
     plan = plan_of([], [], [DAILY, changed(DAILY, name="hard", limit=99)])
-    assert [plan.next_judgement(standing(DAILY, used), NOON.timestamp()) for used in (0, 9, 10, 98, 99)] == [
-        *(10, 10, 99, 99, NEVER)
+    following = [
+        sums_of(plan).next_judgement(standing(DAILY, used), NOON.timestamp()) for used in (0, 9, 10, 98, 99)
     ]
+    assert following == [10, 10, 99, 99, NEVER]
     # A window that has not begun is judged by the first record after its beginning; one that is over, never.
-    assert plan.next_judgement(standing(DAILY, 200), BEGIN.timestamp() - 1) == 10
-    assert plan.next_judgement(standing(DAILY, 200), END.timestamp() + 1) == NEVER
+    assert sums_of(plan).next_judgement(standing(DAILY, 200), BEGIN.timestamp() - 1) == 10
+    assert sums_of(plan).next_judgement(standing(DAILY, 200), END.timestamp() + 1) == NEVER
 
 
 # A change of plan
@@ -316,7 +319,7 @@ def test_a_lock_ends_at_its_time() -> None:
 
 
 def test_without_policies_nothing_is_judged() -> None:
-    assert growth_of(Plan().policies_of, tables_of([a_row(5)])) == {}
+    assert growth_of(sums_of(Plan()).policies_of, tables_of([a_row(5)])) == {}
 
 
 def test_each_total_is_judged_with_its_own_lock() -> None:

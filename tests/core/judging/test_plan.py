@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.counting.groupings import SHOWN
-from analyzer.core.counting.meters import JOIN_NAMES, REQUESTS, Meter
-from analyzer.core.judging.kinds import KINDS
-from analyzer.core.judging.plan import FORMAT, Plan, UnknownPlan, meaning, plan_from, plan_of
-from analyzer.core.judging.policies import Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import DAY_S, Calendar, Rolling
-from analyzer.core.records.mapping import (
+from analyzer.counting.records.formats import FORMATS
+from analyzer.judging.kinds import KINDS
+from analyzer.judging.plan_sums import sums_of
+from analyzer.plan.groupings import SHOWN
+from analyzer.plan.mapping import (
+    FORMAT_NAMES,
     AddressField,
     Condition,
     Not,
@@ -27,6 +26,10 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from analyzer.plan.meters import JOIN_NAMES, REQUESTS, Meter
+from analyzer.plan.plan import FORMAT, Plan, UnknownPlan, meaning, plan_from, plan_of
+from analyzer.plan.policies import POLICY_CLASSES, Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import DAY_S, Calendar, Rolling
 from gatekeeper.identity import PREFIX6
 from gatekeeper.model import Rate
 
@@ -163,11 +166,16 @@ def test_a_policy_on_a_maximum_is_refused_by_a_version_that_can_only_add_up() ->
     ((_, stored),) = json.loads(plan.to_json())[1]["policies"]
     assert stored["join"] == "max"  # an unknown field to it
     assert plan_from(plan.to_json()) == plan
-    assert [sum_.join for sum_ in plan.policies_of] == ["max"]
+    assert [sum_.join for sum_ in sums_of(plan).policies_of] == ["max"]
 
 
 def test_each_kind_is_stored_under_its_name() -> None:
     assert {kind.policy.kind: kind for kind in KINDS.values()} == dict(KINDS)
+    assert {name: kind.policy for name, kind in KINDS.items()} == dict(POLICY_CLASSES)
+
+
+def test_each_format_that_a_plan_may_name_is_one_that_is_read() -> None:
+    assert tuple(FORMATS) == FORMAT_NAMES
 
 
 BODY = '{"groupings":["caller"],"meters":[],"policies":[]}'

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.plan_differences import differences, in_words, unenforced
-from analyzer.core.judging.policies import Brake, Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.records.mapping import Condition, SourceMapping, TextField, TimeField
+from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.plan_differences import differences, in_words, unenforced
+from analyzer.plan.policies import Brake, Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.model import Rate
 
 DAILY = Quota("daily", 500, Calendar("day"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.judging.circumstances import Wait
-from analyzer.core.judging.earned_notices import LASTS_S, LastNotice, amount_at, notice_key
-from analyzer.core.judging.kinds.quota import growth_to_extend, judge_rolling, rolling_notices
-from analyzer.core.judging.policies import Grace, RollingQuota
-from analyzer.core.judging.rolling import begins_s, below_s, growth_to
-from analyzer.core.judging.windows import Rolling
+from analyzer.judging.circumstances import Wait
+from analyzer.judging.earned_notices import LASTS_S, LastNotice, amount_at, notice_key
+from analyzer.judging.kinds.quota import growth_to_extend, judge_rolling, rolling_notices
+from analyzer.judging.rolling import begins_s, below_s, growth_to
+from analyzer.plan.policies import Grace, RollingQuota
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import Lock
 from tests.core.judging.series_now import NOW_S, at_s, now, series, slots
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from analyzer.core.judging.circumstances import Hold, Wait
-from analyzer.core.judging.kinds import capacity, share, usual
-from analyzer.core.judging.kinds.compared import behind_max_s
-from analyzer.core.judging.kinds.earned_locks import lock_key
-from analyzer.core.judging.policies import CapacityShare, LoadShare, UsualShare
-from analyzer.core.judging.totals import UsualLevel
-from analyzer.core.judging.windows import Rolling
+from analyzer.judging.circumstances import Hold, Wait
+from analyzer.judging.kinds import capacity, share, usual
+from analyzer.judging.kinds.compared import behind_max_s
+from analyzer.judging.kinds.earned_locks import lock_key
+from analyzer.judging.totals import UsualLevel
+from analyzer.plan.policies import CapacityShare, LoadShare, UsualShare
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import Lock
 from tests.core.judging.series_now import NOW_S, at_s, now, series, slots
 

@@ -6,13 +6,13 @@ from math import inf
 
 import pytest
 
-from analyzer.core.judging.circumstances import Wait
-from analyzer.core.judging.kinds.earned_locks import lock_key
-from analyzer.core.judging.kinds.surge import judge_surge
-from analyzer.core.judging.kinds.surge_windows import growth_to
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.rolling import AddressSums
-from analyzer.core.judging.windows import Rolling
+from analyzer.judging.circumstances import Wait
+from analyzer.judging.kinds.earned_locks import lock_key
+from analyzer.judging.kinds.surge import judge_surge
+from analyzer.judging.kinds.surge_windows import growth_to
+from analyzer.judging.rolling import AddressSums
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import Lock
 from tests.core.judging.series_now import NOW_S, at_s, now, series
 

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
-from analyzer.core.counting.meters import QUARTER_S
-from analyzer.core.judging.windows import Calendar, CalendarPeriod, Window, window_at
+from analyzer.plan.meters import QUARTER_S
+from analyzer.plan.windows import Calendar, CalendarPeriod, Window, window_at
 
 
 def at(text: str) -> int:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.records.combined_format import (
+from analyzer.counting.records.combined_format import (
     BLOCK_LINES,
     PARTS,
     CombinedFormat,
     match_lines,
     split_block,
 )
-from analyzer.core.records.mapping import AddressField, ResourceField, SourceMapping
+from analyzer.plan.mapping import AddressField, ResourceField, SourceMapping
+from analyzer.plan.meters import Meter
 from gatekeeper.identity import caller_of
 from tests.support.counting import counted, reasons, totals
 from tests.support.depth import deeper

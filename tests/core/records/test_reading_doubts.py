@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.core.model import CountTable, DrainedCounts, Partition, PartitionProgress
-from analyzer.core.records.reading_doubts import REQUESTS_MAX, ReadingQuestions, doubt
+from analyzer.counting.records.reading_doubts import REQUESTS_MAX, ReadingQuestions, doubt
+from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
 
 PART = Partition("files", "id", 0, "web", "access.log")
 

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from analyzer.core.records.mapping import AddressField, NumberField, SourceMapping, TextField
-from analyzer.core.records.value_rules import UNUSABLE, MemoizedRule, caller_rule
-from analyzer.recount.single_values import client_of
+from analyzer.billing.recount.single_values import client_of
+from analyzer.plan.mapping import AddressField, NumberField, SourceMapping, TextField
+from analyzer.plan.value_rules import UNUSABLE, MemoizedRule, caller_rule
 from tests.oracle.counter import slow_values
 from tests.support.counting import counted, totals
 from tests.support.vectors import FORWARDED, ForwardedVector
 
 
 def test_callers_that_were_dropped_from_the_cache_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.core.records.value_rules.CALLERS_BYTES_MAX", 700)  # some three names
+    monkeypatch.setattr("analyzer.plan.value_rules.CALLERS_BYTES_MAX", 700)  # some three names
     mapping = SourceMapping(caller=("api_key",), fields={"api_key": TextField(("api_key",))})
     records = [json.dumps({"api_key": f"c{n % 7}"}).encode() for n in range(70)]
     assert totals(counted(mapping, *records)) == {(f"api_key:c{n}", "requests"): (10, 0) for n in range(7)}

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.core.judging.caller_limits import Directory, Limits, Override, Profile, Subject
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.simulating.policy_locks import PolicyLocks, SeriesLocks, changes
-from analyzer.core.simulating.series_simulation import (
+from analyzer.forecast.simulation.policy_locks import PolicyLocks, SeriesLocks, changes
+from analyzer.forecast.simulation.series_simulation import (
     SeriesBucket,
     SeriesSimulation,
     SimulatedLock,
     SimulatedPolicy,
 )
+from analyzer.judging.caller_limits import Directory, Limits, Override, Profile, Subject
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Grace, Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 
 DAY_S, HOUR_S, QUARTER_S, MINUTE_S = 86_400, 3_600, 900, 60
 BEGIN_S = 1_795_219_200  # 2026-11-21T00:00:00Z

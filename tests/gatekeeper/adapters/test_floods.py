@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from analyzer.core.model import DrainedCounts
+from analyzer.kernel.model import DrainedCounts
 from gatekeeper import Gate
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock

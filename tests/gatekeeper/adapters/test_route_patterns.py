@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.core.records.mapping import ResourceField
-from analyzer.core.records.value_rules import text_rule
+from analyzer.plan.mapping import ResourceField
+from analyzer.plan.value_rules import text_rule
 from gatekeeper.adapters import asgi, wsgi
 from gatekeeper.adapters.route_patterns import (
     RoutePatterns,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from analyzer.store.database.migrate import upgrade
+from analyzer.kernel.database.migrate import upgrade
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, routes
 from gatekeeper.requestlog.asgi import RequestLog
@@ -56,7 +56,7 @@ class World:
 
     @contextmanager
     def analyzer(self) -> Iterator[None]:
-        command = [sys.executable, "-m", "analyzer.cli", "--config", "gatelock.toml", "run"]
+        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", "gatelock.toml", "run"]
         with (self.folder / "analyzer.log").open("wb") as output:
             child = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
         try:
@@ -72,7 +72,7 @@ class World:
         """Returns admitted and denied requests by caller."""
         command = ["--config", "gatelock.toml", "usage", "--json", "--width", "month"]
         ran = subprocess.run(
-            [sys.executable, "-m", "analyzer.cli", *command, "--meter", "requests"],
+            [sys.executable, "-m", "analyzer.faces.cli", *command, "--meter", "requests"],
             cwd=self.folder, capture_output=True, text=True, check=True,
         )  # fmt: skip
         rows: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.core.model import DrainedCounts
+from analyzer.kernel.model import DrainedCounts
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, header
 from gatekeeper.sources.fixed import FixedSource

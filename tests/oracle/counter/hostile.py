@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Counter, DistinctLayout, Partition, Record, Records, RecordSet, SlotLayout
-from analyzer.core.records.mapping import (
+from analyzer.kernel.model import Counter, DistinctLayout, Partition, Record, Records, RecordSet, SlotLayout
+from analyzer.plan.mapping import (
     FACTS,
     AddressField,
     Condition,
@@ -23,6 +22,7 @@ from analyzer.core.records.mapping import (
     TextField,
     TimeField,
 )
+from analyzer.plan.meters import Meter
 from tests.support.counters import CounterClass
 from tests.support.recordsets import (
     ABORT,

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.delays.shipping_delays import ALL_OF, BOUNDS_MS, EVERY, ShippingDelays
-from analyzer.core.model import (
+from analyzer.kernel.model import (
     CounterState,
     CountRow,
     DistinctLayout,
@@ -38,7 +36,9 @@ from analyzer.core.model import (
     StatedFacts,
     Verdict,
 )
-from analyzer.core.records import mapping as mappings
+from analyzer.kernel.shipping_delays import ALL_OF, BOUNDS_MS, EVERY, ShippingDelays
+from analyzer.plan import mapping as mappings
+from analyzer.plan.meters import REQUESTS, Meter
 from gatekeeper.identity import NameDigest
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_batches import CommittedRecord, RefusedBatch, batches_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from analyzer.core.model import IdBlob, IdState
-from analyzer.core.records.mapping import EventIdRule
+from analyzer.kernel.model import IdBlob, IdState
+from analyzer.plan.mapping import EventIdRule
 
 DAY_MS = 86_400_000
 

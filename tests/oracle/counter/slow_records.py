@@ -10,8 +10,8 @@ from fractions import Fraction
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.records import mapping as mappings
+from analyzer.plan import mapping as mappings
+from analyzer.plan.meters import Meter
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json
 from tests.oracle.counter.slow_lines import parse_combined

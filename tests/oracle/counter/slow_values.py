@@ -11,7 +11,7 @@ from math import floor
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from analyzer.core.records import mapping as mappings
+from analyzer.plan import mapping as mappings
 from tests.oracle.counter.slow_json import Digits
 
 INT64 = range(-(2**63), 2**63)

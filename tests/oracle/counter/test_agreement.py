@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.model import Records, RecordSet
-from analyzer.core.records.mapping import SourceMapping
+from analyzer.kernel.model import Records, RecordSet
+from analyzer.plan.mapping import SourceMapping
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass

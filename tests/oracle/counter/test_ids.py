@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Counter, Record, Records, RecordSet
-from analyzer.core.records.mapping import EventIdRule, ResourceField, SourceMapping, TextField
+from analyzer.kernel.model import Counter, Record, Records, RecordSet
+from analyzer.plan.mapping import EventIdRule, ResourceField, SourceMapping, TextField
+from analyzer.plan.meters import Meter
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.records import strict_json
+from analyzer.counting.records import strict_json
 from tests.oracle.counter import hostile
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json

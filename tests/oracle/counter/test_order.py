@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzer.core.counting.caller_budget import drawn_offset
-from analyzer.core.counting.meters import Meter
-from analyzer.core.model import Counter, DrainedCounts, FactRun, Record, Records, RecordSet, Rejected
-from analyzer.core.records.mapping import ResourceField, SourceMapping, TextField
+from analyzer.counting.counter.caller_budget import drawn_offset
+from analyzer.kernel.model import Counter, DrainedCounts, FactRun, Record, Records, RecordSet, Rejected
+from analyzer.plan.mapping import ResourceField, SourceMapping, TextField
+from analyzer.plan.meters import Meter
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counter_states import CounterStates
 from tests.support.counters import CounterClass

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import Meter, joins_of, with_requests
-from analyzer.core.counting.verdict_counts import with_admitted
-from analyzer.core.model import DrainedCounts, Record, Records
-from analyzer.core.records.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField
+from analyzer.counting.counter.verdict_counts import with_admitted
+from analyzer.kernel.model import DrainedCounts, Record, Records
+from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField
+from analyzer.plan.meters import Meter, joins_of, with_requests
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.records import mapping as mappings
-from analyzer.core.records.decimals import scaled
-from analyzer.core.records.timestamps import clf_ms, rfc3339_ms
-from analyzer.core.records.value_rules import text_rule
+from analyzer.plan import mapping as mappings
+from analyzer.plan.decimals import scaled
+from analyzer.plan.timestamps import clf_ms, rfc3339_ms
+from analyzer.plan.value_rules import text_rule
 from gatekeeper.identity import address_of, is_name
 from tests.oracle.counter import slow_values
 from tests.oracle.counter.slow_json import Digits

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
+from analyzer.kernel.database.engine import open_engine
 from tests.simulation.database import Opened, SimulatedDatabase, opened_database
 from tests.support.step_faults import AFTER_COMMIT
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import slow_reading
-from analyzer.store.operations.day_closing import by_hand, closing
-from analyzer.store.operations.day_closing.closing import DayClosing
-from analyzer.store.transaction import flush
-from analyzer.store.transaction.catalog import Catalog
-from analyzer.store.transaction.cut_days import adjustments
-from analyzer.store.transaction.cut_days.adjustments import CutDay
-from analyzer.store.transaction.cut_days.day_rows import Day
+from analyzer.billing.days import adjustments, by_hand, closing
+from analyzer.billing.days.adjustments import CutDay
+from analyzer.billing.days.closing import DayClosing
+from analyzer.billing.days.day_rows import Day
+from analyzer.flush import flush
+from analyzer.kernel.database.engine import slow_reading
+from analyzer.plan.catalog import Catalog
 from tests.faults.mutations import Patch
 from tests.simulation.mutations import id_horizon_ignored
 

@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from analyzer.core.judging.plan import Plan
-from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
-from analyzer.store.operations.day_audit.examined_days import examine_digests
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.reports.audit import audit
+from analyzer.billing.audit.examined_days import examine_digests
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.maintenance.audit import audit
+from analyzer.plan.plan import Plan
 from tests.simulation.days.day_database import DayDatabase
 from tests.simulation.kafka_log import Expected, Topic
 from tests.simulation.ledgers import KnownIds, Ledger

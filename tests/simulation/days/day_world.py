@@ -16,21 +16,21 @@ from random import Random
 from typing import Literal, NamedTuple, Protocol
 from unittest.mock import patch
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.model import Partition
-from analyzer.core.records.mapping import EventIdRule, SourceMapping
-from analyzer.errors import AnalyzerError, CorrectionRefused, StoreAway
-from analyzer.jobs.job_runner import JobRunner
-from analyzer.jobs.scheduled_jobs import ScheduledJob
-from analyzer.jobs.upkeep_jobs import schedules
-from analyzer.store.database.engine import reading
-from analyzer.store.operations.day_audit.audit_outcomes import DayAudits
-from analyzer.store.operations.day_closing import by_hand, frozen_rows
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.cut_days.day_rows import Day, stored_days
+from analyzer.billing.audit.audit_outcomes import DayAudits
+from analyzer.billing.days import by_hand, frozen_rows
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import Day, stored_days
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.errors import AnalyzerError, CorrectionRefused, StoreAway
+from analyzer.kernel.model import Partition
+from analyzer.maintenance.job_runner import JobRunner
+from analyzer.maintenance.scheduled_jobs import ScheduledJob
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import schedules
+from analyzer.plan.mapping import EventIdRule, SourceMapping
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan, plan_of
 from tests.simulation.analyzers import RETENTION, SimulatedAnalyzer
 from tests.simulation.days.day_database import DayDatabase
 from tests.simulation.days.day_truth import GROUPINGS, Booking, DayTruth, StoredDay

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import SHADOW, Brake, Policy
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import SHADOW, Brake, Policy
 from gatekeeper.model import LockKey
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.policies.commits import Wrong

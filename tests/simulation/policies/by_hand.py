@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from analyzer.store.transaction.lock_feed import MANUAL
+from analyzer.judging.locks.lock_feed import MANUAL
 from gatekeeper.model import LockKey
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.policies.commits import Wrong

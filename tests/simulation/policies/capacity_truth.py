@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from analyzer.core.judging.policies import CapacityShare
+from analyzer.plan.policies import CapacityShare
 from gatekeeper.model import LockKey
 from tests.simulation.policies.sliding_sums import Entry, exact, slot_s_of, widest
 

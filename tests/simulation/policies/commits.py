@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kafka import TopicPartition
 
-from analyzer.core.judging.earned_notices import NoticeKey
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.totals import Sum
+from analyzer.judging.earned_notices import NoticeKey
+from analyzer.plan.plan import Plan
+from analyzer.plan.sums import Sum
 from gatekeeper.model import LockKey
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.kafka_log import TOPIC, Topic

@@ -13,7 +13,7 @@ from math import inf
 from statistics import median_low
 from typing import NamedTuple
 
-from analyzer.core.judging.policies import CapacityShare, LoadShare, UsualShare
+from analyzer.plan.policies import CapacityShare, LoadShare, UsualShare
 from tests.simulation.policies.sliding_sums import Entry, exact, slot_s_of, widest
 
 WHOLE = 1_000_000

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.brakes import BrakeState
-from analyzer.core.judging.kinds import earned_locks
-from analyzer.store.operations import locks_by_hand
-from analyzer.store.transaction import lock_feed, plans
-from analyzer.store.transaction.judgement import brake_rows, hold_offs
+from analyzer.judging.brakes import BrakeState
+from analyzer.judging.kinds import earned_locks
+from analyzer.judging.locks import lock_feed, locks_by_hand
+from analyzer.judging.sql import brake_rows, hold_offs, plans
 from tests.faults.mutations import Patch
 
 

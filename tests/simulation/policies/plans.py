@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import (
+from analyzer.plan.mapping import EventIdRule, SourceMapping
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import (
     CANDIDATE,
     Brake,
     CapacityShare,
@@ -18,8 +19,7 @@ from analyzer.core.judging.policies import (
     Surge,
     UsualShare,
 )
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.records.mapping import EventIdRule, SourceMapping
+from analyzer.plan.windows import Calendar, Rolling
 
 CALLERS = ("acme", "ann", "bob", "eve")
 RESOURCES = ("/v1/items", "/v1/search")

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from analyzer.core.judging import judge, kinds, plan, rolling
-from analyzer.core.judging.circumstances import Circumstances
-from analyzer.core.judging.kinds import capacity, compared
-from analyzer.core.judging.policies import CapacityShare, LoadShare, RollingQuota, Surge
-from analyzer.core.judging.totals import TotalKey
-from analyzer.core.records.reader import WeightColumn
-from analyzer.store.transaction.judgement import sql_judge, stored_notices, stored_values, usual_levels
-from analyzer.store.transaction.judgement.activation import Activation
-from analyzer.store.transaction.verdicts import lock_history
+from analyzer.counting.records.reader import WeightColumn
+from analyzer.judging import judge, kinds, plan_sums, rolling
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.kinds import capacity, compared
+from analyzer.judging.locks import lock_history
+from analyzer.judging.sql import sql_judge, stored_notices, stored_values, usual_levels
+from analyzer.judging.sql.activation import Activation
+from analyzer.judging.totals import TotalKey
+from analyzer.plan.policies import CapacityShare, LoadShare, RollingQuota, Surge
 from tests.faults.mutations import Patch
 
 
@@ -70,7 +70,7 @@ def shares_judged_behind(patch: Patch) -> None:
 
 def slots_never_read_again(patch: Patch) -> None:
     """A rolling sum is judged after it has grown by its whole limit, with no regard to its window."""
-    patch.setattr(plan, "growth_to", lambda _slots, _rolling, limit, _now_s: limit)
+    patch.setattr(plan_sums, "growth_to", lambda _slots, _rolling, limit, _now_s: limit)
 
 
 def windows_cut_short(patch: Patch) -> None:

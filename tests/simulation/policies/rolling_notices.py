@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from analyzer.core.judging.earned_notices import LASTS_S, WHOLE, NoticeKey
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.policies import RollingQuota
+from analyzer.judging.earned_notices import LASTS_S, WHOLE, NoticeKey
+from analyzer.judging.kinds import kind_of
+from analyzer.plan.policies import RollingQuota
 from tests.simulation.policies.commits import Commit, SeenNotice
 from tests.simulation.policies.series import Series
 

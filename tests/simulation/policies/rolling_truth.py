@@ -27,13 +27,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analyzer.core.counting.groupings import grouping_of
-from analyzer.core.judging.earned_notices import LASTS_S, NoticeKey, sum_text
-from analyzer.core.judging.kinds import kind_of
-from analyzer.core.judging.plan import Plan
-from analyzer.core.judging.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge, UsualShare
-from analyzer.core.judging.totals import Sum
-from analyzer.core.judging.windows import Rolling
+from analyzer.judging.earned_notices import LASTS_S, NoticeKey
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge, UsualShare
+from analyzer.plan.sums import Sum, sum_text
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import LockKey
 from tests.simulation.policies import capacity_truth
 from tests.simulation.policies.commits import FLUSH_S_MAX, Commit, Over, SeenLock, SeenNotice, Wrong
@@ -88,7 +89,7 @@ class RollingTruth:
 
     def change_plan(self, plan: Plan) -> None:
         """Sums that come begin empty; those that go are forgotten."""
-        wanted = {*plan.policies_of, *plan.whole_of.values()}
+        wanted = {*sums_of(plan).policies_of, *sums_of(plan).whole_of.values()}
         entries = self.state.entries
         for sum_ in entries.keys() - wanted:
             del entries[sum_]
@@ -313,7 +314,7 @@ class RollingTruth:
         return marks_of(policy, entries, whole, per_hour, commit.now_s)
 
     def _whole(self, plan: Plan, policy: LoadShare | CapacityShare, at: LockKey) -> Sequence[Entry]:
-        sum_ = plan.whole_of[kind_of(policy).sum_of(policy)]
+        sum_ = sums_of(plan).whole_of[kind_of(policy).sum_of(policy)]
         key = at.resource if sum_.grouping == "resource" else ""
         return self.state.entries[sum_].get((key, ""), ())
 

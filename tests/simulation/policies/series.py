@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from analyzer.core.judging.totals import Sum
+from analyzer.plan.sums import Sum
 from tests.simulation.kafka_log import Expected
 
 Series = tuple[str, str]  # key, resource

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from analyzer.core.judging.policies import ComparedLoad, Policy, RollingQuota, Surge
+from analyzer.plan.policies import ComparedLoad, Policy, RollingQuota, Surge
 
 
 class Entry(NamedTuple):

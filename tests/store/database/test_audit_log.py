@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import sqlalchemy as sa
 
-from analyzer.store.database.audit_log import entries, record
-from analyzer.store.database.engine import writing
+from analyzer.kernel.database.audit_log import entries, record
+from analyzer.kernel.database.engine import writing
 
 
 def test_an_act_is_recorded_with_operator_object_and_reason(engine: sa.Engine) -> None:

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
-from analyzer.core.model import PartitionProgress, Position
-from analyzer.errors import StoreAway
-from analyzer.store.database.engine import NowMs, open_engine, reading, writing
-from analyzer.store.database.schema import buckets, leases
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import NowMs, open_engine, reading, writing
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.model import PartitionProgress, Position
+from analyzer.kernel.tables.schema import buckets, leases
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import Plan
 from tests.store.flushing import PART, run_together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
@@ -134,7 +134,7 @@ def test_a_refused_connection_is_an_outage_without_the_password() -> None:
 def test_a_killed_server_loses_the_flush_and_is_used_again_after_its_start(
     own_postgres: NativePostgres,
 ) -> None:
-    from analyzer.store.database.migrate import upgrade
+    from analyzer.kernel.database.migrate import upgrade
 
     url = own_postgres.new_database()
     upgrade(url)

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.errors import StoreRefused
-from analyzer.store.database.engine import open_engine, reading, writing
-from analyzer.store.database.schema import offsets
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.notify import listening
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.notify import listening
+from analyzer.kernel.database.engine import open_engine, reading, writing
+from analyzer.kernel.errors import StoreRefused
+from analyzer.kernel.tables.schema import offsets
 from gatekeeper.model import Lock, Set
 from gatekeeper.sources.postgres_sessions import is_pooled
 from gatekeeper.sources.sql import SqlSource

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analyzer.store.database.engine import reading
-from analyzer.store.database.row_parameters import LookUp, as_parameters, rows_given
-from analyzer.store.database.schema import TOTAL_MAX, slots, totals
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.database.row_parameters import LookUp, as_parameters, rows_given
+from analyzer.kernel.tables.schema import TOTAL_MAX, slots, totals
 from tests.support.depth import deeper
 
 COLUMNS = [totals.c[name] for name in ("key", "used", "resource")]

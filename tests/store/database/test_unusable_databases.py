@@ -12,11 +12,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.errors import DatabaseReplaced, DatabaseUnusable, StoreAway
-from analyzer.store.database import revisions
-from analyzer.store.database.engine import open_engine, reading, writing
-from analyzer.store.database.migrate import require_head, upgrade
-from analyzer.store.database.schema import leases
+from analyzer.kernel.database import revisions
+from analyzer.kernel.database.engine import open_engine, reading, writing
+from analyzer.kernel.database.migrate import require_head, upgrade
+from analyzer.kernel.errors import DatabaseReplaced, DatabaseUnusable, StoreAway
+from analyzer.kernel.tables.schema import leases
 from tests.support.servers.postgres import Postgres, dsn_of
 
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow, Lag, Partition, PartitionProgress
-from analyzer.store.database.billing_tables import (
+from analyzer.billing.days import closing
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_rows import Day, add_day, day_at, day_of, stored_days
+from analyzer.billing.days.targets import leave_out
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import NowMs, reading, writing
+from analyzer.kernel.model import CountRow, Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.billing_tables import (
     adjustments,
     corrections,
     day_positions,
@@ -20,14 +25,9 @@ from analyzer.store.database.billing_tables import (
     frozen_counts,
     referenced_names,
 )
-from analyzer.store.database.engine import NowMs, reading, writing
-from analyzer.store.database.schema import leases
-from analyzer.store.operations.day_closing import closing
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey, content_digest
-from analyzer.store.operations.day_closing.targets import leave_out
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day, day_at, day_of, stored_days
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.kernel.tables.schema import leases
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import ACME, ANN, PART, a_row, flush, now_s
 
 DAY_S = 86_400

@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow, PartitionProgress
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.report_files.atomic_files import write_whole
-from analyzer.report_files.file_audit import AuditedFile, FileUnreadable, audit_file
-from analyzer.report_files.manifest import MANIFEST, contents_of, manifest_of
-from analyzer.report_files.report_lines import ReportSums, cells_of, columns_of, lines_of
-from analyzer.report_files.row_formats import WRITERS
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.operations.day_audit.audit_outcomes import DayAudits, differing_in_words, outcomes
-from analyzer.store.operations.day_audit.day_differences import AuditedDay
-from analyzer.store.operations.day_audit.examined_days import examine_day, examine_digests
-from analyzer.store.operations.day_closing.by_hand import Correction, correct
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey, content_digest
-from analyzer.store.reports.billed_days.day_report import report_of, report_rows
-from analyzer.store.reports.status import installation_status
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day, stored_days
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words, outcomes
+from analyzer.billing.audit.day_differences import AuditedDay
+from analyzer.billing.audit.examined_days import examine_day, examine_digests
+from analyzer.billing.days.by_hand import Correction, correct
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_rows import Day, add_day, stored_days
+from analyzer.billing.reports.atomic_files import write_whole
+from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.file_audit import AuditedFile, FileUnreadable, audit_file
+from analyzer.billing.reports.manifest import MANIFEST, contents_of, manifest_of
+from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.row_formats import WRITERS
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.signals.status import installation_status
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.model import CountRow, PartitionProgress
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import ACME, ANN, PART, flush, now_s
 from tests.support.tampered_tables import tamper, without_triggers
 

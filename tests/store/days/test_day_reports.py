@@ -17,26 +17,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow
-from analyzer.errors import NotInstalled
-from analyzer.report_files.atomic_files import file_at, write_whole
-from analyzer.report_files.manifest import contents_of, manifest_of, replaced_file
-from analyzer.report_files.report_lines import ReportLine, ReportSums, cells_of, columns_of, lines_of
-from analyzer.report_files.row_formats import WRITERS, csv_of
-from analyzer.store.database.audit_log import RECORDS_RETRIED, record
-from analyzer.store.database.billing_tables import referenced_names
-from analyzer.store.database.engine import open_engine, writing
-from analyzer.store.database.schema import offsets
-from analyzer.store.database.table_groups.counter_tables import event_ids, named_callers
-from analyzer.store.operations.day_closing.by_hand import Correction, correct
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.reports.billed_days.booked_corrections import booked_amounts
-from analyzer.store.reports.billed_days.day_report import NotFrozen, Report, report_of, report_rows
-from analyzer.store.reports.billed_days.day_status import day_statuses
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.billing.days.by_hand import Correction, correct
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import Day, add_day
+from analyzer.billing.reports.atomic_files import file_at, write_whole
+from analyzer.billing.reports.booked_corrections import booked_amounts
+from analyzer.billing.reports.day_report import NotFrozen, Report, report_of, report_rows
+from analyzer.billing.reports.day_status import day_statuses
+from analyzer.billing.reports.manifest import contents_of, manifest_of, replaced_file
+from analyzer.billing.reports.report_lines import ReportLine, ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.row_formats import WRITERS, csv_of
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
+from analyzer.kernel.database.engine import open_engine, writing
+from analyzer.kernel.errors import NotInstalled
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.billing_tables import referenced_names
+from analyzer.kernel.tables.counter_tables import event_ids, named_callers
+from analyzer.kernel.tables.schema import offsets
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import ACME, ANN, flush, now_s
 from tests.support.depth import deeper
 from tests.support.fresh_databases import copy_sqlite

@@ -7,23 +7,23 @@ import itertools
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.errors import DayAltered
-from analyzer.store.database.billing_tables import (
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_rows import Day, add_day, stored_days
+from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
+from analyzer.billing.reports.day_report import NotFrozen, report_of
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import DayAltered
+from analyzer.kernel.tables.billing_tables import (
     adjustments,
     day_positions,
     days,
     deleted_days,
     frozen_counts,
 )
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import events
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.day_closing.day_digest import DigestKey, content_digest
-from analyzer.store.operations.day_closing.deleted_days import DayDeletion, DeletedBy
-from analyzer.store.reports.billed_days.day_report import NotFrozen, report_of
-from analyzer.store.transaction.cut_days.day_rows import Day, add_day, stored_days
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.kernel.tables.schema import events
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import a_row, flush, now_s
 from tests.support.small_steps import small_steps
 

@@ -8,20 +8,20 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import RollingQuota, StatedOverride, Surge
-from analyzer.core.judging.windows import Rolling
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import buckets, directory_versions, overrides, totals
-from analyzer.store.operations import caller_changes as callers
-from analyzer.store.operations import changed_limits
-from analyzer.store.operations.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
+from analyzer.callers import caller_changes as callers
+from analyzer.callers import changed_limits
+from analyzer.callers.caller_changes import OverrideRequest, StatedByPlan, UnknownPolicy
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.tables.schema import buckets, directory_versions, overrides, totals
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import RollingQuota, StatedOverride, Surge
+from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
 
 BOB = "user:bob"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import leases, totals
-from analyzer.store.operations import total_repair
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.tables.schema import leases, totals
+from analyzer.maintenance import total_repair
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import Plan
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota, used
 
 SetClock = Callable[[float], None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets
-from analyzer.store.operations.running_jobs.step_sizes import MAX_ROWS, MIN_ROWS, STEP_S, StepSize
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.jobs.step_sizes import MAX_ROWS, MIN_ROWS, STEP_S, StepSize
+from analyzer.kernel.tables.schema import buckets
 from tests.benchmarks.prune import BOUND_MS, JOBS, delays_beside, filled
 
 ROWS = 20_000

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Lag, Partition, PartitionProgress
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import offsets
-from analyzer.store.operations.followed_partitions import followed, release_removed, rename_sources, retire
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.followed_partitions import followed, release_removed, rename_sources, retire
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.model import Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.schema import offsets
 from gatekeeper.sources.sql import SqlSource
 
 OLD, NEW = (Partition("c", name, 0, name, f"{name}-log") for name in ("old", "new"))

@@ -12,30 +12,30 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.day_rows import add_day, stored_days
+from analyzer.billing.reports.day_report import report_of, report_rows
 from analyzer.build import CounterSecrets, new_counter, secrets_of
-from analyzer.core.judging.caller_limits import Profile, Subject
-from analyzer.core.judging.plan import Plan, plan_from, plan_of
-from analyzer.core.judging.policies import Quota, RollingQuota
-from analyzer.core.judging.proposals import applied
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import Record, Records
-from analyzer.core.records.forgotten_callers import pseudonym_of
-from analyzer.core.records.mapping import EventIdRule, SourceMapping, TextField, TimeField
-from analyzer.errors import CannotForget
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import metadata, named_callers
-from analyzer.store.operations.caller_changes import OverrideRequest, add_override, set_callers
-from analyzer.store.operations.day_closing.closing import Billing, DayClosing
-from analyzer.store.operations.forgetting.forget_caller import ForgottenCaller, forget_caller
-from analyzer.store.operations.forgetting.renaming import Renaming
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.billed_days.day_report import report_of, report_rows
-from analyzer.store.reports.usage import UsageQuery, usage_rows
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.cut_days.day_rows import add_day, stored_days
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
+from analyzer.callers.forgetting.forget_caller import ForgottenCaller, forget_caller
+from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import CannotForget
+from analyzer.kernel.model import Record, Records
+from analyzer.kernel.tables.schema import metadata, named_callers
+from analyzer.maintenance.audit import audit
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
+from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.policies import Quota, RollingQuota
+from analyzer.plan.proposals import applied
+from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper.sources import open_source
 from tests.store.flushing import PART, now_s
 from tests.store.simulated_analyzers import FaultAt, killed

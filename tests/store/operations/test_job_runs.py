@@ -8,19 +8,19 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.job_schedules import BegunRun, NotBegun, Schedule
-from analyzer.errors import StoreAway
-from analyzer.jobs.failing_jobs import FailingJobs
-from analyzer.jobs.scheduled_jobs import KEEP_EVERY_S, RunEnd, RunInProgress, ScheduledJob, ScheduledRuns
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.table_groups.job_tables import job_runs, leases
-from analyzer.store.operations.running_jobs.job_outcomes import job_outcomes
-from analyzer.store.operations.running_jobs.job_runs import (
-    LEASE_MS,
-    PRECEDENCE_MS,
-    SqlJobRuns,
-    job_history,
-    job_states,
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.jobs.job_outcomes import job_outcomes
+from analyzer.kernel.jobs.job_runs import LEASE_MS, PRECEDENCE_MS, SqlJobRuns, job_history, job_states
+from analyzer.kernel.jobs.job_schedules import BegunRun, NotBegun, Schedule
+from analyzer.kernel.tables.job_tables import job_runs, leases
+from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.scheduled_jobs import (
+    KEEP_EVERY_S,
+    RunEnd,
+    RunInProgress,
+    ScheduledJob,
+    ScheduledRuns,
 )
 from tests.support.job_runners import SeenJobs
 

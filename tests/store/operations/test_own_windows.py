@@ -12,22 +12,23 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging import windows
-from analyzer.core.judging.caller_limits import Directory, Profile
-from analyzer.core.judging.judge import JudgedRows
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar, Window, window_at
-from analyzer.core.model import CountRow, DrainedCounts
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import locks, notices, refills, totals
-from analyzer.store.operations import caller_changes
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement import refills as refilling
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.callers import caller_changes
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Directory, Profile
+from analyzer.judging.judge import JudgedRows
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql import plans
+from analyzer.judging.sql import refills as refilling
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow, DrainedCounts
+from analyzer.kernel.tables.schema import locks, notices, refills, totals
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan import catalog, windows
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar, Window, window_at
 from gatekeeper.testing import ManualClock
 from tests.oracle.slow_windows import slow_window_at
 from tests.store.flushing import ACME, ANN
@@ -199,7 +200,7 @@ class Story:
             for policy in PLAN.policies:
                 assert isinstance(policy, Quota)
                 expected = self.expected(policy)
-                [sum_] = [one for one, of in PLAN.policies_of.items() if policy in of]
+                [sum_] = [one for one, of in sums_of(PLAN).policies_of.items() if policy in of]
                 number = catalog.load(db).sum_number(sum_)
                 for (key, resource), (used, window) in expected.items():
                     of_series = sa.and_(

@@ -11,17 +11,17 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from analyzer.build import new_counter
-from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.judging.plan import Plan
-from analyzer.core.model import Counter, Record, Records
-from analyzer.core.records.mapping import SourceMapping, TextField
-from analyzer.retry import RejectRetry, RetryOutcome, without_limits
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.schema import offsets, rejects
-from analyzer.store.database.table_groups.counter_tables import named_callers
-from analyzer.store.operations.rejects import PlanMismatch, RejectFilter, SqlRejects, rejected
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.counter.caller_budget import OVERFLOW
+from analyzer.flush.rejects import PlanMismatch, RejectFilter, SqlRejects, rejected
+from analyzer.flush.retry import RejectRetry, RetryOutcome, without_limits
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.model import Counter, Record, Records
+from analyzer.kernel.tables.counter_tables import named_callers
+from analyzer.kernel.tables.schema import offsets, rejects
+from analyzer.maintenance.audit import audit
+from analyzer.plan.mapping import SourceMapping, TextField
+from analyzer.plan.plan import Plan
 from tests.store.flushing import PART, locked, now_s, plan, quota, run_together, used
 from tests.store.simulated_analyzers import MAPPING, FaultAt, empty_tables, killed, state
 from tests.support.counters import reference_counter

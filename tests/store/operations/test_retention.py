@@ -7,18 +7,18 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.caller_budget import FOLDED, OVERFLOW
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.kept_ages import Retention
-from analyzer.core.model import CountRow
-from analyzer.errors import CountsDiffer
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import buckets, offsets, proofs
-from analyzer.store.operations import roll_up
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.counter.caller_budget import FOLDED, OVERFLOW
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.errors import CountsDiffer
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import buckets, offsets, proofs
+from analyzer.maintenance import roll_up
+from analyzer.maintenance.audit import audit
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
+from analyzer.plan.plan import plan_of
 from tests.store.flushing import now_s
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts

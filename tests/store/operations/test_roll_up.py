@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_of
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import TOTAL_MAX, buckets
-from analyzer.store.operations.roll_up import widen
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import TOTAL_MAX, buckets
+from analyzer.maintenance.roll_up import widen
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_of
 from tests.store.flushing import ACME, ANN, now_s
 from tests.support.depth import deeper
 from tests.support.small_steps import small_steps

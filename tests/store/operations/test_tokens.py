@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import tokens as table
-from analyzer.store.operations.access import tokens
+from analyzer.kernel import tokens
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.tables.schema import tokens as table
 
 HOUR_MS = 3_600_000
 

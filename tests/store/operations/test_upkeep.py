@@ -8,20 +8,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.kept_ages import Retention
-from analyzer.core.model import DrainedCounts, Rejected
-from analyzer.store.database.clock import millis
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
-from analyzer.store.operations import pruning
-from analyzer.store.operations.pruning import ROLLING_KEPT_S
-from analyzer.store.operations.upkeep import LEASE_MS, SqlUpkeep
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.catalog import load, register
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.database.clock import millis
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.kept_ages import Retention
+from analyzer.kernel.model import DrainedCounts, Rejected
+from analyzer.kernel.tables.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
+from analyzer.maintenance import pruning
+from analyzer.maintenance.pruning import ROLLING_KEPT_S
+from analyzer.maintenance.upkeep import LEASE_MS, SqlUpkeep
+from analyzer.plan.catalog import load, register
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, a_total, at_version, feed_changes, plan, publish, quota, run_together
 from tests.support.small_steps import small_steps
@@ -117,7 +118,7 @@ def test_locks_that_are_due_end_with_a_change_in_the_feed(
 def test_locks_end_in_bounded_steps(
     store: SqlStore, upkeep: SqlUpkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.store.transaction.lock_feed.LAPSED_MAX", 2)
+    monkeypatch.setattr("analyzer.judging.locks.lock_feed.LAPSED_MAX", 2)
     publish_in(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
     assert [upkeep.end_locks().rows for _ in range(4)] == [2, 2, 1, 0]
 
@@ -234,7 +235,7 @@ def test_totals_are_pruned_two_days_after_their_window(
     upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
 ) -> None:
     with writing(engine) as db:
-        register(db, plan(quota(5, "minute")))
+        registered(db, plan(quota(5, "minute")))
     minute_s = (millis(now) // 1000 - KEPT.totals_s) // 60 * 60  # the window that ends within this minute
     begins = {
         "long ago": 0,
@@ -255,7 +256,7 @@ def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
 ) -> None:
     """A clock that is ahead for a while deletes none that is in use."""
     with writing(engine) as db:
-        register(db, plan_of([], [], [Surge("flood", 5, Rolling(60))]))
+        registered(db, plan_of([], [], [Surge("flood", 5, Rolling(60))]))
     counted_ms = millis(now - ahead)
     monkeypatch.setattr(pruning, "newest_event_ms", lambda *_: counted_ms)
     idle_s = {"in use": 0, "idle": 60 + 5 + ROLLING_KEPT_S + 60}
@@ -296,12 +297,17 @@ def test_the_newest_rejected_records_are_kept(
     assert len(everything(engine, rejects, "offset")) == 3
 
 
+def registered(db: sa.Connection, plan: Plan) -> None:
+    """Gives numbers to the names and the sums of a plan."""
+    register(db, plan, sums_of(plan).all_sums)
+
+
 def test_totals_are_pruned_in_bounded_steps(
     upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_steps(monkeypatch, 2)
     with writing(engine) as db:
-        register(db, plan(quota(5, "minute")))
+        registered(db, plan(quota(5, "minute")))
     execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}") for n in range(5)]))
     assert [upkeep.prune() for _ in range(4)] == [2, 2, 1, 0]
     assert everything(engine, totals, "key") == []
@@ -313,7 +319,7 @@ def test_pruning_does_not_wait_for_a_flush(
 ) -> None:
     """A row that a flush has locked is pruned the next time."""
     with writing(engine) as db:
-        register(db, plan(quota(5, "minute")))
+        registered(db, plan(quota(5, "minute")))
     execute(engine, sa.insert(totals).values([a_total(key=f"user:{n}") for n in range(3)]))
     with writing(new_engine()) as db:
         db.execute(sa.update(totals).where(totals.c.key == "user:1").values(used=8))

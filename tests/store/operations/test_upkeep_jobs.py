@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.errors import StoreAway
-from analyzer.jobs.job_runner import Job, JobRunner
-from analyzer.jobs.upkeep_jobs import lock_jobs
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import leases
-from analyzer.store.operations.running_jobs.job_outcomes import job_outcomes
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.errors import StoreAway
+from analyzer.kernel.jobs.job_outcomes import job_outcomes
+from analyzer.kernel.tables.schema import leases
+from analyzer.maintenance.job_runner import Job, JobRunner
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.upkeep_jobs import lock_jobs
 from gatekeeper.model import Change, Clear, Lock, Set
 from tests.store.flushing import publish
 from tests.support.job_runners import runner_of

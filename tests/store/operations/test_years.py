@@ -8,19 +8,19 @@ from itertools import count as numbers
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.caller_limits import Profile
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import DAY_S, Calendar, window_at
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import totals
-from analyzer.store.operations import roll_up
-from analyzer.store.operations.caller_changes import set_callers
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.callers.caller_changes import set_callers
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import totals
+from analyzer.maintenance import roll_up
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import DAY_S, Calendar, window_at
 from tests.store.flushing import ACME, a_row, flush, now_s
 from tests.support.stored_counts import put_counts
 

@@ -13,18 +13,17 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.billing.days.day_rows import add_day
 from analyzer.build import build_replay
 from analyzer.config.settings import load
-from analyzer.core.twin_counting.twin_counter import LedgerChange, ReplayedCounts
-from analyzer.errors import ReplayLost, ReplayRefused
-from analyzer.log_replay import replay_run
-from analyzer.store.database.billing_tables import days
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import buckets, events, locks, offsets
-from analyzer.store.database.table_groups.replay_tables import replayed_counts
-from analyzer.store.operations.replaying import generations, swap
-from analyzer.store.operations.roll_up import widen
-from analyzer.store.transaction.cut_days.day_rows import add_day
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import ReplayLost, ReplayRefused
+from analyzer.kernel.tables.billing_tables import days
+from analyzer.kernel.tables.replay_tables import replayed_counts
+from analyzer.kernel.tables.schema import buckets, events, locks, offsets
+from analyzer.maintenance.roll_up import widen
+from analyzer.replay import generations, replay_run, swap
+from analyzer.replay.twin_counter import LedgerChange, ReplayedCounts
 from tests.support.depth import IS_DEEP, deeper
 from tests.support.fresh_databases import copy_sqlite
 from tests.support.replayed_logs import AFTER, BEFORE, Event, FileInstallation, event, write_log

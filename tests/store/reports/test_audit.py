@@ -8,17 +8,17 @@ from contextlib import suppress
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import DAY_S, MINUTE_S, Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.model import CountRow, DrainedCounts, Gap, PartitionProgress
-from analyzer.errors import PartitionLost
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import buckets, locks, offsets, totals
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.audit import Audit, audit
-from analyzer.store.transaction.catalog import load
-from analyzer.store.transaction.gaps import SqlGaps, accept, recorded_gaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.gaps import SqlGaps, accept, recorded_gaps
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.errors import PartitionLost
+from analyzer.kernel.model import CountRow, DrainedCounts, Gap, PartitionProgress
+from analyzer.kernel.tables.schema import buckets, locks, offsets, totals
+from analyzer.maintenance.audit import Audit, audit
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import load
+from analyzer.plan.meters import DAY_S, MINUTE_S, Meter
+from analyzer.plan.plan import Plan, plan_of
 from tests.faults.mutations import without_compare_and_set
 from tests.store.flushing import ACME, ANN, PART, now_s, quota
 from tests.support.stored_counts import tables_of

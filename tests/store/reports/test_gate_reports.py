@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.windows import window_at
-from analyzer.store.database.clock import clock_ms
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import feed_versions, gates, totals
-from analyzer.store.database.table_groups.counter_tables import named_callers
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports import gate_reports as module
-from analyzer.store.reports.gate_reports import (
+from analyzer.flush.sql_store import SqlStore
+from analyzer.gates import gate_reports as module
+from analyzer.gates.gate_reports import (
     GATES_KEPT_MS,
     forget_gates,
     known_among,
     reporting_gates,
     store_statuses,
 )
-from analyzer.store.transaction import lock_feed as feed_store
-from analyzer.store.transaction.catalog import load
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed as feed_store
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.tables.counter_tables import named_callers
+from analyzer.kernel.tables.schema import feed_versions, gates, totals
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.catalog import load
+from analyzer.plan.windows import window_at
 from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
 from tests.store.flushing import a_total
 from tests.store.simulated_analyzers import PLAN
@@ -183,7 +184,7 @@ class TestLogged:
 
     def test_callers_with_a_total_are_known(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
-        (sum_,) = PLAN.policies_of
+        (sum_,) = sums_of(PLAN).policies_of
         with writing(engine) as db:
             current = window_at(sum_.window, clock_ms(db) // 1000)
             before = window_at(sum_.window, current.start_s - 1)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import NowMs, writing
-from analyzer.store.database.schema import refused_requests
-from analyzer.store.reports import refused_clients as module
-from analyzer.store.reports.gate_reports import reporting_gates, store_statuses
-from analyzer.store.reports.refused_clients import (
-    REFUSED_KEPT_MS,
-    RefusalCount,
-    refused_clients,
-    store_refusals,
-)
+from analyzer.gates import refused_clients as module
+from analyzer.gates.gate_reports import reporting_gates, store_statuses
+from analyzer.gates.refused_clients import REFUSED_KEPT_MS, RefusalCount, refused_clients, store_refusals
+from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.tables.schema import refused_requests
 from tests.store.reports.test_gate_reports import a_status
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Grace, LoadShare, Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.simulating.policy_locks import PolicyLocks
-from analyzer.store.reports.simulated import policy_simulation
-from analyzer.store.reports.simulated.policy_simulation import NotSimulated, known_locks, simulate
+from analyzer.forecast.simulation import policy_simulation
+from analyzer.forecast.simulation.policy_locks import PolicyLocks
+from analyzer.forecast.simulation.policy_simulation import NotSimulated, known_locks, simulate
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Grace, LoadShare, Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 from tests.support.depth import deeper
 from tests.support.live_judgement import LiveJudgement, Request, live_judgement
 

@@ -11,15 +11,15 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting.meters import REQUESTS, Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.schema import buckets, day_counts, locks, offsets
-from analyzer.store.reports.audit import audit
-from analyzer.store.reports.status import locks_in_force
-from analyzer.store.reports.usage import UsageQuery, UsageRow, is_counted, usage_rows
-from analyzer.store.transaction.plans import activate
+from analyzer.counting.usage import UsageQuery, UsageRow, is_counted, usage_rows
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.judging.sql.plans import activate
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import buckets, day_counts, locks, offsets
+from analyzer.maintenance.audit import audit
+from analyzer.plan.meters import REQUESTS, Meter
+from analyzer.plan.plan import plan_of
 from tests.support.depth import deeper
 from tests.support.stored_counts import put_counts
 

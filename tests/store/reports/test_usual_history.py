@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import UsualShare
-from analyzer.core.judging.windows import HOUR_S, Rolling
-from analyzer.core.model import CountRow
-from analyzer.store.reports.usual_history import policies_without_history
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.sql.usual_history import policies_without_history
+from analyzer.kernel.model import CountRow
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import UsualShare
+from analyzer.plan.windows import HOUR_S, Rolling
 from tests.store.flushing import now_s, quota
 from tests.support.stored_counts import put_counts
 

@@ -13,24 +13,25 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import MINUTE_S
-from analyzer.core.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
-from analyzer.core.judging.earned_notices import sum_text
-from analyzer.core.judging.kinds.compared import sum_of
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import LoadShare, Surge
-from analyzer.core.judging.proposals import Agreement
-from analyzer.core.judging.windows import Rolling
-from analyzer.core.model import CountRow
-from analyzer.errors import PlanChanged
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import locks, postponed, totals
-from analyzer.store.database.schema import plans as plans_table
-from analyzer.store.operations import upkeep as upkeep_module
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import catalog, plans
-from analyzer.store.transaction.judgement import activation, slots
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
+from analyzer.judging.kinds.compared import sum_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql import activation, plans, slots
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import PlanChanged
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import locks, postponed, totals
+from analyzer.kernel.tables.schema import plans as plans_table
+from analyzer.maintenance import upkeep as upkeep_module
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan import catalog
+from analyzer.plan.meters import MINUTE_S
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import LoadShare, Surge
+from analyzer.plan.proposals import Agreement
+from analyzer.plan.sums import sum_text
+from analyzer.plan.windows import Rolling
 from tests.store.flushing import (
     ACME,
     a_row,
@@ -60,7 +61,9 @@ def unready(engine: sa.Engine) -> list[str]:
     with reading(engine) as db:
         row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).one()
         _, active = plans.active(db)
-        return unready_policies(steps_of(row.pending), active, catalog.load(db).sum_numbers(active))
+        return unready_policies(
+            steps_of(row.pending), active, catalog.load(db).sum_numbers(sums_of(active).policies_of)
+        )
 
 
 def history(now: int, callers: int = 10, minutes: int = 4) -> list[CountRow]:

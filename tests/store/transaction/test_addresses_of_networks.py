@@ -7,16 +7,17 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.groupings import BY_ADDRESS
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Surge
-from analyzer.core.judging.rolling import addresses_at, sums_at, window_ends
-from analyzer.core.judging.totals import Standing, TotalKey
-from analyzer.core.judging.windows import ALWAYS, Rolling
-from analyzer.core.model import CountRow
-from analyzer.store.transaction import catalog
-from analyzer.store.transaction.judgement import slots
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.rolling import addresses_at, sums_at, window_ends
+from analyzer.judging.sql import slots
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.kernel.model import CountRow
+from analyzer.plan import catalog
+from analyzer.plan.groupings import BY_ADDRESS
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import ALWAYS, Rolling
 from tests.support.stored_counts import tables_of
 
 FLOOD = Surge("flood", 30, Rolling(600), per="address/24")
@@ -43,7 +44,7 @@ def store_slots(db: sa.Connection, cells: list[Cell], now_s: int) -> catalog.Cat
         for slot_s, network, address, value in cells
         for grouping, resource in (("address/24", ""), ("address/24" + BY_ADDRESS, address))
     ]
-    slots.add_slots(db, [*plan.policies_of, *plan.slot_sums], tables_of(rows), numbers, now_s)
+    slots.add_slots(db, sums_of(plan).all_sums, tables_of(rows), numbers, now_s)
     return numbers
 
 
@@ -54,7 +55,7 @@ def test_a_network_that_has_reached_its_limit_has_what_its_addresses_have_in_eac
 ) -> None:
     plan, rolling = plan_of([], [], [FLOOD]), FLOOD.window
     store.activate(plan)
-    (sum_,) = plan.policies_of
+    (sum_,) = sums_of(plan).policies_of
     full = 0
     for seed in range(4):
         with engine.begin() as db:

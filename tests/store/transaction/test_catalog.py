@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.table_columns import COLUMNS_PER_PAGE
-from analyzer.store.reports.usage import UsageQuery, usage_rows
-from analyzer.store.transaction.catalog import Catalog, forget_sum, load
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.plan.catalog import Catalog, forget_sum, load
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan, plan_of
 from tests.store.flushing import flush, plan, quota
 from tests.support.stored_counts import stored_counts
 

@@ -16,16 +16,16 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from analyzer.core.counting.caller_budget import OVERFLOW
-from analyzer.core.model import Lag, Partition, PartitionProgress
-from analyzer.errors import PartitionLost
-from analyzer.flush_executors import InlineFlushes
-from analyzer.pipeline import FlushExecutor
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import buckets, offsets
-from analyzer.store.database.table_groups.counter_tables import named_callers
-from analyzer.store.transaction import flush as module
-from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
+from analyzer.counting.counter.caller_budget import OVERFLOW
+from analyzer.flush import flush as module
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.flush.pipeline import FlushExecutor
+from analyzer.flush.sql_store import SqlFlush, SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.errors import PartitionLost
+from analyzer.kernel.model import Lag, Partition, PartitionProgress
+from analyzer.kernel.tables.counter_tables import named_callers
+from analyzer.kernel.tables.schema import buckets, offsets
 from tests.store import simulated_analyzers
 from tests.store.flushing import now_s
 from tests.store.simulated_analyzers import (

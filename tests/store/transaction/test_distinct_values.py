@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import MINUTE_S, Meter
-from analyzer.core.judging.plan import Plan, plan_from, plan_of
-from analyzer.core.judging.policies import Quota, Surge
-from analyzer.core.judging.windows import Calendar, Rolling
-from analyzer.core.model import DistinctTable, DrainedCounts
-from analyzer.store.database.schema import distinct_values, totals
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.plan_sums import sums_of
+from analyzer.kernel.model import DistinctTable, DrainedCounts
+from analyzer.kernel.tables.schema import distinct_values, totals
+from analyzer.plan.meters import MINUTE_S, Meter
+from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.policies import Quota, Surge
+from analyzer.plan.windows import Calendar, Rolling
 from tests.store.flushing import ACME, ANN, locked, now_s, run_together
 
 NewEngine = Callable[[], sa.Engine]
@@ -79,7 +80,7 @@ def test_requests_without_a_caller_have_no_values(
 ) -> None:
     plan = plan_of([], [PATHS], [policy])
     store.activate(plan)
-    width_s = plan.distinct_layouts[0].width_s
+    width_s = sums_of(plan).distinct_layouts[0].width_s
     flush(store, plan, seen([("", 1), (ACME, 1)], now_s(engine), width_s))
     assert (used(engine), rows(engine)) == ({ACME: 1}, {(ACME, 1)})
 
@@ -135,7 +136,7 @@ def test_two_analyzers_that_bring_the_same_value_count_it_once(
     engines = [new_engine(), new_engine()]
     stores = [SqlStore(engine, f"analyzer {number}") for number, engine in enumerate(engines)]
     version = stores[0].activate(plan)
-    at_s, width_s = now_s(engines[0]), plan.distinct_layouts[0].width_s
+    at_s, width_s = now_s(engines[0]), sums_of(plan).distinct_layouts[0].width_s
     both_began = threading.Barrier(2)
 
     def bring(number: int) -> None:

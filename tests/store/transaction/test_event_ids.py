@@ -11,20 +11,20 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from analyzer.build import new_counter
-from analyzer.core.counting.meters import DUPLICATES
-from analyzer.core.judging.plan import Plan, plan_from
-from analyzer.core.model import IdBlob, Record, Records
-from analyzer.core.records.mapping import EventIdRule, TextField
-from analyzer.flush_executors import InlineFlushes
-from analyzer.pipeline import FlushExecutor
-from analyzer.retry import RejectRetry, without_limits
-from analyzer.store.database.installation_secrets import EVENT_IDS, secret_of
-from analyzer.store.database.schema import offsets
-from analyzer.store.database.table_groups.counter_tables import event_ids
-from analyzer.store.operations.rejects import RejectFilter, SqlRejects
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction import counter_state
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting import counter_state
+from analyzer.flush.flush_executors import InlineFlushes
+from analyzer.flush.pipeline import FlushExecutor
+from analyzer.flush.rejects import RejectFilter, SqlRejects
+from analyzer.flush.retry import RejectRetry, without_limits
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.installation_secrets import EVENT_IDS, secret_of
+from analyzer.kernel.model import IdBlob, Record, Records
+from analyzer.kernel.tables.counter_tables import event_ids
+from analyzer.kernel.tables.schema import offsets
+from analyzer.maintenance.audit import audit
+from analyzer.plan.mapping import EventIdRule, TextField
+from analyzer.plan.meters import DUPLICATES
+from analyzer.plan.plan import Plan, plan_from
 from tests.store import simulated_analyzers
 from tests.store.flushing import PART, now_s, plan, quota, run_together
 from tests.store.simulated_analyzers import (

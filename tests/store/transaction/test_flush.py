@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.caller_limits import EMPTY, Directory, Limits, Override, Subject
-from analyzer.core.judging.earned_notices import sum_text
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.totals import Growth
-from analyzer.core.judging.windows import Calendar, Window
-from analyzer.core.model import (
+from analyzer.flush.sql_store import SqlFlush, SqlStore
+from analyzer.judging.caller_limits import EMPTY, Directory, Limits, Override, Subject
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql import totals
+from analyzer.judging.totals import Growth
+from analyzer.kernel.errors import PartitionLost, PlanChanged
+from analyzer.kernel.model import (
     CountRow,
     DrainedCounts,
     Lag,
@@ -23,13 +23,14 @@ from analyzer.core.model import (
     Position,
     Rejected,
 )
-from analyzer.errors import PartitionLost, PlanChanged
-from analyzer.store.database import schema
-from analyzer.store.database.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.catalog import register
-from analyzer.store.transaction.judgement import totals
-from analyzer.store.transaction.sql_store import SqlFlush, SqlStore
+from analyzer.kernel.tables import schema
+from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
+from analyzer.plan.catalog import register
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.sums import sum_text
+from analyzer.plan.windows import Calendar, Window
 from gatekeeper.model import Lock, LockKey, Set
 from tests.support.stored_counts import put_counts, stored_counts, stored_totals, tables_of
 
@@ -146,8 +147,8 @@ def totals_of(
     directory: Directory = EMPTY,
 ) -> dict[str, int]:
     """Adds to the totals of callers in DAY; returns the ones that must be judged."""
-    known = register(tx._db, plan)
-    (sum_,) = plan.policies_of
+    known = register(tx._db, plan, sums_of(plan).all_sums)
+    (sum_,) = sums_of(plan).policies_of
     growth = {sum_: growth_in_day(grown)} if grown else {}
     limits = Limits(plan, directory)
     due = totals.add_totals(tx._db, limits, version, growth, known, DAY.start_s)
@@ -211,10 +212,10 @@ def test_every_total_is_returned_once_under_another_plan(store: SqlStore) -> Non
 
 
 def test_a_window_that_has_not_begun_is_judged_by_each_flush_that_adds_to_it(store: SqlStore) -> None:
-    (sum_,) = PLAN.policies_of
+    (sum_,) = sums_of(PLAN).policies_of
     for now_s, due in ((DAY.start_s - 1, 1), (DAY.start_s - 1, 1), (DAY.start_s, 1), (DAY.start_s + 1, 0)):
         with store.transaction() as tx:
-            known = register(tx._db, PLAN)
+            known = register(tx._db, PLAN, sums_of(PLAN).all_sums)
             growth = {sum_: growth_in_day({"user:ann": 12})}
             found = totals.add_totals(tx._db, Limits(PLAN), 1, growth, known, now_s)
             totals.set_next(tx._db, Limits(PLAN), 1, found, now_s, known)
@@ -232,11 +233,13 @@ def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> Non
         Quota("export", 5, Calendar("day"), per="caller+resource"),
     ]
     plan = plan_of([], [Meter("bytes", "bytes")], policies)
-    growth = {sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(plan.policies_of, 1)}
+    growth = {sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(sums_of(plan).policies_of, 1)}
     with store.transaction() as tx:
-        totals.add_totals(tx._db, Limits(plan), 1, growth, register(tx._db, plan), DAY.start_s)
+        totals.add_totals(
+            tx._db, Limits(plan), 1, growth, register(tx._db, plan, sums_of(plan).all_sums), DAY.start_s
+        )
         found = {name: used for (name, *_), used in stored_totals(tx._db).items()}
-    assert found == {sum_text(sum_): n for n, sum_ in enumerate(plan.policies_of, 1)}
+    assert found == {sum_text(sum_): n for n, sum_ in enumerate(sums_of(plan).policies_of, 1)}
     assert len(growth) == 5
 
 
@@ -308,7 +311,7 @@ def test_many_rows_are_split_over_several_statements(
 ) -> None:
     """After an outage a flush may have 200,000 callers, which take PostgreSQL five seconds; the time-out of a
     statement is two. Dropped and read again, the flush would be as large the next time."""
-    monkeypatch.setattr("analyzer.store.database.row_parameters.ROWS_MAX", 3)
+    monkeypatch.setattr("analyzer.kernel.database.row_parameters.ROWS_MAX", 3)
     grown = {f"user:{n}": n + 1 for n in range(7)}
     for times in (1, 2):
         with store.transaction() as tx:

@@ -14,12 +14,12 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import NO_HOUR, Partition, PartitionRevoked, Records, SourceItem
-from analyzer.errors import AnalyzerError, PartitionLost
-from analyzer.pipeline import Pipeline
-from analyzer.store.database.schema import offsets
-from analyzer.store.transaction import flush as module
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush import flush as module
+from analyzer.flush.pipeline import Pipeline
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.errors import AnalyzerError, PartitionLost
+from analyzer.kernel.model import NO_HOUR, Partition, PartitionRevoked, Records, SourceItem
+from analyzer.kernel.tables.schema import offsets
 from tests.store.flushing import now_s
 from tests.store.simulated_analyzers import (
     PARTS,

@@ -9,12 +9,12 @@ from threading import Barrier
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.model import Gap, Partition, PartitionProgress, Position
-from analyzer.errors import PartitionLost
-from analyzer.store.database.audit_log import entries
-from analyzer.store.reports.audit import audit
-from analyzer.store.transaction.gaps import NoSuchGap, RecordedGap, SqlGaps, accept, recorded_gaps
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.counting.gaps import NoSuchGap, RecordedGap, SqlGaps, accept, recorded_gaps
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.errors import PartitionLost
+from analyzer.kernel.model import Gap, Partition, PartitionProgress, Position
+from analyzer.maintenance.audit import audit
 
 PART = Partition("cluster", "id-1", 3, "log", "access-log")
 RECREATED = PART._replace(topic_id="id-2")

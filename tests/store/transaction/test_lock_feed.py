@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.judge import Judged
-from analyzer.core.judging.plan import Plan
-from analyzer.errors import PlanChanged
-from analyzer.store.database.engine import reading, writing
-from analyzer.store.database.schema import feed, lock_changes, locks
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.lock_feed import publish as publish_last
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.judge import Judged
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.lock_feed import publish as publish_last
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.errors import PlanChanged
+from analyzer.kernel.tables.schema import feed, lock_changes, locks
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import Plan
 from gatekeeper.model import Clear, Cursor, Lock, Set
 from tests.store.flushing import (
     a_row,

@@ -9,19 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.clock import clock_ms, instant, millis
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import lock_history
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.store.transaction.verdicts.lock_history import (
-    HISTORY_KEPT_MS,
-    Span,
-    ended_locks,
-    known_since_ms,
-    spans,
-)
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS, Span, ended_locks, known_since_ms, spans
+from analyzer.kernel.database.clock import clock_ms, instant, millis
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.tables.schema import lock_history
+from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper.model import Clear, Lock, Set
 
 ANN = ("caller", "user:ann", "")

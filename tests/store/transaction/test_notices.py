@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.caller_limits import Subject
-from analyzer.core.judging.earned_notices import LASTS_S, Notice
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Grace, Policy, Quota, RollingQuota, Surge
-from analyzer.core.judging.windows import Rolling, window_at
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import writing
-from analyzer.store.database.revisions import head
-from analyzer.store.database.schema import buckets, lock_changes, notices
-from analyzer.store.operations import caller_changes
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.raised_notices import raised_notices
-from analyzer.store.reports.status import installation_status, locks_in_force
-from analyzer.store.transaction import plans
-from analyzer.store.transaction.judgement import stored_notices
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.callers import caller_changes
+from analyzer.faces.signals.status import installation_status
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Subject
+from analyzer.judging.earned_notices import LASTS_S, Notice
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.judging.sql import plans, stored_notices
+from analyzer.judging.sql.raised_notices import raised_notices
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.database.revisions import head
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import buckets, lock_changes, notices
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Grace, Policy, Quota, RollingQuota, Surge
+from analyzer.plan.windows import Rolling, window_at
 from gatekeeper.model import Set
 from gatekeeper.sources.sql import SqlSource
 from tests.store.flushing import (

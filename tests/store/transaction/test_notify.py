@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import upgrade
-from analyzer.store.transaction import lock_feed, notify
-from analyzer.store.transaction.notify import listening
+from analyzer.judging.locks import lock_feed, notify
+from analyzer.judging.locks.notify import listening
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import upgrade
 from gatekeeper.model import Lock, Set
 from tests.support.waiting import wait_until
 
@@ -198,7 +198,7 @@ def test_listening_resumes_after_an_outage(
     url = own_postgres.new_database()
     upgrade(url)
     with (
-        caplog.at_level("INFO", "analyzer.store.transaction.notify"),
+        caplog.at_level("INFO", "analyzer.judging.locks.notify"),
         opened(url) as engine,
         listening(engine, notified, wanted),
     ):

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.windows import window_at
-from analyzer.errors import PlanChanged, SchemaBehind, StoreAway
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import TOTAL_MAX, locks, plans, totals
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.errors import PlanChanged, SchemaBehind, StoreAway
+from analyzer.kernel.tables.schema import TOTAL_MAX, locks, plans, totals
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.windows import window_at
 from tests.store.flushing import (
     ACME,
     ANN,
@@ -270,11 +270,11 @@ def test_analyzers_that_start_together_with_different_plans_activate_one_after_t
 
 ACTIVATE = """\
 import sys
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.store.database.engine import open_engine
-from analyzer.store.database.migrate import require_head
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.kernel.database.engine import open_engine
+from analyzer.kernel.database.migrate import require_head
+from analyzer.judging.locks import lock_feed
+from analyzer.flush.sql_store import SqlStore
 require_head(sys.argv[1])
 print(SqlStore(open_engine(sys.argv[1]), "one of three").activate(Plan()))
 """

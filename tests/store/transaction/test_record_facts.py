@@ -14,20 +14,20 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzer.core.counting import counter
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.judging.caller_limits import Profile
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.model import Partition, Record, Records
-from analyzer.core.records.mapping import SourceMapping, TextField, TimeField
-from analyzer.store.database.partition_keys import key_of
-from analyzer.store.database.schema import callers, record_facts, waiting_facts
-from analyzer.store.operations import applied_facts, caller_changes
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction import record_facts as module
-from analyzer.store.transaction.judgement import directory
-from analyzer.store.transaction.lock_feed import new_mark
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.callers import applied_facts, caller_changes
+from analyzer.callers import record_facts as module
+from analyzer.counting.counter import counter
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.sql import directory
+from analyzer.kernel.database.partition_keys import key_of
+from analyzer.kernel.model import Partition, Record, Records
+from analyzer.kernel.tables.schema import callers, record_facts, waiting_facts
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.mapping import SourceMapping, TextField, TimeField
+from analyzer.plan.plan import Plan, plan_of
 from tests.store.flushing import locked, now_s, quota
 from tests.support.depth import deeper
 

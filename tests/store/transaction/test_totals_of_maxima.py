@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import CountRow
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import totals
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.transaction.sql_store import SqlStore
+from analyzer.flush.sql_store import SqlStore
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.model import CountRow
+from analyzer.kernel.tables.schema import totals
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.store.flushing import ACME, ANN, flush, locked, now_s, used
 from tests.store.flushing import a_row as a_request_row
 

@@ -9,30 +9,23 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from analyzer.core.counting.counter import PythonCounter
-from analyzer.core.counting.meters import Meter
-from analyzer.core.judging.plan import Plan, plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.core.model import Record, Records
-from analyzer.core.records.mapping import (
-    Condition,
-    NumberField,
-    ResourceField,
-    SourceMapping,
-    TextField,
-    TimeField,
-)
-from analyzer.store.database.clock import instant
-from analyzer.store.database.engine import writing
-from analyzer.store.database.schema import disbelieved, lock_history
-from analyzer.store.operations.upkeep import SqlUpkeep
-from analyzer.store.reports.status import database_status
-from analyzer.store.transaction import lock_feed
-from analyzer.store.transaction.flush import SqlFlush
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.store.transaction.verdicts.lock_history import HISTORY_KEPT_MS
-from analyzer.tracing.flush_steps import STEPS
+from analyzer.counting.counter.counter import PythonCounter
+from analyzer.faces.signals.status import database_status
+from analyzer.flush.flush import SqlFlush
+from analyzer.flush.sql_store import SqlStore
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.flush_steps import STEPS
+from analyzer.kernel.model import Record, Records
+from analyzer.kernel.tables.schema import disbelieved, lock_history
+from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
+from analyzer.plan.meters import Meter
+from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from gatekeeper.model import Lock, LockKey, Set
 from tests.store.flushing import PART, locked, now_s
 from tests.support.stored_counts import stored_counts

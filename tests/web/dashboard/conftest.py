@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.config.settings import Settings
-from analyzer.core.judging.plan import plan_of
-from analyzer.core.judging.policies import Quota
-from analyzer.core.judging.windows import Calendar
-from analyzer.health import Health
-from analyzer.metrics import Metrics
-from analyzer.store.transaction.sql_store import SqlStore
-from analyzer.web.wiring import web_application
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.flush.sql_store import SqlStore
+from analyzer.plan.plan import plan_of
+from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Calendar
 from tests.store.flushing import a_row, flush, now_s
 from tests.support.plain_http import Client
 

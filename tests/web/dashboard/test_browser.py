@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from analyzer.store.operations.access.tokens import create
-from analyzer.store.operations.locks_by_hand import ByHand, Effect, LockTarget, set_locks
-from analyzer.store.transaction.lock_feed import new_mark
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, set_locks
+from analyzer.kernel.tokens import create
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard
 from tests.support.plain_http import Client

@@ -12,15 +12,15 @@ import httpx2
 import pytest
 import sqlalchemy as sa
 
-from analyzer.store.database.audit_log import entries
-from analyzer.store.database.engine import writing
-from analyzer.store.database.table_groups.session_tables import sessions
-from analyzer.store.operations.access.sessions import IDLE_MS, LASTS_MS
-from analyzer.store.operations.access.tokens import SCOPES, TokenScope, create, revoke
-from analyzer.store.reports.status import locks_in_force
-from analyzer.web.api.endpoint_table import ENDPOINTS
-from analyzer.web.dashboard.page_list import PAGES
-from analyzer.web.dashboard.visitors import COOKIE
+from analyzer.faces.api.endpoint_table import ENDPOINTS
+from analyzer.faces.pages.page_list import PAGES
+from analyzer.faces.pages.visitors import COOKIE
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.sessions import IDLE_MS, LASTS_MS
+from analyzer.kernel.tables.session_tables import sessions
+from analyzer.kernel.tokens import SCOPES, TokenScope, create, revoke
 from tests.support.waiting import wait_until
 from tests.web.dashboard.conftest import HOSTILE
 

@@ -1,0 +1,117 @@
+"""The outcome of the last audit of each closed day, and the job that audits days."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.audit.day_differences import AuditedDay
+from analyzer.billing.audit.examined_days import examine_day
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import stored_days
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import NowMs, insert, reading, writing
+from analyzer.kernel.tables.billing_tables import DIFFERS, EQUAL, day_audits, days
+
+log = logging.getLogger(__name__)
+
+
+class AuditOutcome(NamedTuple):
+    """The outcome of the last audit of a day."""
+
+    day: int  # its id
+    date: str
+    zone: str
+    at: datetime
+    who: str
+    result: str
+    differences: Sequence[str]  # sentences
+    remarks: Sequence[str]
+
+
+def store_outcome(engine: sa.Engine, audited: AuditedDay, who: str) -> None:
+    """Stores the outcome of an audit in place of the one before. Raises StoreAway."""
+    day = audited.day
+    row = {
+        "day": day.id, "zone": day.zone, "date": day.date, "at_ms": NowMs(), "who": who, "digest": day.digest,
+        "result": EQUAL if audited.equal else DIFFERS,
+        "differences": json.dumps([one.what for one in audited.differences], ensure_ascii=False),
+        "remarks": json.dumps(audited.remarks, ensure_ascii=False),
+    }  # fmt: skip
+    with writing(engine) as db:
+        added = insert(db, day_audits).values(row)
+        changed = {name: added.excluded[name] for name in row if name != "day"}
+        db.execute(added.on_conflict_do_update(index_elements=["day"], set_=changed))
+
+
+def outcomes(engine: sa.Engine, *, differing: bool = False) -> list[AuditOutcome]:
+    """Returns the stored outcomes, by zone and date; with `differing` those that found something.
+
+    Raises StoreAway.
+    """
+    of = day_audits.c
+    wanted = sa.select(
+        of.day, of.date, of.zone, of.at_ms, of.who, of.result, of.differences, of.remarks
+    ).order_by(of.zone, of.date)
+    if differing:
+        wanted = wanted.where(of.result != EQUAL)
+    with reading(engine) as db:
+        return [
+            AuditOutcome(day, date, zone, instant(at_ms), who, result, json.loads(found), json.loads(remarks))
+            for day, date, zone, at_ms, who, result, found, remarks in db.execute(wanted)
+        ]
+
+
+def differing_in_words(engine: sa.Engine) -> dict[str, str]:
+    """Returns a sentence for each day whose last audit found something, by the day. Raises StoreAway."""
+    found = {}
+    for one in outcomes(engine, differing=True):
+        day = f"{one.date} ({one.zone})"
+        more = f", and {len(one.differences) - 1} more" if len(one.differences) > 1 else ""
+        found[day] = f"the audit of {day} found: {one.differences[0]}{more}"
+    return found
+
+
+class DayAudits:
+    """Audits each closed day once, as soon as it is closed.
+
+    Args:
+        engine: Of the database.
+        keys: That digests may be made with.
+        who: The name of this process.
+    """
+
+    def __init__(self, engine: sa.Engine, keys: Sequence[DigestKey], who: str) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._who = who
+
+    def step(self) -> int:
+        """Audits the day that was closed first among those not audited; returns 1, or 0 without one.
+
+        Raises StoreAway.
+        """
+        of = day_audits.c
+        same = sa.and_(of.day == days.c.id, of.digest == days.c.digest)
+        wanted = (
+            sa.select(days.c.id)
+            .join(day_audits, same, isouter=True)
+            .where(days.c.state == "closed", of.day.is_(None))
+            .order_by(days.c.closed_ms, days.c.id)
+            .limit(1)
+        )
+        with reading(self._engine) as db:
+            number = db.execute(wanted).scalar()
+            found = stored_days(db, days.c.id == number)
+        if not found:
+            return 0
+        audited = examine_day(self._engine, found[0], self._keys)
+        store_outcome(self._engine, audited, self._who)
+        if audited.equal:
+            log.info("%s: audited, equal", audited.day)
+        return 1

@@ -1,0 +1,129 @@
+"""Examines closed days: one with all that can be compared, or all of them by their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.audit import digest_chain, frozen_differences
+from analyzer.billing.audit.day_differences import SHOWN_MAX, AuditDifference, AuditedDay
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.days.day_rows import Day
+from analyzer.billing.days.deleted_days import is_deleted
+from analyzer.billing.days.frozen_rows import WORK_MB
+from analyzer.counting.grouping_differences import comparisons
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.engine import slow_reading, without_scans
+from analyzer.kernel.errors import SchemaBehind
+from analyzer.kernel.tables.schema import plans as plans_table
+from analyzer.plan import catalog
+from analyzer.plan.plan import Plan
+
+DELETED = "its rows are deleted after their retention: only its digest was compared"
+ROWS_MAX = 1_000_000  # whose digests are compared without being asked for: some ten seconds
+
+
+class AuditedDigests(NamedTuple):
+    """The digests of all closed days.
+
+    Attributes:
+        days: Those with differences or remarks, by zone and time.
+        closed: How many are closed.
+        read: Of how many the rows were read; of the others only the chain of digests was.
+        lost: Days that were audited once and are not closed any more, in words.
+    """
+
+    days: list[AuditedDay]
+    closed: int
+    read: int
+    lost: list[str]
+
+    @property
+    def equal(self) -> bool:
+        return not self.lost and all(one.equal for one in self.days)
+
+
+def examine_digests(
+    engine: sa.Engine, keys: Sequence[DigestKey], *, every_day: bool = False
+) -> AuditedDigests:
+    """Compares the rows of closed days with their digests, and each digest with the one before.
+
+    Reads the rows of the newest days, up to ROWS_MAX, or with `every_day` of all. `keys` are those that
+    digests may be made with. Raises StoreAway.
+    """
+    with slow_reading(engine) as db:
+        without_scans(db)
+        closed = digest_chain.closed_days(db)
+        chained = _chain(closed, keys)
+        to_read, rows = set[int](), 0
+        for day in sorted(closed, key=lambda day: -day.end_s):
+            rows += day.rows
+            if every_day or rows <= ROWS_MAX or not to_read:
+                to_read.add(day.id)
+        found = []
+        for day in closed:
+            differences = list(chained.get(day.id, ()))
+            if day.id in to_read:
+                differences += digest_chain.digest_differences(db, day, keys)
+            found.append(AuditedDay(day, differences))
+        with_differences = [one for one in found if one.differences]
+        return AuditedDigests(with_differences, len(closed), len(to_read), digest_chain.lost_days(db))
+
+
+def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> AuditedDay:
+    """Returns what differs in a closed day, in one snapshot: flushes are in all of it or in nothing.
+
+    Compared are its rows with its digest, that with the digest before, the rows and what came later with the
+    buckets, its groupings with each other, its references with their names, and the ledgers of its
+    partitions. Raises StoreAway.
+    """
+    with slow_reading(engine) as db:
+        without_scans(db)
+        if db.dialect.name == "postgresql":
+            db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+        known = catalog.load(db)
+        differences = list(digest_chain.digest_differences(db, day, keys))
+        differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
+        if is_deleted(db, day):
+            return AuditedDay(day, _bounded(differences), [DELETED])
+        differences += frozen_differences.ledger_differences(db, day)
+        differences += frozen_differences.total_differences(db, known, day)
+        plan = _plan(db)
+        differences += frozen_differences.name_differences(db, day, plan.forgotten)
+        differences += frozen_differences.grouping_differences(db, known, day, comparisons(db, plan))
+        remarks = [] if day.digest_key else [digest_chain.WITHOUT_KEY]
+        if why := frozen_differences.why_not_comparable(db, known, day):
+            remarks.append(f"not compared with the buckets: {why}")
+        else:
+            differences += frozen_differences.bucket_differences(db, known, day)
+    return AuditedDay(day, _bounded(differences), remarks)
+
+
+def _chain(closed: list[Day], keys: Sequence[DigestKey]) -> dict[int, list[AuditDifference]]:
+    found: dict[int, list[AuditDifference]] = {}
+    for zone in sorted({day.zone for day in closed}):
+        found |= digest_chain.chain_differences([day for day in closed if day.zone == zone], keys)
+    return found
+
+
+def _plan(db: sa.Connection) -> Plan:
+    """Returns the plan in force; an empty one where this version cannot read it."""
+    if db.execute(sa.select(plans_table.c.version).where(plans_table.c.active == 1)).first() is None:
+        return Plan(groupings=())
+    try:
+        return plans.active(db)[1]
+    except SchemaBehind:
+        return Plan(groupings=())
+
+
+def _bounded(differences: list[AuditDifference]) -> list[AuditDifference]:
+    """Returns the first differences of each kind."""
+    shown: dict[str, int] = {}
+    for one in differences:
+        shown[one.kind] = shown.get(one.kind, 0) + 1
+    kept = []
+    for kind in shown:
+        kept += [one for one in differences if one.kind == kind][:SHOWN_MAX]
+    return kept

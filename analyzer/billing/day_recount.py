@@ -1,0 +1,194 @@
+"""The job behind `gatelock audit --against-kafka`: reads the logs of a closed day, and counts them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day
+from analyzer.billing.recount.read_requests import stored_plan
+from analyzer.billing.recount.recount_differences import RecountDifference, differences
+from analyzer.billing.recount.recounted_day import (
+    CountedStretch,
+    LogRecord,
+    Pseudonyms,
+    RecountedDay,
+    RecountedLog,
+)
+from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount_inputs
+from analyzer.kernel.errors import LogUnreadable
+from analyzer.sources.files.file_reader import CLUSTER
+from analyzer.sources.files.plain_lines import plain_lines
+from analyzer.sources.kafka.probes.log_ends import ends_of
+from analyzer.sources.kafka.probes.plain_records import PlainLog
+
+SHOWN_MAX = 100  # differences that are kept
+GIVEN = {
+    "unknown": "records that may count or not, because they repeat an id after more than its horizon, or "
+    "one from before the first offset",
+    "retried": "rejected records that a retry may have counted",
+    "untimely": "lines that were rejected because of the time at which they were read",
+}
+
+
+class RecountedPartition(NamedTuple):
+    """A partition that was read again: the offsets, and the plans that it was counted by."""
+
+    partition: str
+    first: int
+    cut: int
+    plans: Sequence[Mapping[str, object]]
+
+
+class DayRecount(NamedTuple):
+    """The outcome of a second count.
+
+    Attributes:
+        records: Of the day, before the cut.
+        series: That were compared.
+        differing: How many amounts differ.
+        differences: The first of them.
+        partitions: What was read.
+        given: What was taken as given, in sentences.
+    """
+
+    records: int
+    series: int
+    differing: int
+    differences: Sequence[RecountDifference]
+    partitions: Sequence[RecountedPartition]
+    given: Sequence[str]
+
+    @property
+    def equal(self) -> bool:
+        return self.differing == 0
+
+
+def recount(
+    engine: sa.Engine,
+    day: Day,
+    topics: Mapping[str, str],
+    options: Mapping[str, Any],
+    secrets: Mapping[str, bytes],
+) -> DayRecount:
+    """Counts a closed day again and compares it.
+
+    `topics` has the source of each configured topic, `options` those of kafka-python, `secrets` those of
+    digests of names, by fingerprint. Raises LogUnreadable, LogsUnknown, StoreAway; Unsupported for a plan
+    that the second counter does not know.
+    """
+    inputs = recount_inputs(engine, day)
+    _require_logs(inputs.logs, topics, options)
+    newest = stored_plan(inputs.newest)
+    joins, unknown = _joins(day, inputs)
+    renamed = {
+        meter["renamed_from"]: meter["name"] for meter in newest["meters"] if meter.get("renamed_from")
+    }
+    pseudonyms = Pseudonyms(newest.get("forgotten", ()), inputs.references)
+    counted = RecountedDay(day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms)
+    partitions = []
+    for log in inputs.logs:
+        first, records, is_whole = _records(log, day, newest, options)
+        stretches = [
+            CountedStretch(one.start, stored_plan(one.body)) for one in log.stretches if one.body is not None
+        ]
+        counted.count(
+            RecountedLog(log.part.source, stretches, log.cut, is_whole, log.skipped, log.rejected, newest),
+            records,
+        )
+        plans = [{"start": one.start, "plan": one.plan, "mark": one.mark} for one in log.stretches]
+        partitions.append(RecountedPartition(str(log.part), first, log.cut, plans))
+    frozen = {
+        series: {name: amount for name, amount in amounts.items() if name in joins}
+        for series, amounts in inputs.frozen.items()
+    }
+    found = list(differences(counted, frozen, joins, inputs.moved))
+    given = [
+        *_given(day, inputs, counted),
+        *(f"{name}: its meaning has changed during the day" for name in unknown),
+    ]
+    series = len(frozen.keys() | counted.amounts.keys())
+    return DayRecount(counted.records, series, len(found), found[:SHOWN_MAX], partitions, given)
+
+
+def _require_logs(
+    logs: Sequence[LogToRecount], topics: Mapping[str, str], options: Mapping[str, Any]
+) -> None:
+    """Raises LogUnreadable if a log does not exist any more, or is not in the configuration."""
+    of_kafka = [log.part for log in logs if log.part.cluster != CLUSTER]
+    if missing := sorted({part.topic for part in of_kafka} - topics.keys()):
+        raise LogUnreadable(f"the configuration has no source for the topic {', '.join(missing)}")
+    ends = ends_of(topics, of_kafka, options) if of_kafka else {}
+    for log in logs:
+        part = log.part
+        if part in of_kafka and ends.get(part) is None:
+            raise LogUnreadable(f"{part}: its log does not exist any more, or is in another cluster")
+        if log.is_recounted:
+            raise LogUnreadable(f"{part}: offsets of it were counted, and given to other records since")
+        if any(one.body is None for one in log.stretches):
+            raise LogUnreadable(f"{part}: a plan that it was counted by is not stored any more")
+
+
+def _records(
+    log: LogToRecount, day: Day, newest: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[int, Iterator[LogRecord], bool]:
+    """Returns the first offset, the records from there on, and whether counting began there."""
+    part = log.part
+    if part.cluster == CLUSTER:
+        lines = plain_lines(part.topic, part.topic_id, log.cut)
+        of_file = (LogRecord(at, None, line) for at, line in lines if at >= log.begin)
+        return log.begin, of_file, True
+    mappings = [stored_plan(one.body)["sources"].get(part.source) for one in log.stretches if one.body]
+    known = [mapping for mapping in mappings if mapping is not None]
+    ahead_ms = max((mapping["future_ms_max"] for mapping in known), default=0)
+    horizon_ms = max((mapping["id"]["horizon_ms"] for mapping in known if "id" in mapping), default=0)
+    since_ms = day.begin_s * 1000 - ahead_ms - 2 * horizon_ms
+    plain = PlainLog(part.topic, part.number, options)
+    at = plain.start(log.begin, since_ms, log.cut)
+    is_skipped = any(start < at.kept <= until for start, until in log.skipped)
+    if at.timely <= at.kept > max(log.begin, log.settled) and not is_skipped:
+        raise LogUnreadable(f"{part}: the records before {at.kept:,} were deleted after their retention")
+    records = (LogRecord(*record) for record in plain.records(at.first, log.cut))
+    return at.first, records, at.first <= log.begin
+
+
+def _joins(day: Day, inputs: RecountInputs) -> tuple[dict[str, str], list[str]]:
+    """Returns the join of each meter that can be compared, and the names of the others."""
+    meanings: dict[str, set[str]] = {}
+    for body in {one.body for log in inputs.logs for one in log.stretches if one.body is not None}:
+        for meter in stored_plan(body)["meters"]:
+            meaning = {name: value for name, value in meter.items() if name != "renamed_from"}
+            meanings.setdefault(meter["name"], set()).add(json.dumps(meaning, sort_keys=True))
+    changed = sorted(name for name, found in meanings.items() if len(found) > 1)
+    joins = {
+        meter.name: meter.join
+        for meter in day.meters
+        if not any(meter.name == name or meter.name.startswith(f"{name} (") for name in changed)
+    }
+    return joins, changed
+
+
+def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[str]:
+    """Yields what was taken as given, besides the plans."""
+    for log in inputs.logs:
+        for start, until in log.skipped:
+            yield f"{log.part}: the offsets from {start:,} to {until:,}, which an operator has skipped"
+    for name, sentence in GIVEN.items():
+        if counted.given[name]:
+            yield f"{sentence}: {counted.given[name]:,}"
+    believed = sum(number for series, number in inputs.moved.items() if series[0] == "caller")
+    if believed:
+        yield f"requests that count although denied in the log, as no lock was in force: {believed:,}"
+    stated = json.loads(day.given)["given"]["disbelieved_verdicts"]
+    if stated and not inputs.moved:
+        yield f"requests that count although denied, of which callers is not stored any more: {stated:,}"
+    overflow = sum(
+        sum(amounts.get("requests", (0, 0)))
+        for (grouping, name, _), amounts in inputs.frozen.items()
+        if grouping == "caller" and name in ("overflow:", "folded:")
+    )
+    if overflow:
+        yield f"requests that are counted without the name of their caller: {overflow:,}"

@@ -1,0 +1,241 @@
+"""Closes days: targets, the cut, the frozen rows, the digest; see docs/decisions/0049.
+
+Safe while two processes try: the cut of one makes the other wait for its end, and one that was taken over
+writes nothing any more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days import frozen_rows
+from analyzer.billing.days.day_digest import DigestKey, content_digest
+from analyzer.billing.days.day_leases import is_held, keep, lease_of, release, take
+from analyzer.billing.days.day_rows import Day, add_day, hold_open, open_day, stored_days
+from analyzer.billing.days.targets import (
+    AskEnds,
+    AwaitedPartition,
+    awaited,
+    has_targets,
+    store_targets,
+    untargeted,
+)
+from analyzer.billing.reports.day_origin import Remembered, origin_of, remembered_by
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
+from analyzer.kernel.database.partition_keys import key_columns, partition_columns, row_of
+from analyzer.kernel.errors import ClosingLost, NothingToClose, OldRowsMoving, StoreAway
+from analyzer.kernel.model import Partition
+from analyzer.kernel.tables.billing_tables import adjustments, day_positions, days
+from analyzer.kernel.tables.schema import offsets
+from analyzer.plan import catalog
+from analyzer.plan.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+BLOCKED_MS = 100  # flushes wait no longer than this for a cut that waits for others
+
+
+class Billing(NamedTuple):
+    """The days that are closed, by what, and when."""
+
+    zones: tuple[str, ...] = ("UTC",)
+    grace_s: float = 1_800.0  # after the end of the day
+    groupings: tuple[str, ...] = ("caller",)
+    key: DigestKey = DigestKey()
+
+
+class DayClosing:
+    """Closes the days of some zones.
+
+    Must not be shared between threads. `wall_ms` is this machine's clock: a day ends when both it and the
+    database's say so, because a clock that is ahead for a minute must not close tomorrow.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        billing: Billing,
+        ends: AskEnds,
+        random_mark: Callable[[], str],
+        wall_ms: Callable[[], int],
+        blocked_ms: int = BLOCKED_MS,
+    ) -> None:
+        self._engine = self._snapshots = engine
+        self._billing = billing
+        self._ends = ends
+        self._random_mark = random_mark
+        self._wall_ms = wall_ms
+        self._blocked_ms = blocked_ms
+
+    def step(self) -> int:
+        """Closes a day that is due, or one whose closing has ended without result.
+
+        Returns 1, or 0 when nothing is to be done now. Raises StoreAway; LogsUnknown when targets cannot be
+        asked for, OldRowsMoving, NothingToClose.
+        """
+        for zone in self._billing.zones:
+            day = self._next_day(zone)
+            try:
+                if day is not None and self.close(day):
+                    return 1
+            except ClosingLost as lost:
+                log.warning("%s", lost)
+        return 0
+
+    def _next_day(self, zone: str) -> Day | None:
+        """Returns the day of a zone that can be closed now."""
+        with reading(self._engine) as db:
+            now_ms = clock_ms(db)
+            closing = stored_days(db, days.c.zone == zone, days.c.state == "closing")
+            held = {one.id for one in closing if is_held(db, lease_of(one))}
+            day = open_day(db, zone)
+            if not catalog.load(db).groupings:
+                return None  # nothing was ever counted
+        if closing:
+            return next((one for one in closing if one.id not in held), None)
+        if day is None:
+            with writing(self._engine) as db:
+                day = add_day(db, zone, clock_ms(db) // 1000)
+        if min(now_ms, self._wall_ms()) < day.due_ms(self._billing.grace_s) or self.find_awaited(day):
+            return None
+        return day
+
+    def find_awaited(self, day: Day) -> list[AwaitedPartition]:
+        """Returns the partitions that a day waits for, after asking for the targets that are missing.
+
+        Raises StoreAway, LogsUnknown.
+        """
+        with reading(self._engine) as db:
+            missing = untargeted(db, day)
+            if not missing and has_targets(db, day):
+                return awaited(db, day)
+        ends = self._ends(missing)
+        with writing(self._engine) as db:
+            if not hold_open(db, day):
+                return []  # another process has cut it meanwhile
+            store_targets(db, day, day.due_ms(self._billing.grace_s), ends)
+            return awaited(db, day)
+
+    def close(self, day: Day) -> bool:
+        """Cuts a day and closes it; returns False if flushes in flight did not permit the cut.
+
+        Takes an open day, or one whose closing has ended without result. Raises StoreAway, ClosingLost,
+        OldRowsMoving, NothingToClose.
+        """
+        holder = self._random_mark()
+        with ExitStack() as stack:
+            with writing(self._engine) as db:
+                take(db, lease_of(day), holder)
+                if not plans.try_block_flushes(db, self._blocked_ms):
+                    db.rollback()  # with the lease
+                    return False
+                # The buckets are complete, and stay so until this transaction ends: the snapshot begins here.
+                snapshot = stack.enter_context(slow_reading(self._snapshots))
+                known = catalog.load(snapshot)
+                day = _cut(db, snapshot, known, day, self._billing.groupings)
+            try:
+                remembered = remembered_by(snapshot)
+                self._freeze(snapshot, known, day, holder)
+            except BaseException:
+                # It begins again at once, here or elsewhere; when the lease has ended it does so anyway.
+                with suppress(StoreAway), writing(self._engine) as db:
+                    release(db, lease_of(day), holder)
+                raise
+        self._finish(known, day, remembered, holder)
+        return True
+
+    def _freeze(self, snapshot: sa.Connection, known: Catalog, day: Day, holder: str) -> None:
+        while True:
+            with writing(self._engine) as db:
+                keep(db, lease_of(day), holder)
+                if not frozen_rows.delete_some(db, day):
+                    break
+        for part in frozen_rows.parts_of(snapshot, known, day):
+            with writing(self._engine) as db:
+                keep(db, lease_of(day), holder)
+                # The snapshot has the names of callers that are forgotten meanwhile.
+                forgotten = plans.hold_forgotten(db)
+                frozen_rows.write(db, day, part, forgotten)
+
+    def _finish(self, known: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
+        with slow_reading(self._engine) as db:
+            without_scans(db)
+            rows, requests = frozen_rows.totals_of(db, known, day)
+            day = day._replace(given=json.dumps(origin_of(db, day, remembered)))
+            content = content_digest(db, day)
+        with writing(self._engine) as db:
+            keep(db, lease_of(day), holder)
+            zone = days.c.zone == day.zone
+            # Of two days of a zone that are closed at a time, the second has the digest of the first.
+            db.execute(sa.select(days.c.id).where(zone, days.c.state == "open").with_for_update())
+            newest = sa.select(days.c.digest).where(zone, days.c.state == "closed")
+            newest = newest.order_by(days.c.closed_ms.desc(), days.c.id.desc()).limit(1)
+            before = db.execute(newest).scalar() or ""
+            closed = {
+                "state": "closed",
+                "closed_ms": NowMs(),
+                "rows": rows,
+                "requests": requests,
+                "given": day.given,
+                "digest_before": before,
+                "digest": self._billing.key.chained(content, before),
+                "digest_key": self._billing.key.fingerprint,
+            }
+            db.execute(sa.update(days).where(days.c.id == day.id).values(closed))
+            release(db, lease_of(day), holder)
+        log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
+
+
+def _cut(
+    db: sa.Connection,
+    snapshot: sa.Connection,
+    known: Catalog,
+    day: Day,
+    groupings: Collection[str],
+) -> Day:
+    """Marks a day as being closed, and opens the next one if it was the open one; returns it.
+
+    Raises OldRowsMoving, NothingToClose, ClosingLost.
+    """
+    if known.has_old_rows:
+        raise OldRowsMoving(
+            "rows of an earlier version are moved into the buckets first; days are closed then"
+        )
+    if missing := [grouping for grouping in groupings if grouping not in known.groupings]:
+        raise NothingToClose(f"{day}: nothing was counted by {', '.join(missing)} yet")
+    now_ms = clock_ms(db)
+    meters = sorted((meter.number, meter.name, meter.join) for meter in known.meters.values())
+    cut = {
+        "state": "closing",
+        "cut_ms": now_ms,
+        "groupings": "\n".join(groupings),
+        "meters": json.dumps(meters),
+    }
+    is_ours = sa.and_(days.c.id == day.id, days.c.state != "closed")
+    if db.execute(sa.update(days).where(is_ours).values(cut)).rowcount != 1:
+        raise ClosingLost(f"{day}: another process has closed it")
+    # Those of an earlier attempt: the buckets contain what they contain.
+    db.execute(sa.delete(adjustments).where(adjustments.c.day == day.id))
+    _store_positions(db, snapshot, day)
+    if open_day(db, day.zone) is None:
+        add_day(db, day.zone, day.end_s)
+    [day] = stored_days(db, days.c.id == day.id)
+    return day
+
+
+def _store_positions(db: sa.Connection, snapshot: sa.Connection, day: Day) -> None:
+    """Stores how far each partition is counted in the snapshot."""
+    wanted = sa.select(*partition_columns(offsets), offsets.c.next).order_by(*key_columns(offsets))
+    rows = [{"day": day.id, **row_of(Partition(*row[:5])), "cut": row[5]} for row in snapshot.execute(wanted)]
+    if rows:
+        added = insert(db, day_positions)
+        changed = {"cut": added.excluded.cut}
+        db.execute(added.on_conflict_do_update(index_elements=day_positions.primary_key, set_=changed), rows)

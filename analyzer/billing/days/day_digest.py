@@ -1,0 +1,101 @@
+"""The digest of a closed day, over its rows and the digest of the day that was closed before.
+
+With a key that is not in the database, a user who can write every table cannot write a digest that fits other
+rows (HMAC, RFC 2104). Without a key it finds damage, and changes by a user who does not know about it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day
+from analyzer.kernel.database.partition_keys import key_columns
+from analyzer.kernel.tables.billing_tables import (
+    adjustments,
+    corrections,
+    day_positions,
+    deleted_days,
+    frozen_counts,
+)
+
+ROWS_AT_ONCE = 1_000
+FINGERPRINT_CHARS = 16
+
+
+class DigestKey:
+    """The key of digests; an empty one makes digests that any program can compute.
+
+    Args:
+        secret: At least 16 bytes, or none.
+    """
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self._secret = secret
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells keys apart; "" without one."""
+        return self.of(b"fingerprint")[:FINGERPRINT_CHARS] if self._secret else ""
+
+    def of(self, content: bytes) -> str:
+        """Returns the digest of some bytes, in hexadecimal digits."""
+        if not self._secret:
+            return sha256(content).hexdigest()
+        return hmac.digest(self._secret, content, "sha256").hex()
+
+    def chained(self, content: str, before: str) -> str:
+        """Returns the digest of a day, from that of its rows and that of the day before."""
+        return self.of(f"{content}\n{before}".encode())
+
+
+def content_digest(db: sa.Connection, day: Day) -> str:
+    """Returns the digest of all that is stored about a day, and booked on it, in a fixed order.
+
+    Of a day whose rows are deleted, the digest that they had.
+    """
+    of_deleted = sa.select(deleted_days.c.content).where(deleted_days.c.day == day.id)
+    kept: str | None = db.execute(of_deleted).scalar()
+    if kept is not None:
+        return kept
+    digest = sha256()
+    for line in _lines(db, day):
+        digest.update(line.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
+    yield _line(
+        "day", day.zone, day.date, day.begin_s, day.end_s, day.cut_ms, day.groupings, day.meters, day.given
+    )
+    of = day_positions.c
+    wanted = [*key_columns(day_positions), of.target, of.cut, of.left_out, of.who, of.is_gone]
+    yield from _rows(db, day_positions, wanted, of.day == day.id, key_columns(day_positions))
+    for table, condition in (
+        (frozen_counts, frozen_counts.c.day == day.id),
+        (adjustments, adjustments.c.booked == day.id),
+        (corrections, corrections.c.booked == day.id),
+    ):
+        yield from _rows(db, table, list(table.columns), condition, list(table.primary_key.columns))
+
+
+def _rows(
+    db: sa.Connection,
+    table: sa.Table,
+    columns: list[sa.Column[object]],
+    condition: sa.ColumnElement[bool],
+    order: list[sa.Column[object]],
+) -> Iterator[str]:
+    wanted = sa.select(*columns).where(condition).order_by(*order)
+    with db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+        for row in rows:
+            yield _line(table.name, *row)
+
+
+def _line(*values: object) -> str:
+    return json.dumps(values, separators=(",", ":"))

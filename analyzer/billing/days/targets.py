@@ -1,0 +1,124 @@
+"""Targets: how far each partition must be counted before a day is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day
+from analyzer.counting.gaps import OPEN
+from analyzer.kernel.database.engine import insert, reading
+from analyzer.kernel.database.partition_keys import is_of, partition_columns, row_of, same_partition
+from analyzer.kernel.model import Partition
+from analyzer.kernel.tables.billing_tables import day_positions
+from analyzer.kernel.tables.schema import gaps, offsets
+
+# Returns the ends of the logs that this process can ask for: of those of these partitions, and of further
+# ones that it reads; None for a log that does not exist any more. Raises AnalyzerError.
+AskEnds = Callable[[Sequence[Partition]], Mapping[Partition, int | None]]
+
+
+class AwaitedPartition(NamedTuple):
+    """A partition that a day waits for."""
+
+    part: Partition
+    target: int | None  # None: not known yet
+    next: int | None  # None: counting has not begun
+    gap: str = ""  # why it is stopped, until an operator decides
+
+    def __str__(self) -> str:
+        if self.target is None:
+            return f"{self.part}: no analyzer has said yet how far it must be counted"
+        at = "is not counted yet" if self.next is None else f"is counted up to {self.next}"
+        stopped = f"; it is stopped: {self.gap}" if self.gap else ""
+        return f"{self.part}: {at}, and must be up to {self.target}{stopped}"
+
+
+def untargeted(db: sa.Connection, day: Day) -> list[Partition]:
+    """Returns the followed partitions whose target for a day is not stored."""
+    wanted = (
+        sa.select(*partition_columns(offsets))
+        .join(day_positions, _of_day(day), isouter=True)
+        .where(offsets.c.beat_ms.is_not(None), day_positions.c.day.is_(None))
+        .order_by(*partition_columns(offsets))
+    )
+    return [Partition(*row) for row in db.execute(wanted)]
+
+
+def has_targets(db: sa.Connection, day: Day) -> bool:
+    """Whether the target of any partition is stored."""
+    return db.execute(sa.select(day_positions.c.day).where(day_positions.c.day == day.id)).first() is not None
+
+
+def store_targets(db: sa.Connection, day: Day, due_ms: int, ends: Mapping[Partition, int | None]) -> None:
+    """Stores the targets that are known, of partitions without one. They never change afterwards.
+
+    A partition whose end cannot be asked for has its target when a heartbeat finds that all which was there
+    at `due_ms` has been read: the position of that heartbeat.
+    """
+    for part, end in sorted(ends.items()):
+        target = _position(db, part) if end is None else end
+        _store(db, day, part, target, is_gone=end is None)
+    caught_up = offsets.c.beat_ms - offsets.c.behind_ms >= due_ms
+    for part in untargeted(db, day):
+        reached = db.execute(sa.select(offsets.c.next).where(is_of(offsets, part), caught_up)).scalar()
+        if reached is not None:
+            _store(db, day, part, reached, is_gone=False)
+
+
+def _store(db: sa.Connection, day: Day, part: Partition, target: int, *, is_gone: bool) -> None:
+    row = {"day": day.id, "target": target, "is_gone": int(is_gone), **row_of(part)}
+    db.execute(insert(db, day_positions).values(row).on_conflict_do_nothing())
+
+
+def _position(db: sa.Connection, part: Partition) -> int:
+    return db.execute(sa.select(offsets.c.next).where(is_of(offsets, part))).scalar() or 0
+
+
+def awaited(db: sa.Connection, day: Day) -> list[AwaitedPartition]:
+    """Returns the partitions that a day waits for, by topic and number.
+
+    None of these are partitions that an operator has left out, and those that no analyzer follows any more.
+    """
+    position = day_positions.c
+    stopped = sa.select(gaps.c.why).where(same_partition(gaps, day_positions), OPEN).limit(1)
+    behind = (
+        sa.select(
+            *partition_columns(day_positions),
+            position.target,
+            offsets.c.next,
+            stopped.correlate(offsets, day_positions).scalar_subquery(),
+        )
+        .join(offsets, same_partition(offsets, day_positions), isouter=True)
+        .where(
+            position.day == day.id,
+            position.left_out == "",
+            position.target > sa.func.coalesce(offsets.c.next, 0),
+            # One that was begun has no heartbeat yet, and its analyzer may have died since.
+            sa.or_(offsets.c.next.is_(None), offsets.c.seen == 0, offsets.c.beat_ms.is_not(None)),
+        )
+    )
+    found = [
+        AwaitedPartition(Partition(*row[:5]), row[5], row[6], row[7] or "") for row in db.execute(behind)
+    ]
+    unknown = [AwaitedPartition(part, None, _position(db, part)) for part in untargeted(db, day)]
+    return sorted([*found, *unknown], key=lambda one: (one.part.topic, one.part.number))
+
+
+def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
+    """Returns the partitions that a day waits for, as far as is known now. Raises StoreAway."""
+    with reading(engine) as db:
+        return awaited(db, day)
+
+
+def leave_out(db: sa.Connection, day: Day, part: Partition, who: str, reason: str) -> None:
+    """Has the day not wait for a partition."""
+    left_out = {"left_out": reason, "who": who}
+    added = insert(db, day_positions).values(day=day.id, is_gone=0, **row_of(part), **left_out)
+    db.execute(added.on_conflict_do_update(index_elements=day_positions.primary_key, set_=left_out))
+
+
+def _of_day(day: Day) -> sa.ColumnElement[bool]:
+    return sa.and_(same_partition(offsets, day_positions), day_positions.c.day == day.id)

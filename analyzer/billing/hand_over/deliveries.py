@@ -1,0 +1,164 @@
+"""Deliveries: how far a part of a closed day was acknowledged by a billing service.
+
+One process at a time hands over to a destination, under a lease. It stores a place together with the fact
+that it is about to send what stands behind it, and each of its writes keeps the lease: so after a kill at
+any moment the next process knows what was acknowledged, and since when the events behind it may have been
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, place_of, place_text
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import NowMs, insert, reading, writing
+from analyzer.kernel.database.named_leases import Lease
+from analyzer.kernel.errors import DeliveryLost, StoreAway
+from analyzer.kernel.tables.billing_tables import deliveries
+
+DELIVERIES = Lease(lease_ms=60_000)  # longer than a request to a service may take
+
+
+class Delivery(NamedTuple):
+    """The progress of a part.
+
+    Attributes:
+        place: Of the last amount that was acknowledged or left out; () before the first one.
+        events: That were acknowledged; `amount` is their sum.
+        known: Of these, that the service had already.
+        left_out: Amounts without a customer; `left_out_amount` is their sum.
+        tried_ms: Since when events behind `place` may have been sent; None: none were.
+        finished_ms: When the last one was acknowledged; None: there are more.
+    """
+
+    place: UsagePlace = ()
+    events: int = 0
+    amount: int = 0
+    known: int = 0
+    left_out: int = 0
+    left_out_amount: int = 0
+    tried_ms: int | None = None
+    finished_ms: int | None = None
+
+
+class StoredDelivery(NamedTuple):
+    """A delivery as operators see it."""
+
+    destination: str
+    format: str
+    zone: str
+    date: str
+    grouping: str
+    kind: str
+    meter: str
+    delivery: Delivery
+    who: str
+    began_ms: int
+    acknowledged_ms: int
+
+
+class Deliveries:
+    """The deliveries to one destination, by the process that holds its lease; see `delivering`.
+
+    All methods raise StoreAway, and those that write DeliveryLost when another process has taken the lease.
+    """
+
+    def __init__(self, engine: sa.Engine, destination: str, format_: str, who: str, holder: str) -> None:
+        self._engine = engine
+        self._destination = destination
+        self._format = format_
+        self._who = who
+        self._holder = holder
+
+    def of(self, part: UsagePart) -> Delivery:
+        """Returns how far a part was acknowledged."""
+        with reading(self._engine) as db:
+            row = db.execute(sa.select(deliveries).where(*self._is_of(part))).mappings().first()
+        return Delivery() if row is None else _delivery(row)
+
+    def now_ms(self) -> int:
+        """Returns the database's time."""
+        with reading(self._engine) as db:
+            return clock_ms(db)
+
+    def keep(self) -> None:
+        """Keeps the lease while nothing is stored."""
+        with writing(self._engine) as db:
+            self._require(db)
+
+    def trying(self, part: UsagePart, delivery: Delivery) -> None:
+        """Stores what is acknowledged, and that what stands behind it is sent from now on."""
+        self._store(part, delivery, {"tried_ms": sa.func.coalesce(sa.literal(delivery.tried_ms), NowMs())})
+
+    def finished(self, part: UsagePart, delivery: Delivery) -> None:
+        """Stores that all is acknowledged."""
+        self._store(part, delivery, {"tried_ms": None, "finished_ms": NowMs()})
+
+    def _store(self, part: UsagePart, delivery: Delivery, changed: dict[str, object]) -> None:
+        values = {
+            "format": self._format, "place": place_text(delivery.place), "events": delivery.events,
+            "amount": delivery.amount, "known": delivery.known, "left_out": delivery.left_out,
+            "left_out_amount": delivery.left_out_amount, "who": self._who, "acknowledged_ms": NowMs(),
+            "finished_ms": None, **changed,
+        }  # fmt: skip
+        with writing(self._engine) as db:
+            self._require(db)
+            added = insert(db, deliveries).values(**self._key_of(part), **values, began_ms=NowMs())
+            db.execute(added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values))
+
+    def _require(self, db: sa.Connection) -> None:
+        if not DELIVERIES.keep(db, _lease_of(self._destination), self._holder):
+            raise DeliveryLost(f"another process has begun to hand over to {self._destination}")
+
+    def _key_of(self, part: UsagePart) -> dict[str, str]:
+        return {
+            "destination": self._destination, "zone": part.day.zone, "date": part.day.date,
+            "grouping": part.grouping, "kind": part.kind, "meter": part.meter,
+        }  # fmt: skip
+
+    def _is_of(self, part: UsagePart) -> Iterator[sa.ColumnElement[bool]]:
+        yield from (deliveries.c[name] == value for name, value in self._key_of(part).items())
+
+
+@contextmanager
+def delivering(
+    engine: sa.Engine, destination: str, format_: str, who: str, random_mark: Callable[[], str]
+) -> Iterator[Deliveries]:
+    """Holds the lease of a destination. Raises DeliveryLost if another process does, StoreAway."""
+    holder, name = random_mark(), _lease_of(destination)
+    with writing(engine) as db:
+        if not DELIVERIES.take(db, name, holder):
+            left_s = -(-DELIVERIES.left_ms(db, name) // 1000)
+            raise DeliveryLost(
+                f"another process hands over to {destination}; if it was killed, try again in {left_s} s"
+            )
+    try:
+        yield Deliveries(engine, destination, format_, who, holder)
+    finally:
+        with suppress(StoreAway), writing(engine) as db:
+            DELIVERIES.release(db, name, holder)
+
+
+def _lease_of(destination: str) -> str:
+    return f"delivery {destination}"
+
+
+def _delivery(row: sa.RowMapping) -> Delivery:
+    return Delivery(place_of(row["place"]), *(row[name] for name in Delivery._fields[1:]))
+
+
+def stored_deliveries(engine: sa.Engine, newest: int | None) -> list[StoredDelivery]:
+    """Returns the last deliveries, or all, the newest last. Raises StoreAway."""
+    of = deliveries.c
+    order = (of.acknowledged_ms.desc(), of.destination, of.zone, of.date, of.grouping, of.kind, of.meter)
+    with reading(engine) as db:
+        rows = db.execute(sa.select(deliveries).order_by(*order).limit(newest)).mappings().all()
+    plain = [name for name in StoredDelivery._fields if name != "delivery"]
+    return [
+        StoredDelivery(**{name: row[name] for name in plain}, delivery=_delivery(row)) for row in rows[::-1]
+    ]

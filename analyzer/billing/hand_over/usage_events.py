@@ -1,0 +1,137 @@
+"""Usage events: an amount of a closed day with its customer, and an identifier that never changes.
+
+The identifier is an HMAC over what makes an amount one: zone, day, grouping, the caller's reference,
+resource, meter, and whether it was frozen, came late, or is a correction. So the same usage has the same
+identifier whenever it is handed over, a correction has another one, and none shows the name of a caller.
+"""
+
+from __future__ import annotations
+
+import csv
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from analyzer.billing.reports.usage_amounts import UsageAmount, UsagePart
+from analyzer.counting.counter.caller_budget import FOLDED, OVERFLOW
+from analyzer.counting.records.forgotten_callers import FORGOTTEN, pseudonym_of
+from analyzer.plan.groupings import grouping_of
+
+IDENTIFIER_DIGITS = 40
+COLUMNS = ["caller", "customer"]  # of a file of customers
+CUSTOMERS_MAX = 5_000_000
+# Kinds of names that no contract can be with: clients that are known by their address, or not at all.
+NOT_CUSTOMERS = ("address", "unnamed", FOLDED.rstrip(":"), OVERFLOW.rstrip(":"))
+
+
+class UsageEvent(NamedTuple):
+    """An amount for one customer, as any billing service takes it."""
+
+    identifier: str
+    customer: str
+    name: str  # of the event: what the service calls the meter
+    at_s: int  # the middle of the day that it is booked on: in all time zones the same date
+    amount: UsageAmount
+    unit: str  # of the value; "" for whole numbers
+
+
+class InvalidCustomers(ValueError):
+    """A file of customers cannot be used."""
+
+
+class Customers:
+    """The customers of callers, as a billing service knows them.
+
+    Args:
+        by_name: The customer of each caller; "" for one that is not billed. None: each caller is a
+            customer, by its
+            name without the kind in front.
+    """
+
+    def __init__(self, by_name: Mapping[str, str] | None = None) -> None:
+        self._by_name = by_name
+
+    @classmethod
+    def read(cls, file: Path) -> Customers:
+        """Reads a CSV file with the columns `caller` and `customer`. Raises InvalidCustomers, OSError."""
+        found: dict[str, str] = {}
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.reader(lines)
+            if next(rows, None) != COLUMNS:
+                raise InvalidCustomers(f"{file}: the first line must be {','.join(COLUMNS)}")
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(COLUMNS) or row[0] in found or len(found) == CUSTOMERS_MAX:
+                    raise InvalidCustomers(
+                        f"{file}:{rows.line_num}: write each caller once, with its customer"
+                    )
+                found[row[0]] = row[1].strip()
+        return cls(found)
+
+    def of(self, name: str, *, is_caller: bool) -> str | None:
+        """Returns the customer of a key; "" for one that is not billed, None if the customer is unknown."""
+        if self._by_name is not None and (known := self._by_name.get(name)) is not None:
+            return known
+        kind, colon, rest = name.partition(":")
+        if not is_caller:
+            kind, rest = "", name
+        elif not colon or kind in NOT_CUSTOMERS:
+            return ""
+        elif kind == FORGOTTEN:
+            return None
+        if not rest:
+            return ""
+        return rest if self._by_name is None else None
+
+
+class EventMaker:
+    """Makes the events of a part.
+
+    Args:
+        secret: The installation's key of references.
+        part: Whose amounts become events.
+        customers: By the keys of its grouping.
+        name: Of the events.
+        unit: In which the meter is stored; "" for whole numbers.
+    """
+
+    def __init__(self, secret: bytes, part: UsagePart, customers: Customers, name: str, unit: str) -> None:
+        self._secret = secret
+        self._part = part
+        self._customers = customers
+        self._name = name
+        self._unit = unit
+        self._is_of_callers = grouping_of(part.grouping).is_of_callers
+        self.at_s = (part.day.begin_s + part.day.end_s) // 2
+
+    def customer_of(self, amount: UsageAmount) -> str | None:
+        """Returns the customer of an amount, as `Customers.of` does."""
+        name = pseudonym_of(amount.reference) if amount.name is None else amount.name
+        return self._customers.of(name, is_caller=self._is_of_callers)
+
+    def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
+        """Returns the event of an amount; equal amounts have equal events."""
+        return UsageEvent(self._identifier(amount), customer, self._name, self.at_s, amount, self._unit)
+
+    def _identifier(self, amount: UsageAmount) -> str:
+        part = self._part
+        what = [
+            *("usage", part.kind, part.day.zone, amount.day, part.day.date, part.grouping),
+            *(amount.reference, amount.resource, part.meter, amount.number),
+        ]
+        digest = hmac.new(self._secret, json.dumps(what).encode(), sha256).hexdigest()
+        return digest[:IDENTIFIER_DIGITS]
+
+
+def rfc3339(at_s: int) -> str:
+    """Returns a moment as text.
+
+    >>> rfc3339(1_795_176_000)
+    '2026-11-20T12:00:00Z'
+    """
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,119 @@
+"""Compares the frozen rows of a day with what the second counter found, caller by caller."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from analyzer.billing.recount.read_requests import DUPLICATES, REQUESTS
+from analyzer.billing.recount.recounted_day import RecountedAmount, RecountedDay, RecountedSeries
+
+NOT_NAMED = ("overflow:", "folded:")  # rows of many callers
+NOTHING = RecountedAmount()
+
+Frozen = Mapping[RecountedSeries, Mapping[str, tuple[int, int]]]  # admitted and denied, by meter
+
+
+class RecountDifference(NamedTuple):
+    """An amount of a series that the log does not give.
+
+    Attributes:
+        grouping: Of the series.
+        name: Of the series; "" where only the sum of all is compared.
+        resource: Of the series.
+        meter: Whose amounts differ.
+        frozen: The amount in the day, admitted.
+        frozen_denied: The amount in the day, denied.
+        least: The least that the log gives, admitted.
+        most: The most.
+        least_denied: The least that the log gives, denied.
+        most_denied: The most.
+    """
+
+    grouping: str
+    name: str
+    resource: str
+    meter: str
+    frozen: int
+    frozen_denied: int
+    least: int
+    most: int
+    least_denied: int
+    most_denied: int
+
+    def __str__(self) -> str:
+        series = " ".join(filter(None, (self.name or "all", self.resource)))
+        frozen = _shown(self.frozen, self.frozen_denied)
+        least, most = _shown(self.least, self.least_denied), _shown(self.most, self.most_denied)
+        log = least if least == most else f"{least} to {most}"
+        return f"{series}: {self.meter} by {self.grouping}: {frozen} in the day, {log} in the log"
+
+
+def differences(
+    day: RecountedDay, frozen: Frozen, joins: Mapping[str, str], moved: Mapping[RecountedSeries, int]
+) -> Iterator[RecountDifference]:
+    """Yields the series and meters that differ, in order.
+
+    `moved` has the requests that count although their record calls them denied, by series. Where callers or
+    resources were counted without their name, one may have less than the log gives, and all together may not.
+    """
+    pooled = {meter for meter in joins if meter == DUPLICATES or day.has_overflow or _is_folded(frozen)}
+    sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 6)
+    for series in sorted(frozen.keys() | day.amounts.keys()):
+        stored, counted = frozen.get(series, {}), day.amounts.get(series, {})
+        for meter in sorted(stored.keys() | counted.keys()):
+            value, denied = stored.get(meter, (0, 0))
+            of = counted.get(meter, NOTHING)
+            found = _difference(series, meter, (value, denied), of, moved.get(series, 0))
+            by_resource = day.has_resource_overflow and series[0].endswith("resource")
+            if not (by_resource or (series[0].startswith("caller") and meter in pooled)):
+                if not _fits(found, joins[meter], moved.get(series, 0)):
+                    yield found
+                continue
+            if not {*series[1:]}.intersection(NOT_NAMED) and value + denied > of.value_most + of.denied_most:
+                yield found
+            if joins[meter] == "sum":
+                total = sums[series[0], "" if by_resource else series[2], meter]
+                for at, number in enumerate(found[4:]):
+                    total[at] += number
+    for (grouping, resource, meter), total in sorted(sums.items()):
+        found = RecountDifference(grouping, "", resource, meter, *total)
+        if not _fits(found, "sum", sum(moved.values())):
+            yield found
+
+
+def _difference(
+    series: RecountedSeries, meter: str, stored: tuple[int, int], of: RecountedAmount, moved: int
+) -> RecountDifference:
+    """Returns the amounts of both sides; requests that count although denied are moved."""
+    moved = moved if meter == REQUESTS else 0
+    amounts = (of.value + moved, of.value_most + moved, of.denied - moved, of.denied_most - moved)
+    return RecountDifference(*series, meter, *stored, *amounts)
+
+
+def _fits(found: RecountDifference, join: str, moved: int) -> bool:
+    """Whether the frozen amounts are among those that the log gives.
+
+    Of other meters than requests it is not stored how much of them was denied and counts: there the sum of
+    both is compared.
+    """
+    if not moved or found.meter == REQUESTS:
+        return (
+            found.least <= found.frozen <= found.most
+            and found.least_denied <= found.frozen_denied <= found.most_denied
+        )
+    joined = max if join == "max" else lambda *pair: sum(pair)
+    frozen = joined(found.frozen, found.frozen_denied)
+    return (
+        joined(found.least, found.least_denied) <= frozen <= joined(found.most, found.most_denied)
+        and found.frozen_denied <= found.most_denied
+    )
+
+
+def _is_folded(frozen: Frozen) -> bool:
+    return any(name == NOT_NAMED[1] for _, name, _ in frozen)
+
+
+def _shown(value: int, denied: int) -> str:
+    return f"{value:,} and {denied:,} denied" if denied else f"{value:,}"

@@ -1,0 +1,221 @@
+"""Counts the records of a day again: a least and a most amount of each series and meter."""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from analyzer.billing.recount.log_envelopes import Unreadable
+from analyzer.billing.recount.read_requests import DUPLICATES, Request, SourceReading, Unsupported
+from analyzer.billing.recount.repeated_ids import RepeatedIds
+
+RecountedSeries = tuple[str, str, str]  # grouping, key, resource
+
+
+class LogRecord(NamedTuple):
+    """A record as it stands in a log."""
+
+    offset: int
+    kafka_ms: int | None  # None: it has no time there
+    value: bytes | None
+
+
+class CountedStretch(NamedTuple):
+    """Offsets from `start` on that were counted by a plan."""
+
+    start: int
+    plan: Mapping[str, Any]
+
+
+class Pseudonyms:
+    """The names of callers, with pseudonyms in place of those that are forgotten.
+
+    Args:
+        forgotten: References of callers.
+        secret: The key of references.
+    """
+
+    def __init__(self, forgotten: Collection[str] = (), secret: bytes = b"") -> None:
+        self._forgotten, self._secret = frozenset(forgotten), secret
+        self._names: dict[str, str] = {}
+
+    def of(self, caller: str) -> str:
+        """Returns the name that a caller is counted under."""
+        if not self._forgotten:
+            return caller
+        if caller not in self._names:
+            reference = hmac.digest(self._secret, caller.encode(), "sha256").hex()[:32]
+            self._names[caller] = f"forgotten:{reference}" if reference in self._forgotten else caller
+        return self._names[caller]
+
+
+class RecountedLog(NamedTuple):
+    """A partition whose log is counted again.
+
+    Attributes:
+        source: The name of its source.
+        stretches: The plans that it was counted by, in order.
+        cut: The offset before which its records are in the day.
+        is_whole: Whether it is read from where counting began.
+        skipped: Ranges of offsets that an operator let it skip.
+        rejected: Offsets of records that are rejected to this day.
+        newest: The newest plan, by which rejected records may have been counted later.
+    """
+
+    source: str
+    stretches: Sequence[CountedStretch]
+    cut: int
+    is_whole: bool
+    skipped: Sequence[tuple[int, int]]
+    rejected: frozenset[int]
+    newest: Mapping[str, Any]
+
+
+class RecountedAmount:
+    """The least and the most that a meter of a series can have, admitted and denied."""
+
+    __slots__ = ("denied", "denied_most", "value", "value_most")
+
+    def __init__(self) -> None:
+        self.value = self.denied = self.value_most = self.denied_most = 0
+
+    def add(self, number: int, join: str, *, is_denied: bool, is_certain: bool) -> None:
+        """Adds a number, or takes the larger one."""
+        for name in ("denied_most", "denied") if is_denied else ("value_most", "value"):
+            if is_certain or name.endswith("most"):
+                before = getattr(self, name)
+                setattr(self, name, max(before, number) if join == "max" else before + number)
+
+
+class RecountedDay:
+    """The counts of a day by its logs.
+
+    Args:
+        begin_s: The beginning of the day.
+        end_s: Its end, exclusive.
+        groupings: That are counted.
+        joins: The join of each meter that is counted, by its name when the day was cut.
+        renamed: Names when the day was cut, by earlier ones.
+        secrets: Of digests of names, by fingerprint.
+        pseudonyms: Of callers that are forgotten.
+    """
+
+    def __init__(
+        self,
+        begin_s: int,
+        end_s: int,
+        groupings: Sequence[str],
+        joins: Mapping[str, str],
+        renamed: Mapping[str, str],
+        secrets: Mapping[str, bytes],
+        pseudonyms: Pseudonyms,
+    ) -> None:
+        self._begin_ms, self._end_ms = begin_s * 1000, end_s * 1000
+        self._groupings, self._joins, self._renamed = set(groupings), joins, renamed
+        self._secrets, self._pseudonyms = secrets, pseudonyms
+        self.amounts: dict[RecountedSeries, dict[str, RecountedAmount]] = {}
+        self.records = 0  # of the day, before the cut
+        self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
+        self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
+        self.resources: dict[int, set[str]] = {}  # by partition, for the same reason
+        self.callers_max = 0
+        self._partitions = 0
+
+    def count(self, log: RecountedLog, records: Iterable[LogRecord]) -> None:
+        """Counts the records of a partition, which come in the order of their offsets. Raises Unsupported."""
+        self._partitions += 1
+        readings = [(one.start, SourceReading(log.source, one.plan, self._secrets)) for one in log.stretches]
+        newest = SourceReading(log.source, log.newest, self._secrets)
+        if not readings:
+            raise Unsupported(f"no plan of its records is stored for the source {log.source}")
+        self.callers_max = max([self.callers_max, *(int(one.mapping["callers_max"]) for _, one in readings)])
+        rule = readings[-1][1].rule
+        ids = None
+        if rule is not None:
+            ids = RepeatedIds(rule["horizon_ms"], rule["ids_max"], is_whole=log.is_whole)
+        for record in records:
+            if record.offset >= log.cut:
+                break
+            if any(start <= record.offset < until for start, until in log.skipped):
+                continue
+            at = max(
+                (place for place, (start, _) in enumerate(readings) if start <= record.offset), default=0
+            )
+            kafka_ms = record.kafka_ms if record.kafka_ms is not None and record.kafka_ms >= 0 else None
+            try:
+                request = readings[at][1].request_of(record.value, kafka_ms)
+            except Unreadable:
+                self._count_rejected(log, newest, record, kafka_ms)
+                continue
+            if kafka_ms is None and record.offset in log.rejected:
+                self.given["untimely"] += 1  # ahead of the clock of the machine that read the file
+                continue
+            answer = "new"
+            if ids is not None and readings[at][1].rule is not None:
+                answer = ids.ask(request.caller, request.id, request.ms if kafka_ms is None else kafka_ms)
+            self._add(request, answer)
+
+    def _count_rejected(
+        self, log: RecountedLog, newest: SourceReading, record: LogRecord, kafka_ms: int | None
+    ) -> None:
+        """Counts a record as possible which a retry may have counted by the newest plan."""
+        if record.offset in log.rejected:
+            return
+        try:
+            request = newest.request_of(record.value, kafka_ms)
+        except Unreadable:
+            return
+        self._add(request, "retried")
+
+    def _add(self, request: Request, answer: str) -> None:
+        if not self._begin_ms <= request.ms < self._end_ms:
+            return
+        self.records += 1
+        kind = request.caller.partition(":")[0]
+        self.callers.setdefault(self._partitions, {}).setdefault(kind, set()).add(request.caller)
+        if answer in ("unknown", "retried"):
+            self.given[answer] += 1
+        for grouping, key, resource in request.series:
+            if grouping not in self._groupings:
+                continue
+            if grouping.endswith("resource"):
+                self.resources.setdefault(self._partitions, set()).add(resource or key)
+            of_callers = grouping.partition("+")[0] == "caller"
+            series = grouping, self._pseudonyms.of(key) if of_callers else key, resource
+            amounts = self.amounts.setdefault(series, {})
+            if answer in ("repeated", "unknown"):
+                self._joined(amounts, DUPLICATES, 1, is_denied=False, is_certain=answer == "repeated")
+            if answer != "repeated":
+                for meter, number in request.amounts.items():
+                    certain = answer == "new"
+                    self._joined(amounts, meter, number, is_denied=request.is_denied, is_certain=certain)
+
+    def _joined(
+        self,
+        amounts: dict[str, RecountedAmount],
+        meter: str,
+        number: int,
+        *,
+        is_denied: bool,
+        is_certain: bool,
+    ) -> None:
+        name = self._renamed.get(meter, meter)
+        if name in self._joins and number:
+            amount = amounts.get(name)
+            if amount is None:
+                amount = amounts[name] = RecountedAmount()
+            amount.add(number, self._joins[name], is_denied=is_denied, is_certain=is_certain)
+
+    @property
+    def has_overflow(self) -> bool:
+        """Whether a partition may have had more callers than are counted by name."""
+        return any(
+            len(callers) > self.callers_max for kinds in self.callers.values() for callers in kinds.values()
+        )
+
+    @property
+    def has_resource_overflow(self) -> bool:
+        """Whether a partition may have had more resources than are counted by name."""
+        return any(len(resources) > self.callers_max for resources in self.resources.values())

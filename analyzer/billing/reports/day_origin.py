@@ -1,0 +1,196 @@
+"""The origin of a closed day: offsets of each partition, and what its counts take as given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day, stored_days
+from analyzer.kernel.database.audit_log import RECORDS_RETRIED
+from analyzer.kernel.database.partition_keys import key_columns, same_partition
+from analyzer.kernel.tables.billing_tables import day_positions, days
+from analyzer.kernel.tables.counter_tables import event_ids, named_callers
+from analyzer.kernel.tables.schema import disbelieved, events, gaps, offsets, stretches
+
+HASH_BYTES = 8  # of an id that is remembered
+
+
+class CutPartition(NamedTuple):
+    """The offsets of a partition between the cut of the day before and that of the day."""
+
+    topic: str
+    partition: int
+    cluster: str
+    topic_id: str
+    begin: int  # without a closed day before: where counting began
+    cut: int
+    target: int | None
+    left_out: str
+    is_gone: bool
+
+
+class PlanStretch(NamedTuple):
+    """The plan by which a partition was counted from an offset on."""
+
+    topic_id: str
+    partition: int
+    start: int
+    plan: int
+    mark: str
+
+
+class SkippedGap(NamedTuple):
+    """Offsets that an operator let a partition skip."""
+
+    topic_id: str
+    partition: int
+    start: int
+    accepted_to: int
+    accepted_by: str
+    reason: str
+
+
+class RetriedRecords(NamedTuple):
+    """Rejected records that an operator had counted since the day before was cut."""
+
+    at_ms: int
+    records: str
+    who: str
+    why: str
+
+
+class Remembered(NamedTuple):
+    """The callers' names and ids of events that a partition remembers, and carries into the next day."""
+
+    topic_id: str
+    partition: int
+    callers: int  # that it counts by name, of two hours
+    ids: int
+    ids_kept_ms: int | None  # for how long it really kept ids, at the least; None: it has none
+
+
+def remembered_by(db: sa.Connection) -> list[Remembered]:
+    """Returns what partitions remember, of those that remember something."""
+    size = sa.func.length
+    names = named_callers.c.callers
+    callers = _amounts(db, named_callers, size(names) - size(sa.func.replace(names, "\n", "")) + 1)
+    ids = _amounts(db, event_ids, size(event_ids.c.hashes))
+    of = offsets.c
+    wanted = sa.select(*key_columns(offsets), of.ids_kept_ms).order_by(
+        of.topic, of.partition, of.cluster, of.topic_id
+    )
+    found = []
+    for *key, kept_ms in db.execute(wanted):
+        at = tuple(key)
+        if at in callers or at in ids:
+            found.append(Remembered(at[1], at[2], callers.get(at, 0), ids.get(at, 0) // HASH_BYTES, kept_ms))
+    return found
+
+
+def _amounts(db: sa.Connection, table: sa.Table, amount: sa.ColumnElement[int]) -> dict[tuple[Any, ...], int]:
+    """Returns the sum of an amount, by cluster, topic id and partition."""
+    columns = key_columns(table)
+    wanted = sa.select(*columns, sa.func.sum(amount)).group_by(*columns)
+    return {tuple(key): int(total) for *key, total in db.execute(wanted)}
+
+
+def origin_of(db: sa.Connection, day: Day, remembered: Sequence[Remembered] = ()) -> dict[str, Any]:
+    """Returns where the counts of a day that was cut come from, as JSON.
+
+    `remembered` is what partitions remembered at the cut. Stored when the day is closed: plans, and
+    verdicts that were not believed, are deleted some day.
+    """
+    partitions = _partitions(db, day)
+    before = _day_before(db, day)
+    return {
+        "cut_ms": day.cut_ms,
+        "partitions": [one._asdict() for one in partitions],
+        "given": {
+            "plans": [one._asdict() for part in partitions for one in _plans(db, part)],
+            "gaps": [one._asdict() for part in partitions for one in _gaps(db, part)],
+            # Denied requests of these offsets that count, because no lock supports the denial.
+            "disbelieved_verdicts": sum(_disbelieved(db, part) for part in partitions),
+            "retried": [one._asdict() for one in _retried(db, day, before)],
+            # Names and ids from the day before, by which this one was counted.
+            "carried": [] if before is None else json.loads(before.given or "{}").get("remembered", []),
+        },
+        "remembered": [one._asdict() for one in remembered],
+    }
+
+
+def _day_before(db: sa.Connection, day: Day) -> Day | None:
+    """Returns the day of the zone that was cut last before this one."""
+    is_before = (days.c.zone == day.zone, days.c.begin_s < day.begin_s, days.c.cut_ms.is_not(None))
+    return max(stored_days(db, *is_before), key=lambda one: one.begin_s, default=None)
+
+
+def _retried(db: sa.Connection, day: Day, before: Day | None) -> list[RetriedRecords]:
+    of = events.c
+    since_ms = 0 if before is None else before.cut_ms
+    wanted = sa.select(of.at_ms, of.about, of.who, of.why).where(
+        of.act == RECORDS_RETRIED, of.at_ms > since_ms, of.at_ms <= day.cut_ms
+    )
+    return [RetriedRecords(*row) for row in db.execute(wanted.order_by(of.at_ms, of.about))]
+
+
+def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
+    earlier = day_positions.alias()
+    before = (
+        sa.select(sa.func.max(earlier.c.cut))
+        .join(days, days.c.id == earlier.c.day)
+        .where(
+            *(earlier.c[column.name] == column for column in key_columns(day_positions)),
+            days.c.zone == day.zone,
+            days.c.begin_s < day.begin_s,
+        )
+        .correlate(day_positions)
+        .scalar_subquery()
+    )
+    of = day_positions.c
+    begin = sa.func.coalesce(before, offsets.c.begin, 0)
+    wanted = (
+        sa.select(
+            *(of.topic, of.partition, of.cluster, of.topic_id, begin, of.cut, of.target, of.left_out),
+            of.is_gone,
+        )
+        .join(offsets, same_partition(offsets, day_positions), isouter=True)
+        .where(of.day == day.id, of.cut.is_not(None))
+        .order_by(of.topic, of.partition, of.cluster, of.topic_id)
+    )
+    return [CutPartition(*row[:8], bool(row[8])) for row in db.execute(wanted)]
+
+
+def _is_of(table: sa.Table, part: CutPartition) -> sa.ColumnElement[bool]:
+    values = (part.cluster, part.topic_id, part.partition)
+    return sa.and_(*(column == value for column, value in zip(key_columns(table), values, strict=True)))
+
+
+def _plans(db: sa.Connection, part: CutPartition) -> list[PlanStretch]:
+    """Returns the plans of the offsets, among them the one that was in force where they begin."""
+    of = stretches.c
+    first = (
+        sa.select(sa.func.max(of.start)).where(_is_of(stretches, part), of.start <= part.begin)
+    ).scalar_subquery()
+    wanted = sa.select(of.topic_id, of.partition, of.start, of.plan, of.mark).where(
+        _is_of(stretches, part), of.start >= sa.func.coalesce(first, 0), of.start < part.cut
+    )
+    return [PlanStretch(*row) for row in db.execute(wanted.order_by(of.start))]
+
+
+def _gaps(db: sa.Connection, part: CutPartition) -> list[SkippedGap]:
+    of = gaps.c
+    wanted = sa.select(of.topic_id, of.partition, of.start, of.accepted_to, of.accepted_by, of.reason).where(
+        _is_of(gaps, part), of.accepted_ms.is_not(None), of.start >= part.begin, of.start < part.cut
+    )
+    return [SkippedGap(*row) for row in db.execute(wanted.order_by(of.start, of.id))]
+
+
+def _disbelieved(db: sa.Connection, part: CutPartition) -> int:
+    of = disbelieved.c
+    wanted = sa.select(sa.func.coalesce(sa.func.sum(of.requests), 0)).where(
+        _is_of(disbelieved, part), of.begin >= part.begin, of.next <= part.cut
+    )
+    return int(db.execute(wanted).scalar_one())

@@ -1,0 +1,241 @@
+"""The rows of a report: frozen counts of closed days, and those of the buckets for days that are not closed.
+
+All rows come in the order of names and resources, byte by byte, so that a report is written while it is read,
+and any two reports of the same counts are equal.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.billing.days.day_rows import Day, FrozenMeter, day_of, stored_days
+from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.sql_joins import bounded_join
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
+from analyzer.kernel.tables.billing_tables import days as days_table
+from analyzer.kernel.tables.billing_tables import deleted_days, frozen_counts, referenced_names
+from analyzer.plan import catalog
+from analyzer.plan.meters import BUILT_IN, JOINS
+from analyzer.plan.windows import Window
+
+WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
+
+Amounts = Mapping[str, tuple[int, int]]  # admitted and denied, by meter
+
+
+class ReportedDay(NamedTuple):
+    """A day of a report."""
+
+    date: str
+    window: Window
+    closed: Day | None  # None: its counts may still change
+
+
+class Report(NamedTuple):
+    """The contents of a report.
+
+    Attributes:
+        zone: Of the days.
+        days: In order, without a gap.
+        grouping: By which it lists.
+        meters: The names of the meters, in order, with the join of each. Of the built-in ones `requests`, and
+            others that were asked for.
+    """
+
+    zone: str
+    days: Sequence[ReportedDay]
+    grouping: str
+    meters: Mapping[str, str]
+
+    @property
+    def is_final(self) -> bool:
+        return all(day.closed is not None for day in self.days)
+
+
+class SeriesAmounts(NamedTuple):
+    """One row: all meters of a series over all days."""
+
+    name: str
+    resource: str
+    amounts: Amounts
+
+
+class NotFrozen(LookupError):
+    """A closed day was not frozen by the grouping of a report, or its rows are deleted."""
+
+
+def report_of(
+    engine: sa.Engine, zone: str, first: str, last: str, grouping: str, meter: str | None = None
+) -> Report:
+    """Returns the report of all days from `first` to `last`, both included.
+
+    Dates that the zone never had are left out. Raises NotFrozen when a closed day has no rows by this
+    grouping, or none any more, LookupError for a meter that was never counted, ValueError for an impossible
+    date, StoreAway.
+    """
+    windows = dict(_windows(zone, date.fromisoformat(first), date.fromisoformat(last)))
+    with reading(engine) as db:
+        closed = _closed_days(db, zone, windows)
+        known = catalog.load(db)
+        deleted = set(db.scalars(sa.select(deleted_days.c.day)))
+    for day in closed.values():
+        if day.id in deleted:
+            raise NotFrozen(f"the rows of {day} were deleted after their retention")
+        if grouping not in day.groupings:
+            raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
+    meters = {one.name: one.join for day in closed.values() for one in day.meters}
+    if len(closed) < len(windows):
+        meters |= {one.name: one.join for one in known.meters.values()}
+    if meter is not None and meter not in meters:
+        raise LookupError(f"{meter} was never counted; there are {', '.join(sorted(meters))}")
+    names = [name for name in sorted(meters) if is_listed(name, meter)]
+    wanted = {name: meters[name] for name in names}
+    days = [ReportedDay(one, window, closed.get(one)) for one, window in windows.items()]
+    return Report(zone, days, grouping, wanted)
+
+
+def is_listed(name: str, asked: str | None) -> bool:
+    """Whether a report has this meter: the one that is asked for, else all but built-in ones."""
+    return name == asked if asked is not None else all(name != one.name for one in BUILT_IN)
+
+
+def days_between(engine: sa.Engine, zone: str, first: str, last: str) -> list[tuple[str, Day | None]]:
+    """Returns the days from `first` to `last`, both included; None for one that is not closed. Raises
+    StoreAway."""
+    dates = [one for one, _ in _windows(zone, date.fromisoformat(first), date.fromisoformat(last))]
+    with reading(engine) as db:
+        closed = _closed_days(db, zone, dates)
+    return [(one, closed.get(one)) for one in dates]
+
+
+def _closed_days(db: sa.Connection, zone: str, dates: Collection[str]) -> dict[str, Day]:
+    in_zone = (days_table.c.zone == zone, days_table.c.state == "closed")
+    return {day.date: day for day in stored_days(db, *in_zone, days_table.c.date.in_(dates))}
+
+
+def _windows(zone: str, first: date, last: date) -> Iterator[tuple[str, Window]]:
+    """Yields each day of a zone; a date that its clocks never showed is none."""
+    for at in range((last - first).days + 1):
+        one = str(first + timedelta(days=at))
+        with suppress(ValueError):
+            yield one, day_of(zone, one)
+
+
+def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
+    """Yields the rows by name and resource, in constant memory. Raises StoreAway."""
+    frozen = [day.closed for day in report.days if day.closed is not None]
+    with ExitStack() as stack:
+        streams = []
+        if frozen:
+            db = stack.enter_context(slow_reading(engine))
+            if db.dialect.name == "postgresql":
+                db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+            known = catalog.load(db)
+            for page, meters in _by_page(frozen, report).items():
+                number = known.groupings[report.grouping]
+                streams.append(_frozen_rows(stack, db, number, frozen, page, meters))
+        streams += [_open_rows(engine, report, *stretch) for stretch in _open_stretches(report)]
+        merged = heapq.merge(*streams, key=_series)
+        for _, same in groupby(merged, _series):
+            row = _joined(list(same), report)
+            if row.amounts:
+                yield row
+
+
+def _series(row: SeriesAmounts) -> tuple[str, str]:
+    return row.name, row.resource
+
+
+def _joined(rows: Sequence[SeriesAmounts], report: Report) -> SeriesAmounts:
+    if len(rows) == 1:
+        return rows[0]
+    amounts: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        for meter, (value, denied) in row.amounts.items():
+            merge = JOINS[report.meters[meter]].merge
+            before = amounts.get(meter, (0, 0))
+            amounts[meter] = merge(before[0], value), merge(before[1], denied)
+    return rows[0]._replace(amounts=amounts)
+
+
+def _by_page(frozen: Sequence[Day], report: Report) -> dict[int, list[FrozenMeter]]:
+    """Returns the wanted meters of all days, by page; of a number that had two names, the last one."""
+    pages: dict[int, dict[int, FrozenMeter]] = {}
+    for day in frozen:
+        for meter in day.meters:
+            if meter.name in report.meters:
+                pages.setdefault(meter.columns[0], {})[meter.number] = meter
+    return {page: [meters[number] for number in sorted(meters)] for page, meters in sorted(pages.items())}
+
+
+def _frozen_rows(
+    stack: ExitStack,
+    db: sa.Connection,
+    grouping: int,
+    frozen: Sequence[Day],
+    page: int,
+    meters: Sequence[FrozenMeter],
+) -> Iterator[SeriesAmounts]:
+    of = frozen_counts.c
+    known: sa.ColumnElement[str] = sa.func.coalesce(
+        referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference
+    )
+    name = (sa.collate(known, "C") if db.dialect.name == "postgresql" else known).label("name")
+    joined = [
+        sa.func.coalesce(bounded_join(meter.join, of[column]), 0)
+        for meter in meters
+        for column in meter.columns[1:]
+    ]
+    series = (name, of.resource)
+    wanted = (
+        sa.select(*series, *joined)
+        .join(referenced_names, referenced_names.c.reference == of.reference, isouter=True)
+        .where(of.day.in_([day.id for day in frozen]), of.grouping == grouping, of.page == page)
+        .group_by(*series)
+        .order_by(name, of.resource)
+    )
+    found = stack.enter_context(db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}))
+    return _amounts(found, meters)
+
+
+def _amounts(found: sa.CursorResult[Any], meters: Sequence[FrozenMeter]) -> Iterator[SeriesAmounts]:
+    for row in found:
+        name, resource, *values = tuple(row)
+        pairs = zip(values[::2], values[1::2], strict=True)
+        amounts = {
+            meter.name: (int(value), int(denied))
+            for meter, (value, denied) in zip(meters, pairs, strict=True)
+            if value or denied
+        }
+        yield SeriesAmounts(name, resource, amounts)
+
+
+def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
+    """Yields the stretches of days that are not closed."""
+    for is_closed, days in groupby(report.days, lambda day: day.closed is not None):
+        if not is_closed:
+            found = list(days)
+            yield found[0].window.start_s, found[-1].window.until_s
+
+
+def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
+    only = next(iter(report.meters)) if len(report.meters) == 1 else None
+    window = Window(from_s, until_s)
+    query = UsageQuery(report.grouping, 0, from_s, until_s, meter=only, order="name", window=window)
+    for (name, resource), rows in groupby(usage_rows(engine, query), lambda row: (row.key, row.resource)):
+        amounts: dict[str, tuple[int, int]] = {}
+        for row in rows:
+            if row.meter in report.meters:
+                merge = JOINS[report.meters[row.meter]].merge
+                before = amounts.get(row.meter, (0, 0))
+                amounts[row.meter] = merge(before[0], row.value), merge(before[1], row.denied)
+        if amounts:
+            yield SeriesAmounts(name, resource, amounts)

@@ -1,0 +1,62 @@
+"""Rows as CSV, JSON lines or Parquet, streamed: a list of any length needs constant memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from analyzer.billing.reports.parquet_rows import parquet_of
+
+EXECUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a cell that begins so for a formula
+LINES_AT_ONCE = 1_000
+
+Cell = str | int
+Rows = Iterable[Sequence[Cell]]
+
+
+def csv_of(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
+    """Yields CSV (RFC 4180) with the names of the columns.
+
+    Text that a spreadsheet would execute has an apostrophe in front.
+    """
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer)
+    writer.writerow(columns)
+    for number, row in enumerate(rows, start=1):
+        writer.writerow([_harmless(cell) for cell in row])
+        if number % LINES_AT_ONCE == 0:
+            yield _taken(buffer)
+    yield _taken(buffer)
+
+
+def _harmless(cell: Cell) -> Cell:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(EXECUTED) else cell
+
+
+def _taken(buffer: io.StringIO) -> bytes:
+    content = buffer.getvalue().encode()
+    buffer.seek(0)
+    buffer.truncate()
+    return content
+
+
+def jsonl_of(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
+    """Yields an object for each row, one per line of text."""
+    return json_lines_of(dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def json_lines_of(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
+    """Yields the objects, one per line of text."""
+    buffer = io.StringIO(newline="")
+    for number, one in enumerate(objects, start=1):
+        buffer.write(json.dumps(one, ensure_ascii=False, separators=(",", ":")))
+        buffer.write("\n")
+        if number % LINES_AT_ONCE == 0:
+            yield _taken(buffer)
+    yield _taken(buffer)
+
+
+Writer = Callable[[Sequence[str], Rows], Iterator[bytes]]
+WRITERS: Mapping[str, Writer] = {"csv": csv_of, "jsonl": jsonl_of, "parquet": parquet_of}

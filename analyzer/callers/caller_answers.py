@@ -1,0 +1,53 @@
+"""Facts about callers, where they come from, and overrides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analyzer.callers.applied_facts import FactOrigin, origins_of
+from analyzer.callers.caller_changes import StoredOverride, profile_of
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import Engine
+from gatekeeper.feed.feed_json import time_text
+
+COLUMNS = ("caller", "plan", "tenant", "zone", "anchor")
+
+
+def shown_caller(engine: Engine, name: str) -> dict[str, object]:
+    """Returns a caller, where its facts come from, and its limits. Raises StoreAway, SchemaBehind."""
+    profile, limits = profile_of(engine, name)
+    shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
+    by_fact = {one.fact: origin_values(one) for one in origins_of(engine, name)}
+    return {"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}
+
+
+def origin_values(origin: FactOrigin) -> dict[str, object]:
+    """Returns where a fact comes from, as JSON has it."""
+    record = origin.record
+    if record is None:
+        return {"from": "command"}
+    return {
+        "from": "record",
+        "topic": origin.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "since": time_text(instant(record.since_ms)),
+    }
+
+
+def override_fields(override: StoredOverride) -> dict[str, Any]:
+    """Returns an override as an object."""
+    until_ms = override.until_ms
+    changes = {"limit": override.amount, "grant": f"+{override.amount}", "exempt": "exempt"}
+    return {
+        "id": override.id,
+        "for": override.subject.kind,
+        "name": override.subject.name,
+        "policy": override.policy or None,
+        "change": changes[override.kind],
+        "from": time_text(instant(override.from_ms)),
+        "until": None if until_ms is None else time_text(instant(until_ms)),
+        "state": override.state,
+        "reason": override.reason,
+        "who": override.who,
+    }

@@ -1,0 +1,345 @@
+"""Callers and their overrides: what commands and the warden change, and what commands list.
+
+Each change is one transaction with its entry in the audit log, and its callers are judged in it. For a tenant
+or a range, and for another zone or anchor, the rest is done in transactions of bounded length behind it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.callers.changed_limits import CALLERS_MAX, change, refill
+from analyzer.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
+from analyzer.judging.judge import Judged, JudgedRows
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.sql import plans
+from analyzer.judging.sql.directory import (
+    ENDED,
+    HELD,
+    IN_FORCE,
+    LASTING,
+    OF_COMMAND,
+    OF_PLAN,
+    PLANNED,
+    PROFILE,
+    directory_of,
+)
+from analyzer.kernel.database.audit_log import record
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, insert, reading, slow_reading, writing
+from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.tables.schema import callers, overrides
+from analyzer.plan.meter_units import Unit, amount_text
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import OverrideKind, base_name
+
+OVERRIDES_MAX = 100_000  # that have not ended; each analyzer holds them in memory
+RANGES_MAX = 1_000  # exempt addresses and ranges that have not ended; each address is compared with all
+ACTS: Mapping[OverrideKind, str] = {
+    "limit": "override added", "grant": "limit raised", "exempt": "exemption added",
+}  # fmt: skip
+
+
+class TooManyOverrides(AnalyzerError):
+    """The maximum number of overrides has not ended yet."""
+
+
+class UnknownPolicy(AnalyzerError):
+    """No policy of the plan in force has this name."""
+
+
+class StatedByPlan(AnalyzerError):
+    """The override is a part of the plan in force."""
+
+
+class StoredOverride(NamedTuple):
+    """An override as it is stored; times in milliseconds since 1970 UTC."""
+
+    id: str
+    kind: OverrideKind
+    subject: Subject
+    policy: str
+    amount: int
+    from_ms: int
+    until_ms: int | None
+    state: str
+    reason: str
+    who: str
+    at_ms: int
+
+
+class KnownCaller(NamedTuple):
+    """A caller with its facts."""
+
+    caller: str
+    profile: Profile
+
+
+class OverrideRequest(NamedTuple):
+    """An override that an operator asks for; times in milliseconds, None for now and for no end."""
+
+    kind: OverrideKind
+    subject: Subject
+    policy: str = ""
+    amount: int = 0
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+def set_callers(
+    engine: sa.Engine,
+    profiles: Mapping[str, Profile],
+    who: str,
+    why: str,
+    random_mark: Callable[[], str],
+    fields: Collection[str] = Profile._fields,
+) -> Judged:
+    """Stores the facts about callers, at most CALLERS_MAX, and judges them.
+
+    Of callers that are known already only `fields` change.
+
+    Raises StoreAway, SchemaBehind.
+    """
+    if not 0 < len(profiles) <= CALLERS_MAX:
+        raise ValueError(f"{len(profiles)} callers in one transaction")
+
+    with writing(engine) as db:
+
+        def write(version: int) -> None:
+            rows = [
+                {"caller": caller, **profiles[caller]._asdict(), "version": version}
+                for caller in sorted(profiles)
+            ]
+            added = insert(db, callers)
+            assigned = {name: added.excluded[name] for name in (*fields, "version")}
+            db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
+            record(db, who, "callers set", _about(profiles), why)
+
+        judged = change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
+    if {"zone", "anchor"} & {*fields}:
+        while done := refill(engine, random_mark, profiles):
+            judged = judged.joined(done.judged)
+    return judged
+
+
+def _about(profiles: Mapping[str, Profile]) -> str:
+    first = min(profiles)
+    stated = ", ".join(f"{name} {value}" for name, value in profiles[first]._asdict().items() if value)
+    return f"{first}: {stated or 'nothing'}" + (f"; {len(profiles)} callers" if len(profiles) > 1 else "")
+
+
+def add_override(
+    engine: sa.Engine, asked: OverrideRequest, who: str, why: str, random_mark: Callable[[], str]
+) -> tuple[StoredOverride, Judged]:
+    """Stores an override and judges whom it is for; returns it, and what was judged.
+
+    Raises TooManyOverrides, UnknownPolicy, StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        _require_policy(db, asked.policy)
+        _require_room(db, asked.subject)
+        now_ms = clock_ms(db)
+        from_ms = now_ms if asked.from_ms is None else asked.from_ms
+        state = IN_FORCE if from_ms <= now_ms else PLANNED
+        stored = StoredOverride(
+            secrets.token_hex(4), asked.kind, asked.subject, asked.policy, asked.amount,
+            from_ms, asked.until_ms, state, why, who, now_ms,
+        )  # fmt: skip
+
+        def write(version: int) -> None:
+            row = stored._asdict() | {
+                "subject_kind": asked.subject.kind,
+                "subject": asked.subject.name,
+                "due_ms": from_ms if state == PLANNED else asked.until_ms,
+                "origin": OF_COMMAND,
+                "version": version,
+            }
+            db.execute(sa.insert(overrides).values(row))
+            record(db, who, ACTS[asked.kind], f"{stored.id}: {in_words(stored)}", why)
+
+        return stored, change(db, [asked.subject], [asked.policy], write, random_mark)
+
+
+def end_override(
+    engine: sa.Engine,
+    id_: str,
+    kinds: Collection[OverrideKind],
+    who: str,
+    why: str,
+    random_mark: Callable[[], str],
+) -> tuple[StoredOverride, Judged] | None:
+    """Ends an override of one of these kinds, and judges whom it was for.
+
+    Returns it and what was judged; None: there is none that has not ended. Raises StatedByPlan,
+    StoreAway, SchemaBehind.
+    """
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        row = db.execute(sa.select(overrides).where(overrides.c.id == id_)).first()
+        if row is None or row.state == ENDED or row.kind not in kinds:
+            return None
+        if row.origin == OF_PLAN:
+            raise StatedByPlan(
+                f"{id_} is stated in the configuration: remove it there, and run `gatelock policies apply`"
+            )
+        stored = _stored(row)
+
+        def write(version: int) -> None:
+            _move(db, [id_], ENDED, version)
+            record(db, who, "override ended", f"{id_}: {in_words(stored)}", why)
+
+        return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
+
+
+def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRows:
+    """Begins and ends overrides whose time has come, up to a bound; counts the overrides.
+
+    Raises StoreAway, SchemaBehind.
+    """
+    with reading(engine) as db:
+        if db.execute(_due(clock_ms(db)).limit(1)).first() is None:
+            return JudgedRows(0)
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        now_ms = clock_ms(db)
+        rows = db.execute(_due(now_ms).order_by(overrides.c.due_ms).limit(CALLERS_MAX)).all()
+        found = [_stored(row) for row in rows]
+        ending = [one.id for one in found if one.until_ms is not None and one.until_ms <= now_ms]
+        beginning = [one for one in found if one.id not in ending]
+
+        def write(version: int) -> None:
+            _move(db, ending, ENDED, version)
+            for one in beginning:
+                _move(db, [one.id], IN_FORCE, version, one.until_ms)
+
+        if not found:
+            return JudgedRows(0)
+        subjects, policies = {one.subject for one in found}, {one.policy for one in found}
+        judged = change(db, sorted(subjects), policies, write, random_mark)
+        return JudgedRows(len(found), judged, "overrides that began or ended")
+
+
+def _due(now_ms: int) -> sa.Select[Any]:
+    return sa.select(overrides).where(overrides.c.due_ms <= now_ms)
+
+
+def _move(
+    db: sa.Connection, ids: Collection[str], state: str, version: int, due_ms: int | None = None
+) -> None:
+    if ids:
+        is_one = is_one_of(db.dialect.name, overrides.c.id, sorted(ids))
+        changed = {"state": state, "due_ms": due_ms, "version": version}
+        db.execute(sa.update(overrides).where(is_one).values(changed))
+
+
+def _require_policy(db: sa.Connection, name: str) -> None:
+    known = plans.active(db)[1] if plans.exists(db) else Plan()
+    # Overrides of a policy hold for its candidate, which has none by itself.
+    names_known = [policy.name for policy in known.policies if policy.name == base_name(policy.name)]
+    if name and name not in names_known:
+        names = ", ".join(names_known) or "there is none"
+        raise UnknownPolicy(f"no policy of the plan in force is named {name}: {names}")
+
+
+def _require_room(db: sa.Connection, subject: Subject) -> None:
+    for condition, most in ((sa.true(), OVERRIDES_MAX), (overrides.c.subject_kind == "address", RANGES_MAX)):
+        if subject.kind != "address" and most == RANGES_MAX:
+            continue
+        lasting = sa.select(sa.func.count()).where(overrides.c.state.in_(LASTING), condition)
+        if db.execute(lasting).scalar_one() >= most:
+            raise TooManyOverrides(f"there are {most:,} of them, the maximum: end some that are not needed")
+
+
+def stored_overrides(
+    engine: sa.Engine, kinds: Collection[OverrideKind], *, ended: bool = False, subject: str | None = None
+) -> Iterator[StoredOverride]:
+    """Yields overrides of these kinds, those that began last first. Raises StoreAway."""
+    statement = sa.select(overrides).where(overrides.c.kind.in_(kinds))
+    if not ended:
+        statement = statement.where(overrides.c.state.in_(LASTING))
+    if subject is not None:
+        statement = statement.where(overrides.c.subject == subject)
+    statement = statement.order_by(overrides.c.from_ms.desc(), overrides.c.id)
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        yield from map(_stored, rows)
+
+
+def known_callers(
+    engine: sa.Engine, plan: str | None = None, tenant: str | None = None
+) -> Iterator[KnownCaller]:
+    """Yields the callers with facts, by name, in constant memory. Raises StoreAway."""
+    statement = sa.select(*PROFILE).order_by(callers.c.caller)
+    for name, wanted in (("plan", plan), ("tenant", tenant)):
+        if wanted is not None:
+            statement = statement.where(HELD[name].element == wanted)
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        for row in rows:
+            found = KnownCaller(row.caller, Profile(*row[1:]))
+            if found.profile != NO_PROFILE:
+                yield found
+
+
+class CallerLimit(NamedTuple):
+    """The limit of one caller by one policy, in the unit of the policy's meter."""
+
+    policy: str
+    stated: int  # by the policy for all
+    limit: int | None  # None: exempt
+    unit: Unit | None
+
+
+def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
+    """Returns the facts about a caller, and its limits by the plan in force.
+
+    Shares, which limit no single caller, are not among them. Raises StoreAway, SchemaBehind.
+    """
+    with reading(engine) as db:
+        directory = directory_of(db, [caller])
+        row = db.execute(sa.select(*PROFILE).where(callers.c.caller == caller)).first()
+        profile = NO_PROFILE if row is None else Profile(*row[1:])
+        plan = plans.active(db)[1] if plans.exists(db) else Plan()
+    limits = Limits(plan, directory)
+    found = []
+    for policy in plan.policies:
+        if policy.per in ("caller", "caller+resource") and kind_of(policy).whole_of is None:
+            own: Any = limits.policy_for(policy, caller)
+            stated: Any = policy
+            limit = None if own is None else own.limit
+            found.append(CallerLimit(policy.name, stated.limit, limit, policy.meter_unit))
+    return profile, found
+
+
+def in_words(override: StoredOverride, unit: Unit | None = None) -> str:
+    """Returns an override as a phrase: "caller api_key:acme, policy daily, limit 5,000".
+
+    `unit` is that of the policy's meter.
+    """
+    about = f"{override.subject.kind} {override.subject.name}"
+    if override.policy:
+        about += f", policy {override.policy}"
+    match override.kind:
+        case "limit":
+            return f"{about}, limit {amount_text(override.amount, unit)}"
+        case "grant":
+            return f"{about}, {amount_text(override.amount, unit)} more"
+        case _:
+            return f"{about}, exempt"
+
+
+def _stored(row: sa.Row[Any]) -> StoredOverride:
+    return StoredOverride(
+        row.id, row.kind, Subject(row.subject_kind, row.subject), row.policy, row.amount,
+        row.from_ms, row.until_ms, row.state, row.reason, row.who, row.at_ms,
+    )  # fmt: skip

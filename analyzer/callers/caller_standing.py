@@ -1,0 +1,217 @@
+"""The state of one caller: what each policy allows it, what it has used, and its locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.judging.caller_limits import ADDRESS, Limits
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_of
+from analyzer.judging.locks.lock_outcomes import LockedName
+from analyzer.judging.sql import brake_rows, hold_offs, plans
+from analyzer.judging.sql.directory import directory_of, limits_of, newest
+from analyzer.judging.sql.hold_offs import HoldOff
+from analyzer.judging.sql.slots import with_slots, with_wholes
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.kernel.database.clock import clock_ms, instant
+from analyzer.kernel.database.engine import reading
+from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.tables.schema import locks, totals
+from analyzer.plan import catalog
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meter_units import Unit
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import SHADOW, Policy
+from analyzer.plan.sums import Sum, sum_text
+from analyzer.plan.windows import Rolling, Window
+from gatekeeper.model import Lock
+
+RESOURCES_MAX = 5  # of one policy that judges by resource: those with the most
+PACE_MIN_S = 60  # from the begin of a window on, before a pace is known
+
+
+class PolicyUse(NamedTuple):
+    """One policy, and what a caller has used of it.
+
+    Attributes:
+        policy: The policy, with the limit and the windows of this caller.
+        key: Key of the series: the caller, its tenant, or its address.
+        resource: Of a policy that judges by resource.
+        is_exempt: Whether the policy does not hold for the series.
+        used: In the present window, in the unit of the meter.
+        limit: The amount that earns a lock.
+        until_s: When the window ends; None for a rolling one.
+        reached_s: When the limit is reached at the pace of the window so far; None if not in this window.
+        window_s: The length of the window.
+    """
+
+    policy: Policy
+    key: str
+    resource: str
+    is_exempt: bool
+    used: int
+    limit: int
+    until_s: int | None
+    reached_s: int | None
+    window_s: int
+
+    @property
+    def unit(self) -> Unit | None:
+        return self.policy.meter_unit
+
+
+class CallerStanding(NamedTuple):
+    """The state of one caller.
+
+    Attributes:
+        now_ms: The time of the database.
+        tenant: Its tenant; "" for none.
+        plan: Its plan; "" for none.
+        names: Scopes and keys under which requests of the caller may be locked.
+        locks: The locks in force on any of them, those in shadow among them, the last end first.
+        held_off: Locks that are not set before a time.
+        uses: What it has used of each policy.
+        braked: What the brakes of policies do at this time, by policy.
+        in_shadow: The policies whose locks are in shadow by their brakes.
+    """
+
+    now_ms: int
+    tenant: str
+    plan: str
+    names: Sequence[LockedName]
+    locks: Sequence[Lock]
+    held_off: Sequence[HoldOff]
+    uses: Sequence[PolicyUse]
+    braked: Mapping[str, str] = {}
+    in_shadow: Collection[str] = frozenset()
+
+
+def held_by_brakes(standing: CallerStanding) -> list[str]:
+    """Returns the policies that would lock the caller, and whose brake holds the lock."""
+    enforced = {lock.policy for lock in standing.locks if lock.action not in NOT_ENFORCED}
+    in_shadow = {lock.policy for lock in standing.locks if lock.action == SHADOW}
+    beyond = {one.policy.name for one in standing.uses if one.used >= one.limit and not one.is_exempt}
+    return sorted(standing.braked.keys() & (in_shadow | beyond) - enforced)
+
+
+def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
+    """Returns the state of a caller at this time. Raises StoreAway, SchemaBehind."""
+    with reading(engine) as db:
+        now_ms = clock_ms(db)
+        group = directory_of(db, [caller]).group_of(caller)
+        names = list(_names(caller, group.tenant))
+        plan = plans.active(db)[1] if plans.exists(db) else Plan()
+        held_off = [one for scope, key in names for one in hold_offs.of_series(db, scope, key)]
+        keys = {policy.name: _key_of(policy, caller, group.tenant) for policy in plan.policies}
+        limits = limits_of(db, plan, newest(db), {*keys.values()} - {""})
+        read = _UseReader(db, plan, limits, now_ms // 1000)
+        uses = [
+            use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
+        ]
+        found = _locks_on(db, names, now_ms)
+        braked, in_shadow = brake_rows.texts(db), brake_rows.in_shadow(db)
+    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked, in_shadow)
+
+
+def _names(caller: str, tenant: str) -> Iterator[LockedName]:
+    yield "caller", caller
+    yield "everyone", ""
+    if tenant:
+        yield "tenant", tenant
+    if (address := _address_of(caller)) is not None:
+        yield "address", address
+        length = ip_address(address).max_prefixlen
+        yield from (("range", str(ip_network((address, bits), strict=False))) for bits in range(length + 1))
+
+
+def _address_of(caller: str) -> str | None:
+    """Returns the address of a caller that is known by it."""
+    text = caller.removeprefix(ADDRESS).partition("/")[0]
+    try:
+        return str(ip_address(text)) if caller.startswith(ADDRESS) else None
+    except ValueError:
+        return None
+
+
+def _key_of(policy: Policy, caller: str, tenant: str) -> str:
+    """Returns the key of the policy's series that holds the caller's requests; "" if that is not known."""
+    grouping = grouping_of(policy.per)
+    if grouping.is_of_callers:
+        return caller
+    if grouping.scope == "tenant":
+        return tenant
+    address = _address_of(caller)
+    return address if grouping.scope == "address" and address is not None else ""
+
+
+class _UseReader:
+    """Reads what series have used of policies, in one transaction."""
+
+    def __init__(self, db: sa.Connection, plan: Plan, limits: Limits, now_s: int) -> None:
+        self._db, self._plan, self._limits, self._now_s = db, plan, limits, now_s
+        self._catalog = catalog.load(db)
+
+    def uses(self, policy: Policy, key: str) -> Iterator[PolicyUse]:
+        """Yields what a series has used of a policy; by resource, those with the most."""
+        kind, now_s = kind_of(policy), self._now_s
+        sum_ = kind.sum_of(policy)
+        own = self._limits.policy_for(policy, key)
+        window = self._limits.window_of(sum_, key, now_s)
+        rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
+        at = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
+        judged = own or policy
+        for standing in self._standings(sum_, key, window):
+            used, limit = kind.amounts(judged, standing, at)
+            yield PolicyUse(
+                judged,
+                key,
+                standing.total.resource,
+                own is None,
+                used,
+                limit,
+                window.until_s if rolling_s is None else None,
+                _reached_s(used, limit, window, now_s) if rolling_s is None else None,
+                window.until_s - window.start_s if rolling_s is None else rolling_s,
+            )
+
+    def _standings(self, sum_: Sum, key: str, window: Window) -> list[Standing]:
+        """Returns how the series stand; one that was never counted has used nothing.
+
+        The statements are those of a series that was: how long they take does not tell one from the other.
+        """
+        nothing = [Standing(TotalKey(sum_, key, "", window), 0)]
+        number = self._catalog.sums.get(sum_text(sum_))
+        if number is None:
+            return nothing
+        at = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
+        wanted = sa.select(totals.c.resource, totals.c.used).where(*at)
+        rows = self._db.execute(wanted.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
+        read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
+        with_own = with_slots(self._db, read or nothing, self._catalog, self._now_s)
+        return with_wholes(self._db, self._plan, with_own, self._catalog, self._now_s)
+
+
+def _reached_s(used: int, limit: int, window: Window, now_s: int) -> int | None:
+    """Returns when the limit is reached at the pace of the window so far; None if not in the window."""
+    passed_s = now_s - window.start_s
+    if passed_s < PACE_MIN_S or not 0 < used < limit:
+        return None
+    reached_s = now_s + (limit - used) * passed_s // used
+    return reached_s if reached_s < window.until_s else None
+
+
+def _locks_on(db: sa.Connection, names: Collection[LockedName], now_ms: int) -> list[Lock]:
+    by_scope: dict[str, list[str]] = {}
+    for scope, key in names:
+        by_scope.setdefault(scope, []).append(key)
+    found: list[Lock] = []
+    for scope, keys in by_scope.items():
+        named = is_one_of(db.dialect.name, locks.c.key, keys)
+        wanted = sa.select(locks).where(locks.c.scope == scope, named, locks.c.until_ms > now_ms)
+        found += map(lock_of, db.execute(wanted))
+    return sorted(found, key=lambda lock: (lock.until, lock.at), reverse=True)

@@ -1,0 +1,250 @@
+"""Changes of the directory: written, and judged in the same transaction.
+
+Traffic is not needed: a caller that is above its new limit is locked, one that is below is freed. Flushes
+wait for it, because a total that a flush is inserting at this moment has a `next` by the limit of before, and
+no other transaction can see or correct it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from analyzer.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_with, widths_s
+from analyzer.judging.caller_limits import Limits, Subject
+from analyzer.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql import directory, plans, postponed, refills, stored_notices
+from analyzer.judging.sql.activation import Activation, store_steps
+from analyzer.judging.sql.slots import with_slots
+from analyzer.judging.sql.sql_judge import Judge
+from analyzer.judging.sql.totals import held_of_keys, judge_when_grown, set_next
+from analyzer.kernel.database.clock import clock_ms, instant, millis
+from analyzer.kernel.database.engine import slow_reading, writing
+from analyzer.kernel.tables.schema import refills as refills_table
+from analyzer.plan import catalog
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import base_name
+from analyzer.plan.sums import Sum, lock_order
+from gatekeeper.model import Change, Lock, Set
+
+CALLERS_MAX = 1_000  # changed in one transaction: flushes wait for a fraction of a second
+ROWS_MAX = 20_000  # totals that a change for a tenant or a range reads itself; the warden reads the others
+
+
+def change(
+    db: sa.Connection,
+    subjects: Collection[Subject],
+    policies: Collection[str],
+    write: Callable[[int], None],
+    random_mark: Callable[[], str],
+) -> Judged:
+    """Calls `write` with the next version of the directory, and judges `subjects`, at most CALLERS_MAX.
+
+    `policies` are those that the change is about; "" stands for all. Raises SchemaBehind.
+    """
+    plans.block_flushes(db)
+    keys = {subject.name for subject in subjects if subject.kind == "caller"}
+    is_wide = len(keys) < len(subjects)
+    stored = plans.stored(db)
+    plan = Plan() if stored is None else stored.plan
+    before = directory.limits_of(db, plan, directory.newest(db), keys)
+    version = directory.add_version(db, random_mark(), is_wide=is_wide)
+    write(version.version)
+    if stored is None:
+        return NOTHING
+    numbers = catalog.load(db)
+    steps = stored.steps
+    filling = filled_to(steps, numbers.sum_numbers(sums_of(plan).policies_of))
+    now = instant(clock_ms(db))
+    after = directory.limits_of(db, plan, version, keys)
+    judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, after)
+    if is_wide:
+        named = [one.name for one in plan.policies if base_name(one.name) in policies or "" in policies]
+        activation = Activation(db, stored, numbers, millis(now), ROWS_MAX)
+        left = activation.run(steps_with(steps, _steps(plan, numbers, filling, named)))
+        store_steps(db, stored.version, left)
+        judged = activation.judged
+    else:
+        moved = refills.begin(db, plan, numbers, (before, after), keys, version.version, int(now.timestamp()))
+        changed = _changed(judge, before, keys) - moved
+        judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
+    return judge.publish(db, judged, random_mark())
+
+
+def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
+    """Returns the policies that have changed for callers, as pairs of their names."""
+    assert judge.limits is not None  # noqa: S101 - set by `change`
+    return {
+        (policy.name, caller)
+        for policy in judge.plan.policies
+        if grouping_of(policy.per).is_of_callers
+        for caller in callers
+        if before.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
+    }
+
+
+def _judged_when_filled(
+    db: sa.Connection, judge: Judge, changed: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Returns the changed policies without those whose sums are being filled.
+
+    The totals of these are judged when they grow next, after they are filled: their `next` is by the limit of
+    before, and the step that judges a filled sum leaves it as it is.
+    """
+    assert judge.limits is not None  # noqa: S101 - set by `change`
+    left = set(changed)
+    times = refills.times_ahead(int(judge.now.timestamp()))
+    for sum_ in sorted(judge.filling, key=lock_order):
+        names = {policy.name for policy in sums_of(judge.plan).policies_of[sum_]}
+        of_sum = {(name, caller) for name, caller in changed if name in names}
+        if of_sum:
+            callers = {caller for _, caller in of_sum}
+            judge_when_grown(db, judge.limits, sum_, times, callers, judge.catalog)
+            left -= of_sum
+    return left
+
+
+def judge_callers(
+    db: sa.Connection,
+    judge: Judge,
+    changed: Collection[tuple[str, str]],
+    changed_at: datetime | None = None,
+) -> Judged:
+    """Judges the totals of callers by policies that have changed for them: pairs of a policy and a caller.
+
+    `judge` has their limits, which flushes have judged by since `changed_at`; None: by none of them.
+    """
+    assert judge.limits is not None  # noqa: S101 - as promised
+    after, now_s = judge.limits, int(judge.now.timestamp())
+    series: dict[Sum, set[str]] = {}
+    for sum_, policies in sums_of(judge.plan).policies_of.items():
+        names = {policy.name for policy in policies}
+        keys = {caller for name, caller in changed if name in names}
+        if keys:
+            series[sum_] = keys
+    times = refills.times_ahead(now_s)
+    stored = [
+        one
+        for sum_ in sorted(series, key=lock_order)
+        for one in held_of_keys(db, after, sum_, times, series[sum_], judge.catalog)
+    ]
+    standings = with_slots(db, [one.standing for one in stored], judge.catalog, now_s)
+    read = [one._replace(standing=standing) for one, standing in zip(stored, standings, strict=True)]
+    present = lock_feed.of_series(db, "caller", sorted({key for _, key in changed}))
+    locks = {at: lock for at, lock in present.items() if (at.policy, at.key) in changed}
+    at = judge.circumstances(db, standings, after)
+    judged = judge_changed(judge.plan, changed, standings, locks, at)
+    set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
+    postponed.store(db, judged.waiting, judge.catalog)
+    changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
+    notices = stored_notices.store(db, judged.notices, millis(judge.now))
+    return Judged(changes, notices, judge.evidence(standings, changes, at))
+
+
+def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:
+    """Whether a flush has set this lock already, by the limits and windows of today.
+
+    Nothing but the count in its sentence differs then. A lock of the same millisecond may be older.
+    """
+    if changed_at is None or present is None or not isinstance(change, Set):
+        return False
+    return present.began > changed_at and present.until == change.lock.until
+
+
+def refill(
+    engine: sa.Engine, random_mark: Callable[[], str], callers: Collection[str] | None = None
+) -> JudgedRows:
+    """Adds to totals what the buckets have from before their callers' windows changed, and judges them.
+
+    Up to a bound, of all callers or of these: call it again until no row is left. Raises StoreAway,
+    SchemaBehind.
+    """
+    with slow_reading(engine) as db:
+        found = _missing(db, callers)
+    if found is None:
+        return JudgedRows(0)
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        version, missing, gone = found
+        stored = plans.stored(db)
+        if stored is None or stored.version != version:
+            return JudgedRows(1)  # another plan is in force: read again
+        for condition in gone:
+            db.execute(sa.delete(refills_table).where(condition))
+        plan, numbers = stored.plan, catalog.load(db)
+        state, now = directory.newest(db), instant(clock_ms(db))
+        limits = directory.limits_of(db, plan, state, {one.refill.key for one in missing})
+        filling = filled_to(stored.steps, numbers.sum_numbers(sums_of(plan).policies_of))
+        judge = Judge(plan, version, numbers, now, 0.0, filling, state, limits)
+        done = list(refills.add(db, numbers, limits, state.judged_by(version), missing))
+        changed = {
+            (policy.name, one.key)
+            for one in done
+            if one.sum not in filling
+            for policy in sums_of(plan).policies_of[one.sum]
+        }
+        changed_at = directory.written_at(db, max((one.version for one in done), default=0))
+        judged = judge_callers(db, judge, changed, changed_at)
+        return JudgedRows(len(missing) + len(gone), judge.publish(db, judged, random_mark()))
+
+
+def _missing(
+    db: sa.Connection, callers: Collection[str] | None
+) -> tuple[int, list[refills.Missing], list[sa.ColumnElement[bool]]] | None:
+    """Returns the version of the plan, what totals lack, and conditions for rows that nothing needs.
+
+    None while there is nothing to do.
+    """
+    rows = refills.waiting(db, callers)
+    stored = plans.stored(db) if rows else None
+    if stored is None:
+        return None
+    plan = stored.plan
+    numbers, now_s = catalog.load(db), clock_ms(db) // 1000
+    if numbers.has_old_rows:
+        return None  # until all rows of the earlier version are in the buckets
+    positions = filled_to(stored.steps, numbers.sum_numbers(sums_of(plan).policies_of))
+    sums = {number: sum_ for sum_, number in numbers.sum_numbers(sums_of(plan).policies_of).items()}
+    limits = directory.limits_of(db, plan, directory.newest(db), {row.key for row in rows})
+    found: list[refills.Missing] = []
+    gone: list[sa.ColumnElement[bool]] = []
+    minutes = 0
+    for row in rows:
+        sum_ = sums.get(row.sum)
+        if sum_ is None:
+            gone.append(sa.and_(refills_table.c.key == row.key, refills_table.c.sum == row.sum))
+            continue
+        if sum_ in positions and len(widths_s(sum_)) > 1:
+            continue  # it is filled from buckets of two widths: later
+        one = refills.Refill(sum_, row.key, limits.window_of(sum_, row.key, row.window_s), row.version)
+        minutes += refills.minutes(one, now_s)
+        if found and minutes > refills.MINUTES_MAX:
+            break
+        found.append(refills.missing(db, numbers, one, positions.get(sum_), now_s))
+    return stored.version, found, gone
+
+
+def _steps(
+    plan: Plan, numbers: catalog.Catalog, filling: Collection[Sum], names: Collection[str]
+) -> list[Step]:
+    """Returns the steps after which the locks of these policies agree with the totals of open windows.
+
+    Exempt series come first. Locks that last for their time are not judged again.
+    """
+    judged = [policy for policy in plan.policies if policy.name in names and not kind_of(policy).locks_last]
+    by_sum: dict[Sum, list[str]] = {}
+    for policy in judged:
+        by_sum.setdefault(kind_of(policy).sum_of(policy), []).append(policy.name)
+    filled = {sum_: of_sum for sum_, of_sum in by_sum.items() if sum_ not in filling}
+    steps: list[Step] = [
+        JudgeStep(numbers.sum_number(sum_), tuple(of_sum)) for sum_, of_sum in filled.items()
+    ]
+    cleared = sorted(name for of_sum in filled.values() for name in of_sum)
+    steps += [ClearStep(tuple(cleared))] if cleared else []
+    return [ClearStep(tuple(sorted(names)), exempt=True), *steps] if names else []

@@ -1,0 +1,124 @@
+"""One caller is forgotten: a pseudonym takes the place of its name in every table; see docs/decisions/0054.
+
+The plan comes first: from then on no flush writes the name. What is stored is renamed behind it, in short
+transactions, and the name that closed days refer to is deleted at the end. A crash between leaves names;
+forgetting the caller again continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.callers.caller_changes import end_override, stored_overrides
+from analyzer.callers.forgetting import renamed_rows, replaced_texts
+from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.judging.locks import lock_feed
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.audit_log import record
+from analyzer.kernel.database.engine import reading, writing
+from analyzer.kernel.database.installation_secrets import REFERENCES, stored_secret
+from analyzer.kernel.errors import CannotForget
+from analyzer.kernel.tables.billing_tables import referenced_names
+from analyzer.plan import catalog
+from analyzer.plan.meters import DAY_S
+from analyzer.plan.policies import OverrideKind
+from analyzer.replay import generations
+from gatekeeper.identity import NameDigest
+from gatekeeper.model import Clear
+
+FORGOTTEN = "caller forgotten"  # the act in the audit log
+KINDS: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
+
+
+class ForgottenCaller(NamedTuple):
+    """A caller that was forgotten.
+
+    Attributes:
+        pseudonym: The name of its counts from now on.
+        rows: Rows that had the name.
+        is_new: Whether it was not forgotten before.
+    """
+
+    pseudonym: str
+    rows: int
+    is_new: bool
+
+
+class ForgettingEffect(NamedTuple):
+    """Locks and overrides that a caller loses when it is forgotten; its requests stay counted."""
+
+    requests: int
+    locks: int
+    overrides: int
+
+
+def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
+    """Returns what forgetting a caller ends. Changes nothing. Raises StoreAway."""
+    query = UsageQuery("caller", DAY_S, key=name, meter="requests")
+    requests = sum(row.value + row.denied for row in usage_rows(engine, query))
+    stored = [one for one in stored_overrides(engine, KINDS, subject=name) if one.subject.kind == "caller"]
+    with reading(engine) as db:
+        locks = lock_feed.number_of(db, "caller", name)
+    return ForgettingEffect(requests, locks, len(stored))
+
+
+def forget_caller(
+    engine: sa.Engine, name: str, who: str, why: str, random_mark: Callable[[], str]
+) -> ForgottenCaller:
+    """Replaces the name of a caller by a pseudonym in every table; requests to come are counted under it.
+
+    Idempotent: another call continues what a crash has left. Raises CannotForget, StoreAway, SchemaBehind.
+    """
+    caller, is_new = _put_in_force(engine, name, who, why, random_mark)
+    _free(engine, caller, who, random_mark)
+    # Generations that are not swapped in have the name, and another plan than the one in force by now.
+    generations.drop_open(engine, who, "a caller was forgotten")
+    rows = renamed_rows.rename(engine, caller) + replaced_texts.replace(engine, caller)
+    with writing(engine) as db:
+        of_name = sa.delete(referenced_names).where(referenced_names.c.reference == caller.reference)
+        rows += db.execute(of_name).rowcount
+        lock_feed.forget_changes(db)
+    return ForgottenCaller(caller.pseudonym, rows, is_new)
+
+
+def _put_in_force(
+    engine: sa.Engine, name: str, who: str, why: str, random_mark: Callable[[], str]
+) -> tuple[Renaming, bool]:
+    """Puts the plan in force by which the caller is counted under its pseudonym."""
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        if not plans.exists(db):
+            raise CannotForget("nothing has been counted yet: no plan is in force")
+        if catalog.load(db).has_old_rows:
+            raise CannotForget("counts of an earlier version are still being moved: try again when they are")
+        in_force = plans.active(db)[1]
+        if any((one.subject_kind, one.subject) == ("caller", name) for one in in_force.overrides):
+            raise CannotForget(
+                f"{name} stands in the configuration: remove its overrides there, and run "
+                "`gatelock policies apply`"
+            )
+        reference = NameDigest(stored_secret(db, REFERENCES)).of(name)
+        caller = Renaming(name, pseudonym_of(reference), reference)
+        if reference in in_force.forgotten:
+            return caller, False
+        record(db, who, FORGOTTEN, caller.pseudonym, caller.replaced(why))
+        plan = in_force.with_forgotten([reference])
+        plans.activate(db, plan, random_mark, who, why=FORGOTTEN)
+        return caller, True
+
+
+def _free(engine: sa.Engine, caller: Renaming, who: str, random_mark: Callable[[], str]) -> None:
+    """Ends the overrides of the caller, and clears its locks."""
+    for one in list(stored_overrides(engine, KINDS, subject=caller.name)):
+        if one.subject.kind == "caller":
+            end_override(engine, one.id, KINDS, who, FORGOTTEN, random_mark)
+    with writing(engine) as db:
+        plans.block_flushes(db)
+        found = lock_feed.of_series(db, "caller", [caller.name])
+        if found:
+            lock_feed.publish(db, [Clear(at) for at in sorted(found)], random_mark())

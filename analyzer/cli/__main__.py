@@ -1,5 +1,0 @@
-"""`python -m analyzer.cli` is `gatelock`."""
-
-from analyzer.cli import main
-
-main()

@@ -1,1 +1,0 @@
-"""Nouns about the work of the installation: what operators and jobs did."""

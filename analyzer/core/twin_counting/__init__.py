@@ -1,1 +1,0 @@
-"""Counting records by two plans at once: the one that counted them, and another one."""

@@ -1,0 +1,174 @@
+"""`/v1/usage`: counts of series by time, and `/v1/days`, `/v1/reports` of closed days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from itertools import chain
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from analyzer.billing.audit.audit_outcomes import outcomes
+from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
+from analyzer.billing.reports.day_status import day_statuses
+from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.callers.counted_names import never_counted
+from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
+from analyzer.counting.usage_rows import UsageAnswer
+from analyzer.counting.usage_windows import counted_meters, final_until_s
+from analyzer.faces.answers.day_answers import audit_fields, day_fields
+from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
+from analyzer.faces.api.parameters import CALLER, OfText, OfTime, OfWhole, OneOf, Parameter
+from analyzer.plan.groupings import Grouping, grouping_of
+from analyzer.plan.windows import is_zone
+
+WIDTHS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
+RANGE_S = {"minute": 2 * 86_400, "hour": 62 * 86_400, "day": 800 * 86_400}  # the longest of a request
+DATE = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
+DAYS_MAX = 62  # of a report
+
+BY = Parameter(
+    "by", OfText(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
+    "address/24, everyone; caller+resource splits by resource.", "caller", "caller",
+)  # fmt: skip
+ZONE = Parameter(
+    "zone", OfText(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
+)
+
+
+def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
+    """Yields rows with what makes objects of them. Raises NotPossible for what cannot be asked for."""
+    grouping = _grouping(at, asked["by"])
+    width, meter, caller = asked["width"], asked["meter"], asked.values.get("caller")
+    until_s = asked["to"]
+    from_s = asked["from"]
+    if from_s >= until_s or until_s - from_s > RANGE_S[width]:
+        days = RANGE_S[width] // 86_400
+        raise NotPossible(f"`from` must be before `to`, by at most {days} days with the width {width}")
+    if caller is not None and not grouping.is_of_callers:
+        raise NotPossible(f"counts by {grouping.name} have no caller: leave `caller` out")
+    known = counted_meters(at.engine)
+    if meter is not None and meter not in known:
+        raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
+    if caller is not None:
+        caller = at.settings.counted_name(caller)
+    if asked.after is not None:
+        from_s = max(from_s, int(asked.after[0]))
+    query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)
+    made = UsageAnswer(
+        grouping, WIDTHS_S[width], ZoneInfo("UTC"), at.settings.units(), final_until_s(at.engine)
+    )
+    rows = usage_rows(at.engine, query)
+    first = next(rows, None)
+    if first is None and caller is not None and (absence := never_counted(at.engine, caller)) is not None:
+        raise NotThere(str(absence))
+    for row in [] if first is None else chain([first], rows):
+        yield made, row
+
+
+def _grouping(at: ApiContext, name: str) -> Grouping:
+    try:
+        grouping = grouping_of(name)
+    except ValueError as error:
+        raise NotPossible(f"`by`: {error}") from error
+    if grouping.name != "caller" and not is_counted(at.engine, grouping.name):
+        raise NotPossible(f"nothing was counted by {grouping.name}: add it to groupings in [[sources]]")
+    return grouping
+
+
+def list_usage(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+    """Yields the counts by time, key, resource and meter."""
+    for made, row in _rows(at, asked, top=None):
+        yield (row.bucket_s, row.key, row.resource, row.width_s, row.meter), made.as_object(row)
+
+
+def top_usage(at: ApiContext, asked: Asked) -> Mapping[str, object]:
+    """Returns the largest rows."""
+    return {"items": [made.as_object(row) for made, row in _rows(at, asked, top=asked["top"])]}
+
+
+def list_days(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+    """Yields the stored days, the newest first."""
+    audited = {one.day: one for one in outcomes(at.engine)}
+    for status in reversed(day_statuses(at.engine, asked["zone"])):
+        place = (-status.day.begin_s, status.day.zone)
+        yield place, day_fields(status) | audit_fields(audited.get(status.day.id))
+
+
+def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+    """Yields the lines of a report of days, as `gatelock report write` has them."""
+    first, last, zone = asked["from"], asked["to"], asked["zone"]
+    for name, day in (("from", first), ("to", last)):
+        if not _is_day(day):
+            raise NotPossible(f"`{name}`: there is no day {day}")
+    if first > last or not is_zone(zone):
+        raise NotPossible("`from` must not be behind `to`, and `zone` must be one of [billing] zones")
+    if zone not in at.settings.billing.zones:
+        raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(at.settings.billing.zones)}")
+    try:
+        grouping_of(asked["by"])
+        found = report_of(at.engine, zone, first, last, asked["by"], asked["meter"])
+    except (NotFrozen, LookupError, ValueError) as error:
+        raise NotPossible(str(error)) from error
+    if len(found.days) > DAYS_MAX:
+        raise NotPossible(f"a report has at most {DAYS_MAX} days here: `gatelock report write` has more")
+    columns = columns_of(found)
+    lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    for number, line in enumerate(lines):
+        yield (number,), dict(zip(columns, cells_of(line, columns), strict=True))
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+METER = Parameter("meter", OfText(), "Only this meter, such as requests.", "requests")
+COUNTED = (
+    BY,
+    Parameter("width", OneOf([*WIDTHS_S]), "Length of a bucket, in UTC.", "hour", "day"),
+    Parameter(
+        "from", OfTime(), "Begin, inclusive: a date, a time with its zone, or an age.", "24h", required=True
+    ),
+    Parameter("to", OfTime(), "End, exclusive.", "0s", required=True),
+    Parameter("caller", OfText(CALLER, "a caller with its kind, api_key:acme"), "Only this one.", "user:ann"),
+    METER,
+)
+COUNTED_ROW = {
+    "caller": "api_key:acme", "resource": "", "meter": "requests", "bucket": "2026-11-20T21:00:00Z",
+    "value": 100_214, "denied": 12, "provisional": False,
+}  # fmt: skip
+
+ENDPOINTS = (
+    Endpoint(
+        "GET", "/v1/usage", "view",
+        "What was counted: a row for each series, bucket and meter. Amounts are whole numbers, in `unit` if "
+        "that is there; `denied` is not part of `value`. Rows of another width than was asked for have "
+        "`width_s`, in seconds.",
+        list_usage, COUNTED_ROW, COUNTED, (0, "", "", 0, ""),
+    ),
+    Endpoint(
+        "GET", "/v1/usage/top", "view", "The rows with the most of a meter, the largest first.",
+        top_usage, {"items": [COUNTED_ROW]},
+        (*COUNTED, Parameter("top", OfWhole(1, ROWS_MAX), "So many rows.", 10, 10)),
+    ),
+    Endpoint(
+        "GET", "/v1/days/list", "view", "Days that are closed or open, the newest first.", list_days,
+        {"day": "2026-11-20", "zone": "UTC", "state": "closed", "requests": 1_200_000, "audit": "equal"},
+        (ZONE._replace(about="Only days of this time zone.", default=None),), (0, ""),
+    ),
+    Endpoint(
+        "GET", "/v1/reports/list", "view", "What was counted of closed days, line by line, for invoices.",
+        list_report, {"day": "2026-11-20", "caller": "api_key:acme", "requests": 100_214},
+        (
+            Parameter("from", OfText(DATE, "a date"), "The first day.", "2026-11-01", required=True),
+            Parameter("to", OfText(DATE, "a date"), "The last day, included.", "2026-11-20", required=True),
+            ZONE, BY, METER,
+        ),
+        (0,),
+    ),
+)  # fmt: skip

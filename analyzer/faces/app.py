@@ -1,0 +1,169 @@
+"""The application with `/livez`, `/readyz` and `/metrics`, to which the endpoints of gates are added."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from analyzer.faces.authentication import Authenticator
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Measurements, without_path
+from analyzer.faces.signals.status import InstallationStatus
+from analyzer.gates.fleet_summary import FleetSummary
+from analyzer.kernel.database.revisions import behind_text
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.model import Gap, Partition
+from analyzer.kernel.secrets import masked
+from analyzer.server.single_flight import SingleFlight
+from gatekeeper.feed.feed_json import time_text
+
+UNMET_KEPT_S = 60.0  # counting them reads the requests of up to a hundred callers
+FLEET_KEPT_S = 15.0  # reads the reports of up to 2,000 gates
+T = TypeVar("T")
+HIDDEN = "details are in the log, and here for a request with a token"
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """Everything that the application reports on."""
+
+    health: Health
+    source_problems: Callable[[], Mapping[str, str]]  # may be called by any thread
+    read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
+    count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
+    read_fleet: Callable[[], FleetSummary]  # likewise
+    required_revision: str  # of the tables, by this program
+    authenticator: Authenticator  # who may read the locks may also read details of problems
+
+
+def create_app(state: AppState) -> FastAPI:
+    """Returns an application with the endpoints of health and metrics."""
+    app = FastAPI(title="Gatelock", openapi_url=None, redirect_slashes=False)
+    status_reader = SingleFlight(state.read_status)
+    health = state.health
+
+    @app.get("/livez")
+    async def livez() -> Response:
+        """200 while the loop works; otherwise 503, and the supervisor should restart the process."""
+        body = {"live": health.is_alive, "since_loop_s": health.since_loop_s}
+        return JSONResponse(body, 200 if health.is_alive else 503)
+
+    @app.get("/readyz")
+    async def readyz(request: Request) -> Response:
+        """200 while records can be counted; otherwise 503 with all problems, by name.
+
+        Only a request that may read the locks gets sentences, which may quote records, paths and drivers.
+        """
+        # At once: a probe does not wait twice for a database that hangs.
+        (status, problems), has_details = await asyncio.gather(
+            _status_and_problems(state, status_reader), state.authenticator.allows("read", request)
+        )
+        partitions = sorted(str(part) for part in health.current_lags)
+        if not has_details:
+            problems = without_details(problems, health.gaps)
+            partitions = sorted(map(without_path, partitions))
+        body = {"ready": not problems, "problems": problems, "partitions": partitions}
+        if status is not None and status.suspended_until is not None:
+            # Not a problem: an operator chose it.
+            body["suspended_until"] = time_text(status.suspended_until)
+        if status is not None and status.braked:
+            # Not a problem of counting, either: gates are open to the callers of such a policy.
+            body["braked_policies"] = {
+                name: text if has_details else HIDDEN for name, text in status.braked.items()
+            }
+        if failing := health.failing_jobs:
+            # Not a problem either: records are counted, and gates end locks by their own clocks.
+            body["failing_jobs"] = {
+                name: masked(error) if has_details else HIDDEN for name, error in failing.items()
+            }
+        if refused := health.refused_configuration:
+            # Records are counted by the configuration before it.
+            body["refused_configuration"] = masked(refused) if has_details else HIDDEN
+        if alarms := health.alarms:
+            # Records are counted, and locks are late or judged by clocks that differ.
+            body["alarms"] = {name: masked(text) if has_details else HIDDEN for name, text in alarms.items()}
+        return JSONResponse(body, 503 if problems else 200)
+
+    _add_metrics(app, state, status_reader)
+    return app
+
+
+def _add_metrics(app: FastAPI, state: AppState, status_reader: SingleFlight[InstallationStatus]) -> None:
+    unmet_counter = SingleFlight(state.count_unmet_locks, UNMET_KEPT_S)
+    fleet_reader: SingleFlight[FleetSummary | None] = SingleFlight(state.read_fleet, FLEET_KEPT_S)
+    health = state.health
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Returns all metrics; paths of files only for a request that may read the locks."""
+        (status, problems), unmet_locks, fleet, has_details = await asyncio.gather(
+            _status_and_problems(state, status_reader),
+            _unless_away(unmet_counter),
+            _unless_away(fleet_reader),
+            state.authenticator.allows("read", request),
+        )
+        measurements = Measurements(
+            lags=health.current_lags,
+            gaps=health.gaps,
+            failing_jobs=health.failing_jobs.keys(),
+            alarms=health.alarms.keys(),
+            measured=health.measured,
+            remembered=health.current_ids,
+            since_flush_s=health.since_flush_s,
+            since_loop_s=health.since_loop_s,
+            problems=problems.keys(),
+            active_locks=None if status is None else status.active_locks,
+            unmet_locks=unmet_locks,
+            fleet=fleet,
+            braked=() if status is None else status.braked.keys(),
+            feed_version=None if status is None else status.feed_version,
+            waiting_judgements=None if status is None else status.waiting_judgements,
+            differing_days=None if status is None else status.differing_days,
+            suspended=None if status is None else status.suspended_until is not None,
+            has_paths=has_details,
+        )
+        content, content_type = health.metrics.exposition(measurements, request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
+
+
+def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) -> dict[str, str]:
+    """Returns the problems without what only operators may read: by name, and of a gap its kind and offset.
+
+    Of the path of a file the name remains.
+    """
+    found = {without_path(name): HIDDEN for name in problems}
+    for part, gap in gaps.items():
+        for name in (str(part), part.topic):
+            if name in problems:
+                at = "" if gap.position is None else f" at offset {gap.position}"
+                found[without_path(name)] = f"stopped{at}: {gap.kind}"
+    return found
+
+
+async def _unless_away(reader: SingleFlight[T]) -> T | None:
+    """Returns what is read; None while the database is away, which the status tells."""
+    try:
+        return await reader.get()
+    except (AnalyzerError, TimeoutError):
+        return None
+
+
+async def _status_and_problems(
+    state: AppState, status_reader: SingleFlight[InstallationStatus]
+) -> tuple[InstallationStatus | None, dict[str, str]]:
+    """Returns the status in the database, None if it cannot be read, and every problem, by name."""
+    problems = {**state.source_problems(), **state.health.problems}
+    status = None
+    try:
+        status = await status_reader.get()
+    except (AnalyzerError, TimeoutError) as error:
+        problems.setdefault("database", str(error))
+    else:
+        if status.revision != state.required_revision:
+            problems["schema"] = behind_text(status.revision, state.required_revision)
+    return status, {name: masked(problem) for name, problem in problems.items()}

@@ -1,0 +1,5 @@
+"""`python -m analyzer.faces.cli` is `gatelock`."""
+
+from analyzer.faces.cli import main
+
+main()

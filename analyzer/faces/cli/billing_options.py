@@ -1,0 +1,109 @@
+"""Days, zones and periods on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.exit_codes import usage_error
+from analyzer.faces.cli.options import parse_time, second_at
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.config.settings import Settings
+
+ZoneOption = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="The time zone of days; default: that of [billing], if it is one."),
+]
+FrozenGroupingOption = Annotated[
+    str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
+]
+MeterOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")]
+RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
+PERIODS = ("day", "week", "month")
+CORRECTIONS = "corrections"
+LONGEST = timedelta(days=3_660)
+
+
+class Dates(NamedTuple):
+    """The first and the last date of a report, both included."""
+
+    first: str
+    last: str
+
+
+def zone_of(settings: Settings, zone: str | None) -> str:
+    """The zone of days. Exits with 2 without one, and for one that days are not closed in."""
+    zones = settings.billing.zones
+    if zone is None and len(zones) == 1:
+        return zones[0]
+    if zone not in zones:
+        known = ", ".join(zones) or "there is none"
+        raise usage_error(f"--zone {zone or ''}: write one of [billing] zones: {known}")
+    return zone
+
+
+def date_of(engine: sa.Engine, text: str, zone: str) -> str:
+    """The date of a time in the zone: of `today`, of a date, of a moment. Exits with 2 if it is none."""
+    from zoneinfo import ZoneInfo
+
+    from analyzer.billing.days.day_rows import day_at
+
+    return day_at(zone, second_at(engine, parse_time(text, ZoneInfo(zone))))[0]
+
+
+def dates_of(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
+    """The dates of a report, or of a report of corrections. Exits with 2 for a period that is none."""
+    if what == CORRECTIONS:
+        return _dates(engine, when, "", zone) if RANGE.fullmatch(when) else _dates(engine, "day", when, zone)
+    return _dates(engine, what, when, zone)
+
+
+def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
+    if named := RANGE.fullmatch(what):
+        first, last = (date_of(engine, text, zone) for text in named.groups())
+        if first > last:
+            raise usage_error(f"{what}: the first date is behind the last")
+        if date.fromisoformat(last) - date.fromisoformat(first) > LONGEST:
+            raise usage_error(f"{what}: a report has at most {LONGEST.days:,} days")
+        return Dates(first, last)
+    if what not in PERIODS:
+        raise usage_error(
+            f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
+        )
+    month = re.fullmatch(r"(\d{4}-\d{2})", when)
+    at = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
+    if what == "week":
+        monday = at - timedelta(days=at.weekday())
+        return Dates(str(monday), str(monday + timedelta(days=6)))
+    if what == "month":
+        begin = at.replace(day=1)
+        following = (begin + timedelta(days=31)).replace(day=1)
+        return Dates(str(begin), str(following - timedelta(days=1)))
+    return Dates(str(at), str(at))
+
+
+@contextmanager
+def of_known_names(by: str) -> Iterator[None]:
+    """Exits with 2 for a grouping or a meter that closed days do not have."""
+    from analyzer.billing.reports.day_report import NotFrozen
+    from analyzer.plan.groupings import grouping_of
+
+    try:
+        grouping_of(by)
+        yield
+    except NotFrozen as error:
+        raise usage_error(
+            f"--by {by}: {error}; add it to [billing] groupings for the days to come"
+        ) from error
+    except LookupError as error:
+        raise usage_error(f"--meter: {error.args[0]}") from error
+    except ValueError as error:
+        raise usage_error(f"--by {error}") from error

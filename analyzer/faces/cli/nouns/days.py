@@ -1,0 +1,353 @@
+"""`gatelock days`: days that are closed, what they wait for, corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.faces.cli.billing_options import ZoneOption, date_of, zone_of
+from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    ReasonOption,
+    caller_as_counted,
+    load_settings,
+    open_database,
+    require_reason,
+)
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.billing.days.closing import DayClosing
+    from analyzer.billing.days.day_rows import Day
+    from analyzer.billing.days.targets import AwaitedPartition
+    from analyzer.billing.reports.day_status import DayPosition, DayStatus
+    from analyzer.config.settings import Settings
+    from analyzer.faces.answers.foreseen_acts import Foreseen
+    from analyzer.kernel.model import Partition
+
+app = typer.Typer(help="Closed days, what they wait for, and corrections.", no_args_is_help=True)
+
+SHOWN = 40  # days in a list, unless all are asked for
+
+DateArgument = Annotated[str, typer.Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Also days before the last {SHOWN}.")] = False,
+) -> None:
+    """Show which days are closed, and what was booked since.
+
+    A day is closed when all partitions are counted as far as they were logged when it was over, and audited
+    at once. Exit code 1 if a day waits for a partition, or an audit found a difference.
+
+    Example: gatelock days list --zone Europe/Berlin
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.billing.audit.audit_outcomes import outcomes
+        from analyzer.billing.reports.day_status import day_statuses
+        from analyzer.faces.answers.day_answers import audit_fields, day_fields
+        from analyzer.faces.cli.output import json_lines, table
+        from analyzer.kernel.tables.billing_tables import DIFFERS
+
+        settings = load_settings(context, config)
+        found = day_statuses(engine, zone, None if every else SHOWN)
+        audited = {one.day: one for one in outcomes(engine)}
+        waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
+        if json:
+            json_lines(
+                day_fields(status)
+                | audit_fields(audited.get(status.day.id))
+                | {"waits_for": [*map(str, waits[status.day.id])]}
+                for status in found
+            )
+        else:
+            columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit"]
+            if any(status.deleted_ms is not None for status in found):
+                columns.append("deleted")
+            fields = [day_fields(status) | audit_fields(audited.get(status.day.id)) for status in found]
+            cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
+            table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
+            for status in found:
+                _say_awaited(status.day, waits[status.day.id])
+        if any(waits.values()) or any(one.result == DIFFERS for one in audited.values()):
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    date: DateArgument,
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show cut, digest and audit of a day, and what it waits for.
+
+    Exit code 1 if the day waits for a partition, is not stored, or the audit found a difference.
+
+    Example: gatelock days show yesterday
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.billing.audit.audit_outcomes import outcomes
+        from analyzer.billing.reports.day_status import positions_of
+        from analyzer.faces.answers.day_answers import (
+            audit_fields,
+            day_fields,
+            position_fields,
+            replay_fields,
+        )
+        from analyzer.faces.cli.output import json_lines, table
+        from analyzer.kernel.tables.billing_tables import DIFFERS
+        from analyzer.replay.generations import corrections_of
+
+        settings = load_settings(context, config)
+        status = _find(engine, settings, date, zone)
+        waits = _awaited(engine, settings, status.day)
+        positions = positions_of(engine, status.day)
+        audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
+        replays = corrections_of(engine, status.day.id)
+        fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
+        if json:
+            waiting = {"waits_for": [*map(str, waits)]}
+            json_lines([fields | waiting | {"partitions": [*map(position_fields, positions)]}])
+        else:
+            for name, value in fields.items():
+                if isinstance(value, list):
+                    for sentence in value:
+                        say(f"{name}: {sentence}")
+                    continue
+                say(f"{name + ':':16}{'' if value is None else value}".rstrip())
+            columns = ["partition", "target", "cut", "remark"]
+            rows = [[str(one.part), _cell(one.target), _cell(one.cut), _remark(one)] for one in positions]
+            gone = "the rows of the day were deleted after their retention, and its positions with them"
+            no_target = "no partition has a target yet" if status.deleted_ms is None else gone
+            table(columns, rows, no_target)
+            _say_awaited(status.day, waits)
+        if waits or (audit is not None and audit.result == DIFFERS):
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def close(
+    context: typer.Context,
+    date: DateArgument,
+    reason: ReasonOption,
+    zone: ZoneOption = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Close a day now, without waiting for its grace.
+
+    For days that analyzers do not close: those of imported logs, before the first open day. An open day is
+    closed if all partitions are counted as far as necessary, or are left out. Then it is audited. Asks first,
+    because a closed day cannot be opened. Exit code 1 if it waits for a partition, or the audit found a
+    difference.
+
+    Example: gatelock days close 2026-11-20 --reason "the import is complete"
+    """
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.billing.days.by_hand import leave_out, record_closing
+        from analyzer.faces.answers.day_answers import day_fields
+        from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
+        from analyzer.faces.cli.operator import operator_name
+        from analyzer.faces.cli.output import outcome
+
+        settings = load_settings(context, config)
+        closing = _closing(engine, settings)
+        named = zone_of(settings, zone)
+        found = _day_to_close(engine, settings, named, date, is_shown_only=True)
+        if found.state == "open":
+            excused = _excused(closing, found, without or [])
+            if waits := [one for one in closing.find_awaited(found) if one.part not in excused]:
+                _say_awaited(found, waits)
+                raise typer.Exit(FOUND)
+        sentence = f"{found} was closed already"
+        if found.state != "closed":
+            if not is_confirmed(_foreseen(engine, found), yes=yes, dry_run=dry_run, as_json=json):
+                return
+            found = _day_to_close(engine, settings, named, date)
+            if found.state == "open":
+                for part in excused:
+                    leave_out(engine, found, part, operator_name(), why)
+            record_closing(engine, found, operator_name(), why)
+            while not closing.close(found):
+                pass  # flushes in flight: each attempt waits for them
+            sentence = f"{found} is closed"
+        status = _find(engine, settings, found.date, named)
+        outcome(f"{sentence}: {status.day.requests:,} requests of callers", day_fields(status), as_json=json)
+        if found.state != "closed":
+            audited = audit_day(engine, status.day, digest_keys(settings, []))
+            say_differences([audited])
+            if not audited.equal:
+                raise typer.Exit(FOUND)
+
+
+@app.command()
+def correct(
+    context: typer.Context,
+    date: DateArgument,
+    amount: Annotated[
+        str, typer.Option("--amount", metavar="AMOUNT", help='What is added, or taken: +500, -500, "-2 GiB".')
+    ],
+    reason: ReasonOption,
+    caller: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The caller, with its kind: api_key:acme.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The name in another grouping than caller.")
+    ] = None,
+    by: Annotated[str, typer.Option(metavar="GROUPING", help="The grouping of the rows.")] = "caller",
+    resource: Annotated[str, typer.Option(metavar="ROUTE", help="The resource, in a grouping by it.")] = "",
+    meter: Annotated[str, typer.Option(metavar="NAME", help="The meter.")] = "requests",
+    zone: ZoneOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add an amount to a closed day, or take it away.
+
+    The day itself does not change. The amount is booked on the open day, and shown by
+    `gatelock report corrections`.
+
+    Example: gatelock days correct today --caller user:a --amount -5 --reason QA
+    """
+    why, name = require_reason(reason), caller or key
+    if name is None:
+        raise usage_error("--caller: write whose amount is corrected, or --key in another grouping")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.billing.days.by_hand import Correction
+        from analyzer.billing.days.by_hand import correct as correct_day
+        from analyzer.faces.cli.operator import operator_name
+        from analyzer.faces.cli.output import outcome
+
+        settings = load_settings(context, config)
+        name = caller_as_counted(engine, settings, name) if caller else name
+        asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
+        day = _find(engine, settings, date, zone).day
+        made = correct_day(engine, day, asked, operator_name(), why)
+        sentence = (
+            f"{day}: {name}: {made.before:,} {meter} become {made.after:,}; booked on {made.booked}, "
+            f"correction {made.id}"
+        )
+        fields = {"correction": made.id, "day": day.date, "zone": day.zone, "booked": made.booked}
+        outcome(sentence, fields | {"before": made.before, "after": made.after}, as_json=json)
+
+
+def _amount(settings: Settings, meter: str, text: str) -> int:
+    """The amount in the unit in which the meter is stored. Exits with 2 if the text is not one."""
+    from analyzer.plan.meter_units import EXAMPLES, readings
+
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    unit = settings.units().get(meter)
+    found = readings(digits.replace(",", "")).get(unit)
+    if found is None or found != int(found) or not found:
+        example = EXAMPLES.get(unit or "", "500")
+        raise usage_error(f"--amount {text}: write an amount of {meter}, such as +{example} or -{example}")
+    return sign * int(found)
+
+
+def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> DayStatus:
+    """The stored day. Exits with 1 if it is not stored."""
+    from analyzer.billing.reports.day_status import day_statuses
+
+    named = zone_of(settings, zone)
+    wanted = date_of(engine, date, named)
+    if found := day_statuses(engine, named, date=wanted):
+        return found[0]
+    say(
+        f"{wanted} ({named}) was never closed: `gatelock days close {wanted} --zone {named} --reason TEXT`",
+        err=True,
+    )
+    raise typer.Exit(FOUND)
+
+
+def _closing(engine: sa.Engine, settings: Settings) -> DayClosing:
+    from analyzer.billing.days.closing import DayClosing
+    from analyzer.build import billing_of, ends_of_logs, wall_ms
+    from analyzer.judging.locks.lock_feed import new_mark
+
+    return DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
+
+
+def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPartition]:
+    """The partitions that an open day which is over waits for."""
+    from analyzer.billing.days.targets import awaited_now
+    from analyzer.build import wall_ms
+
+    if day.state != "open" or wall_ms() < day.due_ms(settings.billing.grace):
+        return []
+    return awaited_now(engine, day)
+
+
+def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
+    for one in waits:
+        say(f"{day} waits for {one}")
+    if waits:
+        command = (
+            f"gatelock days close {day.date} --zone {day.zone} --without '{waits[0].part}' --reason TEXT"
+        )
+        say(f"{command}  # close it without this one")
+
+
+def _day_to_close(
+    engine: sa.Engine, settings: Settings, zone: str, date: str, *, is_shown_only: bool = False
+) -> Day:
+    """The day that a command closes. Exits with 2 for one that cannot be closed."""
+    from analyzer.billing.days.by_hand import DayWithoutClosing, day_to_close
+
+    groupings = settings.billing.groupings
+    found = day_to_close(engine, zone, date_of(engine, date, zone), groupings, is_shown_only=is_shown_only)
+    if isinstance(found, DayWithoutClosing):
+        raise usage_error(found.why)
+    return found
+
+
+def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
+    from analyzer.billing.days.by_hand import counted_so_far
+    from analyzer.faces.answers.foreseen_acts import Foreseen
+
+    counted = counted_so_far(engine, day)
+    sentence = (
+        f"closing {day} freezes {counted.requests:,} requests of {counted.callers:,} callers for good; what "
+        "is counted of it later becomes an adjustment, booked on the open day"
+    )
+    return Foreseen([sentence], {"day": day.date, "zone": day.zone, **counted._asdict()})
+
+
+def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Partition]:
+    """The partitions that a day need not wait for. Exits with 2 for a name that it does not wait for."""
+    waits = {str(one.part): one.part for one in closing.find_awaited(day)} if without else {}
+    for name in without:
+        if name not in waits:
+            known = ", ".join(waits) or "none"
+            raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {known}")
+    return [waits[name] for name in without]
+
+
+def _remark(one: DayPosition) -> str:
+    if one.left_out:
+        return f"left out by {one.who}: {one.left_out}"
+    return "the log did not exist any more" if one.is_gone else ""
+
+
+def _cell(value: int | None) -> object:
+    return "" if value is None else value

@@ -1,0 +1,270 @@
+"""`gatelock gaps`: partitions that stopped at a gap, and the decision where they continue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    ReasonOption,
+    load_settings,
+    open_database,
+    require_reason,
+)
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    from analyzer.config.settings import Settings
+    from analyzer.counting.gaps import RecordedGap
+    from analyzer.kernel.model import Partition
+    from analyzer.sources.kafka.probes.log_bounds import LogBounds
+
+app = typer.Typer(help="Stopped partitions, and the decision where they continue.", no_args_is_help=True)
+PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
+COMMANDS_MAX = 10  # gaps for which commands are shown below the table
+UNREADABLE = ("corrupt", "too-large", "unsupported")
+READ_AGAIN = "again"  # the offset that reads the same records once more, and so loses none
+RETRYABLE = (*UNREADABLE, "too-many-rejected")  # another attempt may succeed
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help="Also gaps that were accepted.")] = False,
+) -> None:
+    """Show why partitions stopped, and how to continue.
+
+    Lists for each partition the offsets that cannot be counted, and the commands that accept them. Exit code
+    1 if a partition is stopped.
+
+    Example: gatelock gaps list --all
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.counting.gaps import recorded_gaps
+        from analyzer.faces.cli.output import json_lines, table
+
+        found = list(recorded_gaps(engine, decided=every))
+        rows = [fields_of(gap) for gap in found]
+        if json:
+            json_lines(rows)
+        else:
+            decision = ["accepted_to", "accepted_by", "reason"] if every else []
+            columns = ["partition", "kind", "start", "end", "found", *decision, "why"]
+            cells = [["?" if row[name] is None else row[name] for name in columns] for row in rows]
+            table([name.replace("_", " ") for name in columns], cells, "no partition is stopped")
+            for line in commands(found):
+                say(line)
+        if any(gap.accepted is None for gap in found):
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def accept(
+    context: typer.Context,
+    partition: Annotated[
+        str,
+        typer.Argument(
+            metavar="PARTITION",
+            help="As `gaps list` shows it: 'access-log[3]'; 'access-log[*]' for all that are stopped.",
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="OFFSET|next|again",
+            help="Where to continue: an offset; `next`, to skip as little as possible; or `again`, to read "
+            "the same offsets once more.",
+        ),
+    ],
+    reason: ReasonOption,
+    log: Annotated[
+        str,
+        typer.Option(metavar="TOPIC_ID", help="The log, if several have this name; see `gaps list --json`."),
+    ] = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Continue a stopped partition.
+
+    Offsets in between are not counted, and `gatelock audit` reports them as skipped. After too many rejected
+    records, these are read again and stored one by one. The analyzer continues within a second, without a
+    restart. Asks first, because what was skipped is not counted later.
+
+    Example: gatelock gaps accept 'access-log[3]' --to next --reason INC-311
+    """
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.counting.gaps import accept as accept_gap
+        from analyzer.counting.gaps import range_of, recorded_gaps
+        from analyzer.faces.answers.foreseen_acts import Foreseen
+        from analyzer.faces.cli.operator import operator_name
+        from analyzer.faces.cli.output import outcome
+
+        found = select_gaps(partition, to, log, list(recorded_gaps(engine)))
+        logs = log_bounds([gap.part for gap in found], load_settings(context, config))
+        # All offsets are checked before the first gap is accepted.
+        offsets = [checked_offset(gap, to, logs) for gap in found]
+        sentences = [
+            f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}"
+            for gap, offset in zip(found, offsets, strict=True)
+        ]
+        fields = [
+            {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
+            for gap, offset in zip(found, offsets, strict=True)
+        ]
+        foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != READ_AGAIN)
+        if is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
+            for gap, offset, sentence, shown in zip(found, offsets, sentences, fields, strict=True):
+                accept_gap(engine, gap, offset, operator_name(), why)
+                outcome(sentence, shown, as_json=json)
+
+
+def fields_of(recorded: RecordedGap) -> dict[str, object]:
+    """The JSON object of a gap."""
+    from gatekeeper.feed.feed_json import time_text
+
+    part, gap = recorded.part, recorded.gap
+    return {
+        "partition": str(part), "source": part.source, "cluster": part.cluster, "topic_id": part.topic_id,
+        "kind": gap.kind, "start": gap.start, "end": gap.end, "next": gap.behind, "why": gap.why,
+        "found": time_text(recorded.found), "found_by": recorded.found_by,
+        "accepted_to": recorded.accepted_to,
+        "accepted": None if recorded.accepted is None else time_text(recorded.accepted),
+        "accepted_by": recorded.accepted_by, "reason": recorded.reason, "skipped": recorded.skipped,
+    }  # fmt: skip
+
+
+def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
+    """The commands that accept each open gap, with their consequence as a comment."""
+    open_ = [gap for gap in found if gap.accepted is None]
+    lines = [
+        (f"gatelock gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
+        for gap in open_[:COMMANDS_MAX]
+        for to, comment in choices(gap)
+    ]
+    width = max((len(command) for command, _ in lines), default=0)
+    yield from (f"{command:{width}}  # {comment}" for command, comment in lines)
+    if len(open_) > COMMANDS_MAX:
+        yield f"... and {len(open_) - COMMANDS_MAX} more; 'TOPIC[*]' stands for all of one topic"
+
+
+def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
+    """The values of `--to` that suit the gap, each with its consequence."""
+    from analyzer.counting.gaps import range_of
+
+    gap, lost = recorded.gap, f"{range_of(recorded.gap)} is not counted"
+    if gap.kind == "recreated":
+        yield "next", "count the new log from its beginning"
+    elif gap.kind == "past-end":
+        yield "next", f"continue at {gap.behind}, where the log was truncated"
+    elif gap.kind == "too-many-rejected":
+        yield READ_AGAIN, "after the source's mapping is corrected"
+        yield "next", f"reject unreadable records up to {gap.behind}"
+    elif gap.behind is None:
+        yield "OFFSET", "the next readable offset is not known (yet)"
+    else:
+        yield "next", f"continue at {gap.behind}: {lost}"
+    if gap.kind in UNREADABLE:
+        yield READ_AGAIN, "after the broker's log is repaired"
+
+
+def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap]) -> list[RecordedGap]:
+    """The open gaps that `partition` names.
+
+    Exits with 1 if there are none, with 2 if several logs have the name.
+    """
+    named = PARTITION.fullmatch(partition)
+    if named is None:
+        raise usage_error(
+            f"{partition!r} does not name a partition; `gatelock gaps list` shows the names: 'access-log[3]'"
+        )
+    every = named["number"] == "*"
+    found = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
+    found = [gap for gap in found if log in ("", gap.part.topic_id)]
+    if not found:
+        others = ", ".join(str(gap.part) for gap in open_[:5])
+        say(
+            f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}", err=True
+        )
+        raise typer.Exit(FOUND)
+    if every and to.isdecimal():
+        raise usage_error(f"--to {to}: write `next` or `again`; an offset applies to a single partition")
+    if len(found) > len({str(gap.part) for gap in found}):
+        ids = ", ".join(sorted({gap.part.topic_id for gap in found}))
+        raise usage_error(f"{partition}: several logs of this name are stopped; choose one with --log: {ids}")
+    return found
+
+
+def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:
+    """The first offset and the end of each log, or why Kafka does not answer; None for files.
+
+    Raises LogGone.
+    """
+    if any(source.topic == part.topic for source in settings.sources for part in parts):
+        from analyzer.sources.kafka.probes.log_bounds import bounds_of
+
+        return bounds_of(parts, settings.kafka.client())
+    return None
+
+
+def checked_offset(recorded: RecordedGap, to: str, logs: Mapping[Partition, LogBounds] | str | None) -> int:
+    """The offset that `to` stands for. Exits with 2 if the partition cannot continue there, with 3 if that
+    is not known because Kafka does not answer."""
+    gap, part = recorded.gap, recorded.part
+    if to == READ_AGAIN:
+        if gap.kind not in RETRYABLE or gap.position is None:
+            raise usage_error(f"{part}: reading again would not help: {gap.why}")
+        return gap.position
+    first, end = logs.get(part, (None, None)) if isinstance(logs, Mapping) else (None, None)
+    offset = requested_offset(recorded, to, first)
+    if offset < gap.start:
+        raise usage_error(f"{part}: {offset} is before {gap.start}: those offsets were counted")
+    if first is not None and end is not None and not first <= offset <= end:
+        raise usage_error(f"{part}: {offset} is outside the log, which has [{first}, {end}) now")
+    if gap.kind in (*UNREADABLE, "retention") and gap.end is not None and gap.start < offset < gap.end:
+        raise usage_error(f"{part}: {offset} cannot be read either: `next` continues at {gap.end}")
+    if isinstance(logs, str) and offset > (gap.behind or gap.start):
+        say(
+            f"{part}: cannot find out whether the log has offset {offset}: {logs}; "
+            "run this again when Kafka answers",
+            err=True,
+        )
+        raise typer.Exit(UNREACHABLE)
+    return offset
+
+
+def requested_offset(recorded: RecordedGap, to: str, first: int | None) -> int:
+    """The offset that `to` stands for, by the gap alone; `first` is the log's first offset, if known."""
+    gap, part = recorded.gap, recorded.part
+    if to.isdecimal():
+        return int(to)
+    if to != "next":
+        raise usage_error(f"--to {to}: write an offset, `next` or `again`")
+    if gap.behind is None:
+        raise usage_error(f"{part}: the next readable offset is not known (yet): write an offset")
+    return gap.behind if gap.kind == "too-many-rejected" else max(gap.behind, first or 0)
+
+
+def consequence(recorded: RecordedGap, offset: int) -> str:
+    """The analyzer's next step after the gap is accepted with this offset."""
+    if recorded.gap.kind == "too-many-rejected":
+        if offset == recorded.gap.position:
+            return f"reading again from {offset}"
+        return f"reading again; unreadable records up to {offset} are rejected one by one"
+    if offset == recorded.gap.position and recorded.gap.kind in UNREADABLE:
+        return f"reading again from {offset}"
+    skipped = offset - recorded.gap.start
+    return f"continuing at {offset}" + (f", {skipped:,} offsets are skipped" if skipped > 0 else "")

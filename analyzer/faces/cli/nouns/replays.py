@@ -1,0 +1,370 @@
+"""`gatelock replay`: logs that were counted are counted again, compared, and swapped in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    ReasonOption,
+    UntilOption,
+    load_settings,
+    open_database,
+    parse_time,
+    require_reason,
+)
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.config.settings import Settings
+    from analyzer.faces.answers.foreseen_acts import Foreseen
+    from analyzer.kernel.model import Partition
+    from analyzer.replay.generations import Replay
+    from analyzer.replay.replay_comparison import ReplayComparison
+    from analyzer.replay.swap import SwapOutcome
+
+app = typer.Typer(no_args_is_help=True)
+
+SHOWN = 20  # differences of each meter
+
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="The replay: `gatelock replay list`.")]
+JudgeOption = Annotated[
+    bool, typer.Option("--judge", help="Also raise and clear locks by the changed totals.")
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option("--rows", metavar="NUMBER", min=1, help="Rows of counts that may change; default: 50,000."),
+]
+
+
+@app.callback()
+def replay() -> None:  # with a callback, typer gives the group its help
+    """Count logs again by the plan in force, and swap it in."""
+
+
+@app.command()
+def start(
+    context: typer.Context,
+    logs: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...|TOPIC", help="Files that were counted, or a topic of [[sources]]."),
+    ],
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The source that the files were counted as.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Of a topic: begin, by the Kafka time of its records."),
+    ] = None,
+    until: UntilOption = None,
+    is_compared: Annotated[bool, typer.Option("--compare", help="Then show the differences.")] = False,
+    is_swapped: Annotated[bool, typer.Option("--swap", help="Then swap it in; needs --reason.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why it is swapped in.")] = "",
+    judge: JudgeOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Count logs again, beside the live counts.
+
+    Nothing that is counted changes before the swap, and analyzers keep running. A file is counted again
+    whole, a topic from --from to --to, as far as it is counted. Asks before --swap.
+
+    Example: gatelock replay start access-log --from 7d --compare
+    """
+    why = require_reason(reason) if is_swapped else ""
+    begin, end = parse_time(since), parse_time(until)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.build import build_replay
+        from analyzer.faces.cli.operator import operator_name
+
+        settings = load_settings(context, config)
+        topics = {one.topic: one.name for one in settings.sources if one.topic is not None}
+        if len(logs) == 1 and logs[0] in topics:
+            topic = logs[0]
+            if begin is None:
+                raise usage_error(f"--from: write from which time on {topic} is counted again")
+            job, since_s = build_replay(settings, engine, topics[topic]), begin.second(engine)
+            until_ms = None if end is None else end.second(engine) * 1000
+            about = f"{topic} from {_time(since_s * 1000)} to {_time(until_ms) or 'its present position'}"
+            found = job.begin_topic(topic, since_s * 1000, until_ms, about, operator_name())
+        else:
+            if begin is not None or end is not None:
+                raise usage_error("--from and --to are for topics: a file is counted again whole")
+            job = build_replay(settings, engine, _source_of(settings, source))
+            found = job.begin_files([Path(name) for name in logs], operator_name())
+        say(f"replay {found.id} begins: {found.about}", err=True)
+        found = job.run(found, _say_progress)
+        _after(engine, found, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    number: NumberArgument,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Continue a replay that was interrupted.
+
+    What was counted of it counts once. Files must still be where they were.
+
+    Example: gatelock replay resume 3
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.build import build_replay
+        from analyzer.replay.generations import stored
+
+        found = stored(engine, number)
+        if found.state != "counting":
+            raise usage_error(f"replay {number} is {found.state}: there is nothing to continue")
+        found = build_replay(load_settings(context, config), engine, found.source).run(found, _say_progress)
+        _after(engine, found, "", is_compared=False, is_judged=False, yes=False, as_json=json)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    number: NumberArgument,
+    by: Annotated[str, typer.Option(metavar="GROUPING", help="The grouping of the amounts.")] = "caller",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Also beyond the {SHOWN} largest.")] = False,
+) -> None:
+    """Show whose amounts a swap changes, and which closed days.
+
+    Amounts are those of the minutes between the first and the last one that changes. Exit code 1 if anything
+    differs.
+
+    Example: gatelock replay compare 3
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.replay.generations import stored
+
+        found = stored(engine, number)
+        if found.state != "counted":
+            raise usage_error(f"replay {number} is {found.state}: only one that is counted can be compared")
+        if _say_comparison(engine, found, by, None if every else SHOWN, as_json=json).rows:
+            raise typer.Exit(FOUND)
+
+
+@app.command()
+def swap(
+    context: typer.Context,
+    number: NumberArgument,
+    reason: ReasonOption,
+    judge: JudgeOption = False,
+    rows: RowsOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put the counts of a replay in force, in one transaction.
+
+    Differences of closed days become adjustments, booked on the open day. Totals of open windows change;
+    locks stay as they are until their series grows, or with --judge. Asks first: it cannot be undone.
+
+    Example: gatelock replay swap 3 --reason "wrong field for the key"
+    """
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        outcome = _swapped(engine, number, why, is_judged=judge, is_dry=True, rows_max=rows)
+        if not dry_run:
+            is_confirmed(_foreseen(outcome), yes=yes, dry_run=False, as_json=json)
+            outcome = _swapped(engine, number, why, is_judged=judge, is_dry=False, rows_max=rows)
+        _say_swapped(outcome, is_dry=dry_run, as_json=json)
+
+
+@app.command()
+def drop(
+    context: typer.Context,
+    number: NumberArgument,
+    reason: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give up a replay that is not swapped in.
+
+    A process that still counts it ends.
+
+    Example: gatelock replay drop 3 --reason "the mapping was still wrong"
+    """
+    why = require_reason(reason)
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.faces.cli.operator import operator_name
+        from analyzer.faces.cli.output import outcome
+        from analyzer.replay.generations import drop
+
+        dropped = drop(engine, number, operator_name(), why)
+        outcome(f"replay {number} is dropped", _fields(dropped), as_json=json)
+
+
+@app.command("list")
+def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show the replays, how far they are, and who asked.
+
+    Example: gatelock replay list --json
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.faces.cli.output import json_lines, table
+        from analyzer.replay.generations import all_stored
+
+        found = all_stored(engine)
+        if json:
+            json_lines(map(_fields, found))
+            return
+        columns = ["replay", "state", "about", "seen", "began", "swapped", "by", "reason"]
+        rows = [["" if one[name] is None else one[name] for name in columns] for one in map(_fields, found)]
+        table(columns, rows, "nothing was replayed")
+
+
+def _source_of(settings: Settings, source: str | None) -> str:
+    from analyzer.faces.cli.options import require_name
+
+    names = [one.name for one in settings.sources]
+    if source is None and len(names) == 1:
+        return names[0]
+    if source is None:
+        raise usage_error("--source: name the entry of [[sources]] that the files were counted as")
+    require_name("--source", source, names)
+    return source
+
+
+def _say_progress(part: Partition, begin: int, at: int, end: int) -> None:
+    say(f"{part}: {(at - begin) / max(1, end - begin):.0%}, offset {at:,} of {end:,}", err=True)
+
+
+def _after(
+    engine: sa.Engine,
+    found: Replay,
+    why: str,
+    *,
+    is_compared: bool,
+    is_judged: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Says what was counted, compares it and swaps it in, as asked for."""
+    from analyzer.faces.cli.output import outcome
+
+    if is_compared:
+        _say_comparison(engine, found, "caller", SHOWN, as_json=as_json)
+    if why:
+        shown = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=True, rows_max=None)
+        is_confirmed(_foreseen(shown), yes=yes, dry_run=False, as_json=as_json)
+        done = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=False, rows_max=None)
+        _say_swapped(done, is_dry=False, as_json=as_json)
+    elif not is_compared:
+        sentence = f"replay {found.id} is counted: {found.ledger.seen:,} records; compare it, and swap it in"
+        outcome(sentence, _fields(found), as_json=as_json)
+
+
+def _swapped(
+    engine: sa.Engine, number: int, why: str, *, is_judged: bool, is_dry: bool, rows_max: int | None
+) -> SwapOutcome:
+    from analyzer.faces.cli.operator import operator_name
+    from analyzer.replay import swap as swapping
+
+    most = swapping.ROWS_MAX if rows_max is None else rows_max
+    return swapping.swap(
+        engine, number, operator_name(), why, is_judged=is_judged, is_dry=is_dry, rows_max=most
+    )
+
+
+def _foreseen(shown: SwapOutcome) -> Foreseen:
+    from analyzer.faces.answers.foreseen_acts import Foreseen
+
+    return Foreseen(
+        [
+            f"swapping in replay {shown.replay.id} changes {shown.rows:,} rows of counts and books "
+            f"{shown.adjusted:,} adjustments of closed days, for good"
+        ]
+    )
+
+
+def _say_swapped(done: SwapOutcome, *, is_dry: bool, as_json: bool) -> None:
+    from analyzer.faces.cli.output import outcome
+
+    would = "would be" if is_dry else "is"
+    sentence = (
+        f"replay {done.replay.id} {would} swapped in: {done.rows:,} rows of counts, "
+        f"{done.adjusted:,} adjustments of closed days"
+    )
+    changed = {"changed_rows": done.rows, "adjustments": done.adjusted, "dry_run": is_dry}
+    outcome(sentence, _fields(done.replay) | changed, as_json=as_json)
+
+
+def _say_comparison(
+    engine: sa.Engine, found: Replay, by: str, most: int | None, *, as_json: bool
+) -> ReplayComparison:
+    from analyzer.faces.cli.output import json_lines, table
+    from analyzer.replay.replay_comparison import compare
+
+    compared = compare(engine, found.id, 2**31 if most is None else most, by)
+    ledger = found.ledger
+    if as_json:
+        amounts = [one._asdict() | {"difference": one.difference} for one in compared.amounts]
+        stretch = {"from": _time(_ms(compared.begin_s)), "to": _time(_ms(compared.end_s))}
+        json_lines(
+            [
+                _fields(found)
+                | {"changed_rows": compared.rows, "closed_days": [*compared.closed], **stretch}
+                | {"ledger": ledger._asdict(), "amounts": amounts}
+            ]
+        )
+        return compared
+    changes = ", ".join(
+        f"{getattr(ledger, name):+,} {name}" for name in ("counted", "duplicate", "dead", "late")
+    )
+    say(f"replay {found.id}: {ledger.seen:,} records: {changes}; {compared.rows:,} rows of counts change")
+    if ledger.kept:
+        say(f"{ledger.kept:,} records stay as they are: whether a retry has counted them is not stored")
+    for day in compared.closed:
+        say(f"{day} is closed: its differences become adjustments")
+    rows: Sequence[Sequence[Any]] = [
+        [one.meter, one.key, one.live, one.replayed, f"{one.difference:+,}"] for one in compared.amounts
+    ]
+    table(["meter", by, "live", "replayed", "difference"], rows, "no amount differs")
+    return compared
+
+
+def _fields(one: Replay) -> dict[str, Any]:
+    return {
+        "replay": one.id,
+        "state": one.state,
+        "source": one.source,
+        "about": one.about,
+        "plan": one.plan,
+        "seen": one.ledger.seen,
+        "began": _time(one.began_ms),
+        "counted": _time(one.counted_ms),
+        "swapped": _time(one.swapped_ms),
+        "by": one.swapped_by or one.who,
+        "reason": one.reason,
+        "rows": one.rows,
+        "partitions": [
+            {"partition": str(at.range.part), "begin": at.range.begin, "next": at.next, "end": at.range.end}
+            for at in one.positions
+        ],
+    }
+
+
+def _ms(at_s: int | None) -> int | None:
+    return None if at_s is None else at_s * 1000
+
+
+def _time(at_ms: int | None) -> str | None:
+    from analyzer.kernel.time_texts import format_second
+
+    return None if at_ms is None else format_second(at_ms // 1000)

@@ -1,0 +1,146 @@
+"""`gatelock tokens`: tokens for access over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.faces.cli.confirmation import require_consent
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
+from analyzer.faces.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
+from analyzer.faces.cli.output import outcome, plural, say
+
+if TYPE_CHECKING:
+    from analyzer.kernel.database.engine import Engine
+
+app = typer.Typer(help="Tokens for access over HTTP.", no_args_is_help=True)
+
+LISTED_MAX = 5
+EXPIRES_MAX_DAYS = 100 * 366  # more is probably a typing error
+
+TokenName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The token's name: one for each application, such as shop."),
+]
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: TokenName,
+    scope: Annotated[
+        str,
+        typer.Option(
+            metavar="SCOPE",
+            help="read (gates, monitors), callers (use of callers), operate, admin; with those before it.",
+        ),
+    ],
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTH", help="Time until it expires: 12h, 90d. Default: until it is revoked."),
+    ] = None,
+    reason: ReasonOption = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Create the first token without asking, although gates have none.")
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a token; it is shown only once.
+
+    Only a digest of it is stored. From the first one on, every request for locks needs one, also when all are
+    revoked. Before the first one is created, the gates that ask without are named.
+
+    Example: gatelock tokens create shop --scope read --expires 90d
+    """
+    from analyzer.config.values import NAME
+    from analyzer.kernel.tokens import SCOPES
+    from analyzer.kernel.tokens import create as create_token
+
+    if not NAME.fullmatch(name):
+        raise usage_error(
+            f"{name!r} is not a valid name: use up to 64 letters, digits, points, hyphens and underscores"
+        )
+    found = next((known for known in SCOPES if known == scope), None)
+    if found is None:
+        raise usage_error(f"{scope!r} is not a scope: use {', '.join(SCOPES)}")
+    expires_ms = None if expires is None else parse_length_ms("--expires", expires, EXPIRES_MAX_DAYS)
+    with reporting_errors(), open_database(context, config) as engine:
+        if not yes:
+            _require_consent(engine)
+        token = create_token(engine, name, found, expires_ms, operator_name(), reason)
+        outcome(token, {"name": name, "scope": scope, "token": token}, as_json=json)
+
+
+def _require_consent(engine: Engine) -> None:
+    """Asks before the first token if gates report, which have none. Exits with 2 unless confirmed."""
+    from analyzer.gates.gate_reports import reporting_gates
+    from analyzer.kernel.tokens import stored_tokens
+
+    if not stored_tokens(engine).is_open:
+        return
+    gates = [gate.status for gate in reporting_gates(engine) if not gate.is_silent]
+    if not gates:
+        return
+    listed = sorted(f"{gate.application} {gate.instance}".strip() for gate in gates)[:LISTED_MAX]
+    names = ", ".join(listed)
+    more = f" and {len(gates) - LISTED_MAX} more" if len(gates) > LISTED_MAX else ""
+    what = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
+    require_consent(what, "Create the first token?", "give them the token in time, and confirm with --yes")
+
+
+@app.command("list")
+def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show the tokens, without their values.
+
+    Lists for each token its scope, its time of creation, and its expiry.
+
+    Example: gatelock tokens list
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.faces.cli.output import json_lines, table
+        from analyzer.kernel.database.clock import instant
+        from analyzer.kernel.tokens import stored_tokens
+        from gatekeeper.feed.feed_json import time_text
+
+        found = stored_tokens(engine)
+        names = ["name", "scope", "made", "until", "state"]
+        rows = [
+            (
+                token.name,
+                token.scope,
+                time_text(instant(token.made_ms)),
+                None if token.until_ms is None else time_text(instant(token.until_ms)),
+                "good" if found.is_valid(token) else "expired",
+            )
+            for token in found.tokens
+        ]
+        if json:
+            json_lines(dict(zip(names, row, strict=True)) for row in rows)
+        else:
+            table(names, [[cell or "" for cell in row] for row in rows], "no token exists")
+
+
+@app.command("revoke")
+def revoke(
+    context: typer.Context,
+    name: TokenName,
+    reason: ReasonOption = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Revoke a token; servers reject it within two seconds.
+
+    Exit code 1 if no token has this name.
+
+    Example: gatelock tokens revoke shop --reason "it leaked"
+    """
+    from analyzer.kernel.tokens import revoke as revoke_token
+
+    with reporting_errors(), open_database(context, config) as engine:
+        if not revoke_token(engine, name, operator_name(), reason):
+            say(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
+            raise typer.Exit(FOUND)
+        outcome(f"{name} is revoked", {"name": name}, as_json=json)

@@ -1,0 +1,206 @@
+"""Options that commands share, and the parsing of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.exit_codes import usage_error
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.config.settings import Settings
+
+CONFIG_HELP = "TOML file; default: $GATELOCK_CONFIG, ./gatelock.toml, /etc/gatelock/gatelock.toml."
+TIME_FORMS = "2026-11-20 (UTC), 2026-11-20T14:00:00Z, today, yesterday, or an age: 30m, 2h, 7d"
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help=CONFIG_HELP, show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", "--since", metavar="TIME", help=f"Begin, inclusive: {TIME_FORMS}. Default: no limit."
+    ),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="End, exclusive; as --from. Default: no limit.")
+]
+
+
+def config_file(context: typer.Context, config: Path | None) -> Path | None:
+    """The configuration file, from --config before or after the command. Raises ConfigMissing."""
+    from analyzer.config.settings import find
+
+    return find(config or context.obj)
+
+
+def add_a_source(file: Path | None) -> str:
+    """The cure for a configuration without sources."""
+    place = "./gatelock.toml, or to one that --config names" if file is None else str(file)
+    return f'add [[sources]] with topic = "..." or file = "..." to {place}'
+
+
+def load_to_run(file: Path | None) -> Settings:
+    """The settings of a configuration that an analyzer can run with. Raises ConfigInvalid."""
+    from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
+    from analyzer.config.settings import load
+
+    settings = load(file)
+    if not settings.sources:
+        shown = str(file) if file is not None else "no file"
+        raise ConfigInvalid([ConfigFault(shown, None, "sources", "nothing is read", add_a_source(file))])
+    return settings
+
+
+def load_settings(context: typer.Context, config: Path | None) -> Settings:
+    """The settings of the configuration file. Raises ConfigMissing, ConfigInvalid."""
+    from analyzer.config.settings import load
+
+    return load(config_file(context, config))
+
+
+def counted_caller(context: typer.Context, config: Path | None, engine: sa.Engine, name: str) -> str:
+    """The name that a caller is counted by, given in clear; without its kind where one such is counted.
+
+    Exits with 2 if the kind is missing and none or several are. Raises ConfigMissing, ConfigInvalid,
+    StoreAway.
+    """
+    return caller_as_counted(engine, load_settings(context, config), name)
+
+
+def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
+    """Returns what `counted_caller` does, with settings that are read already."""
+    from analyzer.callers.counted_names import counted_as, has_kind, is_address, never_counted
+
+    if has_kind(name):
+        return settings.counted_name(name)
+    text = name.strip(":")
+    kinds = [kind for source in settings.sources for kind in source.callers]
+    found = counted_as(engine, kinds, settings.counted_name, text)
+    if len(found) == 1:
+        return found[0]
+    if is_address(text):
+        return settings.counted_name(f"address:{text}")
+    if found:
+        raise usage_error(f"{name}: write which one: {' or '.join(found)}")
+    form = f"{name}: write the kind of name in front, as in api_key:{text}"
+    near = never_counted(engine, text)
+    raise usage_error(form if near is None or not near.near else f"{form}; {near}")
+
+
+@contextmanager
+def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
+    """The configured database with tables of this version. Does not create anything.
+
+    Raises ConfigMissing, ConfigInvalid, StoreAway, SchemaBehind.
+    """
+    from analyzer.faces.signals.status import installation_status
+    from analyzer.kernel.database.engine import open_batch_engine, require_file
+    from analyzer.kernel.database.revisions import behind_text, head
+    from analyzer.kernel.errors import SchemaBehind
+
+    settings = load_settings(context, config)
+    require_file(settings.database.address)
+    engine = open_batch_engine(settings.database.address)
+    try:
+        revision = installation_status(engine, head()).revision
+        if revision != head():
+            raise SchemaBehind(behind_text(revision, head()))
+        yield engine
+    finally:
+        engine.dispose()
+
+
+class AskedTime(NamedTuple):
+    """A time as it was written, of a known form.
+
+    Which time `today` and `2h` are depends on the clock: that of the database decides, because counts, locks
+    and judgements have their times by it.
+    """
+
+    text: str
+    zone: tzinfo = UTC
+
+    def second(self, engine: sa.Engine) -> int:
+        """Returns the time in whole seconds since 1970. Raises StoreAway."""
+        from analyzer.kernel.database.clock import database_now
+        from analyzer.kernel.time_expressions import second_of
+
+        return second_of(self.text, database_now(engine), self.zone)
+
+    def stretch(self, engine: sa.Engine) -> tuple[int, int]:
+        """Returns its begin and exclusive end, in seconds: a day, a minute or a second, as it is written.
+
+        Raises StoreAway.
+        """
+        from analyzer.kernel.database.clock import database_now
+        from analyzer.kernel.time_expressions import stretch_of
+
+        return stretch_of(self.text, database_now(engine), self.zone)
+
+
+def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
+    """The time that is written; None for None. Days begin at midnight of `zone`.
+
+    Exits with 2 if the text is not a time.
+    """
+    from analyzer.kernel.time_expressions import second_of
+
+    try:
+        if text is not None:
+            second_of(text, datetime.now(UTC), zone)
+    except ValueError as error:
+        raise usage_error(str(error)) from error
+    return None if text is None else AskedTime(text, zone)
+
+
+def range_at(
+    engine: sa.Engine, begin: AskedTime | None, end: AskedTime | None
+) -> tuple[int | None, int | None]:
+    """The seconds of a begin and an end, None for None. Exits with 2 for an end that is not later."""
+    from_s, until_s = (None if asked is None else asked.second(engine) for asked in (begin, end))
+    if begin and end and from_s is not None and until_s is not None and from_s >= until_s:
+        raise usage_error(f"--from {begin.text} is not before --to {end.text}")
+    return from_s, until_s
+
+
+def second_at(engine: sa.Engine, asked: AskedTime | None) -> int:
+    """The second of a time, 0 for None: from then on. Raises StoreAway."""
+    return 0 if asked is None else asked.second(engine)
+
+
+def parse_length_ms(option: str, text: str, days_max: int) -> int:
+    """Milliseconds in a length such as "90d", "12h", "30m" or "45s". Exits with 2 if the text is not one."""
+    from analyzer.faces.answers.asked_changes import length_ms
+
+    try:
+        return length_ms(text, days_max)
+    except ValueError as error:
+        raise usage_error(f"{option} {error}") from error
+
+
+def require_reason(text: str, option: str = "--reason") -> str:
+    """The reason without surrounding blanks. Exits with 2 if nothing is left."""
+    if not text.strip():
+        raise usage_error(f"{option}: write a reason; it is kept with your name")
+    return text.strip()
+
+
+def require_name(option: str, name: str | None, known: Collection[str]) -> None:
+    """Exits with 2 if there is nothing of this name: a list without rows would read as good news."""
+    from analyzer.config.values import suggestion
+    from analyzer.kernel.logs import printable
+
+    if name is not None and name not in known:
+        otherwise = f"use one of {', '.join(sorted(known))}" if known else "there is none yet"
+        raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, known, otherwise)}"))

@@ -1,0 +1,78 @@
+"""Writes reports to a file with its manifest, or to standard output; a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from analyzer.faces.cli.exit_codes import usage_error
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    from analyzer.billing.reports.manifest import Contents
+    from analyzer.billing.reports.report_lines import ReportSums
+
+SHOWN_EVERY = 1_000  # lines
+
+Advance = Callable[[int], None]
+Item = TypeVar("Item")
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Advance]:
+    """Shows a bar on standard error if that is a terminal; yields what advances it by a number."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+def advancing(items: Iterable[Item], advance: Advance) -> Iterator[Item]:
+    """Yields the items, and advances a bar."""
+    count = 0
+    for count, item in enumerate(items, start=1):
+        if count % SHOWN_EVERY == 0:
+            advance(SHOWN_EVERY)
+        yield item
+    advance(count % SHOWN_EVERY)
+
+
+def print_content(content: Iterable[bytes]) -> None:
+    """Writes the parts to standard output as they come."""
+    for part in content:
+        sys.stdout.buffer.write(part)
+    sys.stdout.flush()
+
+
+def write_with_manifest(out: Path, content: Iterable[bytes], contents: Contents, sums: ReportSums) -> None:
+    """Writes a file and its manifest, each whole or not at all. `sums` are complete after the content.
+
+    Exits with 2 when it cannot be written.
+    """
+    from analyzer.billing.reports.atomic_files import file_at, write_whole
+    from analyzer.billing.reports.manifest import MANIFEST, manifest_of, replaced_file
+
+    manifest = out.with_name(out.name + MANIFEST)
+    try:
+        before, named = file_at(out), None
+        with suppress(FileNotFoundError):
+            named = manifest.read_bytes()
+        written = write_whole(out, content)
+        replaces = replaced_file(before, written, named)
+        write_whole(manifest, [manifest_of(contents, sums, [written], replaces)])
+    except OSError as error:
+        raise usage_error(f"--out {out}: cannot be written: {error.strerror}") from error
+    state = "final" if contents.is_final else "provisional"
+    lines = f"{sums.lines:,} line{'s' * (sums.lines != 1)}"
+    say(f"{out}: {lines}, {state}; sha256 {written.sha256}; origin: {manifest.name}")
+    if replaces is not None and before is not None and before.sha256 != written.sha256:
+        say(f"{out}: another report was there before; sha256 {before.sha256}", err=True)

@@ -1,0 +1,241 @@
+"""Simulations of policies as sentences, a table of callers, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from analyzer.faces.cli.output import plural, say, table
+from analyzer.forecast.simulation.policy_locks import SeriesChange, changes
+from analyzer.judging.brakes import brake_of, exceeded_sentence, first_exceeded_s
+from analyzer.judging.earned_notices import percent as threshold_text
+from analyzer.judging.kinds.compared import noun_of, plural_of
+from analyzer.judging.kinds.quota import phrase_of
+from analyzer.kernel.time_texts import format_second
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meter_units import amount_text, with_noun
+
+if TYPE_CHECKING:
+    from analyzer.forecast.simulation.comparison import PolicyComparison
+    from analyzer.forecast.simulation.policy_locks import PolicyLocks, SeriesLocks
+    from analyzer.forecast.simulation.policy_simulation import Simulation
+
+ROWS_SHOWN = 15  # of the table without --all: one screen
+ASSUMPTIONS = (
+    "Callers have the limits, plans and zones that they have today. What a simulated lock would have refused "
+    "counts as it came."
+)
+
+
+class SimulationReport(NamedTuple):
+    """The output about one policy."""
+
+    comparison: PolicyComparison
+
+    def print(self, *, show_all: bool) -> None:
+        """Prints sentences, and a table: with `show_all` of all callers, else of those that differ most."""
+        policy, simulation, proposed = self.comparison[0], self.comparison[3], self.comparison[4]
+        if simulation is None or proposed is None:
+            say(f"{policy.name} cannot be simulated: {self.comparison.refusal}")
+            return
+        say(self._sentence(simulation, proposed))
+        for line in self._details(simulation, proposed):
+            say(f"  {line}")
+        listed = self._listed()
+        shown = listed if show_all else [one for one in listed if one.change != "as before"][:ROWS_SHOWN]
+        if shown:
+            table(self._columns(), map(self._cells, shown), "")
+        if len(shown) < len(listed):
+            say(f"  {len(listed) - len(shown):,} more with --all")
+
+    def as_object(self) -> dict[str, Any]:
+        """Returns everything as an object."""
+        policy, present, refusal, simulation, proposed, before, in_force = self.comparison
+        found: dict[str, Any] = {"policy": policy.name, "limit": policy.limit}
+        if simulation is None or proposed is None:
+            return found | {"refused": refusal}
+        keys = f"{plural_of(policy).replace(' ', '_')}"
+        braked_s = self._braked_s(simulation, proposed)
+        return found | {
+            "from": format_second(simulation.span.from_s),
+            "to": format_second(simulation.span.until_s),
+            "resolution_s": simulation.span.width_s,
+            keys: simulation.keys,
+            "requests": simulation.requests,
+            "simulated": _sums(proposed, keys),
+            "braked": None if braked_s is None else format_second(braked_s),
+            "present": None
+            if present is None or before is None
+            else {"limit": present.limit} | _sums(before, keys),
+            "in_force": None
+            if in_force is None
+            else {"since": format_second(in_force.since_s)} | _counts(in_force.locks, keys),
+            "in_shadow": None
+            if in_force is None
+            else {"since": format_second(in_force.since_s)} | _counts(in_force.in_shadow, keys),
+            "series": [_change(one) for one in self._listed()],
+        }
+
+    def _sentence(self, simulation: Simulation, proposed: PolicyLocks) -> str:
+        policy, present, before = self.comparison[0], self.comparison.present, self.comparison.before
+        limit = f"{with_noun(policy.limit, policy.meter_unit, policy.meter)} {phrase_of(window_of(policy))}"
+        text = f"{policy.name} at {limit} would have locked {self._locked(simulation, proposed)}"
+        if present is None:
+            return f"{text}; no policy of this name is in force"
+        if present == policy:
+            return f"{text}; it is in force as it is"
+        if before is None:
+            return f"{text}; the present policy cannot be simulated"
+        at = amount_text(present.limit, present.meter_unit)
+        if window_of(present) != window_of(policy) or present.meter != policy.meter:
+            at = f"{with_noun(present.limit, present.meter_unit, present.meter)} "
+            at += phrase_of(window_of(present))
+        share = share_text(before.requests, simulation.requests)
+        return f"{text}; at the present {at}: {self._keys(before.keys)}, {_times(before.locks)}, {share}"
+
+    def _locked(self, simulation: Simulation, proposed: PolicyLocks) -> str:
+        if simulation.keys and grouping_of(self.comparison.policy.per).scope == "everyone":
+            traffic = share_text(proposed.requests, simulation.requests)
+            return f"everyone {_times(proposed.locks)}, {traffic} of the traffic"
+        if not proposed.series:
+            return f"none of {self._keys(simulation.keys)}"
+        of = f"{proposed.keys:,} of {self._keys(simulation.keys)}"
+        traffic = share_text(proposed.requests, simulation.requests)
+        return f"{of}, {_times(proposed.locks)}, {traffic} of the traffic"
+
+    def _keys(self, count: int) -> str:
+        policy = self.comparison.policy
+        return f"{count:,} {noun_of(policy) if count == 1 else plural_of(policy)}"
+
+    def _details(self, simulation: Simulation, proposed: PolicyLocks) -> Iterator[str]:
+        span = simulation.span
+        resolution = duration_text(span.width_s)
+        yield (
+            f"{format_second(span.from_s)} to {format_second(span.until_s)}, by stored counts of "
+            f"{resolution}: a lock began up to {resolution} later than shown"
+        )
+        if span.is_cut:
+            yield "older counts are too wide for its windows"
+        if proposed.notices:
+            reached = (
+                f"{threshold_text(threshold)} {_times(count)}"
+                for threshold, count in sorted(proposed.notices.items())
+            )
+            yield f"thresholds reached: {', '.join(reached)}"
+        braked_s = self._braked_s(simulation, proposed)
+        if braked_s is not None:
+            yield exceeded_sentence(self.comparison.policy, braked_s)
+        in_force = self.comparison.in_force
+        if in_force is not None:
+            since = f"since {format_second(in_force.since_s)}"
+            done = {"it has locked": in_force.locks, "in shadow it has locked": in_force.in_shadow}
+            shown = {does: locks for does, locks in done.items() if locks.locks}
+            for does, locks in (shown or {"it has locked": in_force.locks}).items():
+                yield f"{does} {self._keys(locks.keys)}, {_times(locks.locks)}, {since}"
+
+    def _braked_s(self, simulation: Simulation, proposed: PolicyLocks) -> int | None:
+        """Returns the time of `first_exceeded_s`; None also if a bucket is wider than its interval."""
+        policy = self.comparison.policy
+        if simulation.span.width_s > brake_of(policy).per_s:
+            return None
+        begins_s = sorted(lock.began_s for one in proposed.series.values() for lock in one.locks)
+        return first_exceeded_s(policy, begins_s)
+
+    def _listed(self) -> Sequence[SeriesChange]:
+        proposed, before = self.comparison.proposed, self.comparison.before
+        if proposed is None:
+            return []
+        if before is None:
+            return [SeriesChange("newly locked", one, None) for one in by_requests(proposed)]
+        return changes(proposed, before)
+
+    def _columns(self) -> list[str]:
+        policy = self.comparison.policy
+        has_resource = grouping_of(policy.per).resource is not None
+        columns = ["change", noun_of(policy), *(["resource"] if has_resource else [])]
+        return [*columns, "first locked", "locked for", "present", "locks", "requests"]
+
+    def _cells(self, one: SeriesChange) -> list[object]:
+        of, has_resource = one.of, grouping_of(self.comparison.policy.per).resource is not None
+        now, then = one.now, one.then
+        return [
+            one.change,
+            of.key or "everyone",
+            *([of.resource] if has_resource else []),
+            format_second(of.locks[0].began_s),
+            "" if now is None else duration_text(now.locked_s),
+            "" if then is None else duration_text(then.locked_s),
+            0 if now is None else len(now.locks),
+            0 if now is None else now.requests,
+        ]
+
+
+def by_requests(locks: PolicyLocks) -> list[SeriesLocks]:
+    """Returns the series, those with most requests during their locks first."""
+    return sorted(locks.series.values(), key=lambda one: (-one.requests, one.key, one.resource))
+
+
+def window_of(policy: Any) -> Any:
+    """Returns the window of a policy that can be simulated."""
+    return policy.window
+
+
+def share_text(part: int, whole: int) -> str:
+    """Returns a part of a whole in percent.
+
+    >>> share_text(31, 1_000), share_text(1, 1_000_000), share_text(0, 5)
+    ('3.1 %', 'less than 0.1 %', '0 %')
+    """
+    if not part or not whole:
+        return "0 %"
+    percent = round(part / whole * 100, 1)
+    return f"{percent:g} %" if percent else "less than 0.1 %"
+
+
+def duration_text(seconds: int) -> str:
+    """Returns seconds in the largest two units that say something.
+
+    >>> duration_text(60), duration_text(5_400), duration_text(93_784), duration_text(864_000)
+    ('1m', '1h30m', '1d2h', '10d')
+    """
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    parts: list[tuple[int, str]] = []
+    for unit, size in units:
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append((count, unit))
+    return "".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else plural(count, "time")
+
+
+def _counts(locks: PolicyLocks, keys: str) -> dict[str, int]:
+    return {keys: locks.keys, "locks": locks.locks, "locked_s": locks.locked_s}
+
+
+def _sums(locks: PolicyLocks, keys: str) -> dict[str, object]:
+    notices = {threshold_text(threshold): count for threshold, count in sorted(locks.notices.items())}
+    return _counts(locks, keys) | {"requests": locks.requests, "thresholds": notices}
+
+
+def _change(one: SeriesChange) -> dict[str, object]:
+    return {
+        "key": one.of.key,
+        "resource": one.of.resource,
+        "change": one.change,
+        "simulated": _locks(one.now),
+        "present": _locks(one.then),
+    }
+
+
+def _locks(series: SeriesLocks | None) -> list[dict[str, object]]:
+    return [
+        {
+            "began": format_second(lock.began_s),
+            "until": format_second(lock.until_s),
+            "requests": lock.requests,
+        }
+        for lock in (() if series is None else series.locks)
+    ]

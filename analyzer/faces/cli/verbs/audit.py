@@ -1,0 +1,388 @@
+"""`gatelock audit`: compares ledgers, buckets, totals and locks with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.billing_options import ZoneOption
+from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings, open_database
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.billing.days.day_digest import DigestKey
+    from analyzer.config.settings import Settings
+    from analyzer.counting.gaps import RecordedGap
+    from analyzer.counting.grouping_differences import GroupingDifference
+    from analyzer.maintenance.audit import Audit, PartitionLedger
+
+NOT_SHOWN = (
+    "not compared with the log: a record that is missing among the holes shows in `gatelock audit --kafka` "
+    "only, which reads the topics again; one that counts under the name of another caller, of a closed day, "
+    "in `gatelock audit --day DATE --against-kafka`"
+)
+SKIPPED_MAX = 10  # skipped ranges printed below the table
+SUMS = (
+    "buckets",
+    "counted",
+    "overflow",
+    "duplicates_in_buckets",
+    "days_read",
+    "days_proved",
+    "days_deleted",
+    "equal",
+)
+COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead", "late", "skipped")
+
+
+EveryDayOption = Annotated[
+    bool,
+    typer.Option("--all", help="Read the buckets of every day, also of those proved earlier."),
+]
+KafkaOption = Annotated[bool, typer.Option("--kafka", help="Read the topics again, and count their records.")]
+DayOption = Annotated[
+    str | None, typer.Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
+]
+RecountOption = Annotated[
+    bool,
+    typer.Option("--against-kafka", help="Count the log of the day again, by a second counter."),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Only this file of `gatelock report`.")
+]
+KeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--earlier-key", metavar="FILE", help="A key that digests were made with before the present one."
+    ),
+]
+
+
+def audit(
+    context: typer.Context,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    every_day: EveryDayOption = False,
+    kafka: KafkaOption = False,
+    day: DayOption = None,
+    zone: ZoneOption = None,
+    against_kafka: RecountOption = False,
+    report: ReportOption = None,
+    earlier_key: KeyOption = None,
+) -> None:
+    """Compare everything that was counted with itself.
+
+    For each partition: seen = counted + duplicate + dead (unreadable, or from the future) + late (too old),
+    and no more records were seen than there are offsets. Over all partitions: counted equals the requests in
+    the buckets, day by day (UTC), and duplicates their meter. Of each day that is read, the counts of one
+    grouping add up to those of the others. The totals of open windows equal the buckets, and the locks are
+    those that they earn. A past day whose buckets were found equal is not read again until something is
+    counted in it; --all reads it. Rows of closed days fit their digests (of the newest days, up to a million
+    rows; --all: of every one), and each digest continues the one before. Exit code 1 if anything differs.
+
+    --day compares a closed day with its digest, with the buckets and what was booked later, and its names
+    with their references. The outcome is stored, and shown by `gatelock days show`. With --against-kafka a
+    second counter, which shares no code with the first, counts its log again, and shows the differences by
+    caller, and what it took as given. --report compares a file of a report and its manifest with the tables.
+
+    With --kafka the topics are read again up to the stored offsets: the number of their records must be that
+    of the records seen. Where retention has deleted the first ones, the numbers are shown and not compared.
+    Exit code 3 if Kafka does not answer.
+
+    Example: gatelock audit --day yesterday
+    """
+    if (day is not None or report is not None) and (kafka or every_day):
+        raise usage_error("--day and --report stand alone: leave --kafka and --all out")
+    if against_kafka and day is None:
+        raise usage_error("--against-kafka counts one day again: write --day DATE")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.faces.cli.audited_days import digest_keys
+
+        settings = load_settings(context, config)
+        keys = digest_keys(settings, earlier_key or [])
+        if day is not None and against_kafka:
+            is_equal = _recount_day(engine, settings, day, zone, as_json=json)
+        elif day is not None:
+            is_equal = _audit_day(engine, settings, day, zone, keys, as_json=json)
+        elif report is not None:
+            is_equal = _audit_report(engine, settings, report, as_json=json)
+        else:
+            is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
+        if not is_equal:
+            raise typer.Exit(FOUND)
+
+
+def _audit_all(
+    engine: sa.Engine,
+    settings: Settings,
+    keys: Sequence[DigestKey],
+    *,
+    every_day: bool,
+    kafka: bool,
+    as_json: bool,
+) -> bool:
+    """Prints what was found in all tables; returns whether everything is equal."""
+    from analyzer.billing.audit.examined_days import examine_digests
+    from analyzer.faces.cli.audited_days import fields_of_digests, say_digests
+    from analyzer.faces.cli.output import json_lines
+    from analyzer.maintenance.audit import audit as compare
+
+    found = compare(engine, every_day=every_day)
+    digests = examine_digests(engine, keys, every_day=every_day)
+    logs = _in_kafka(found, settings) if kafka else []
+    if as_json:
+        of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
+        json_lines([_fields(found) | {"closed_days": fields_of_digests(digests)} | of_logs])
+    else:
+        _print(found, logs)
+        say_digests(digests)
+        if found.partitions and not logs:
+            say(NOT_SHOWN)
+    return found.equal and digests.equal and all(log.equal is not False for log in logs)
+
+
+def _audit_day(
+    engine: sa.Engine,
+    settings: Settings,
+    date: str,
+    zone: str | None,
+    keys: Sequence[DigestKey],
+    *,
+    as_json: bool,
+) -> bool:
+    """Prints what was found in a closed day; returns whether everything is equal."""
+    from analyzer.faces.cli import audited_days
+    from analyzer.faces.cli.output import json_lines
+
+    audited = audited_days.audit_day(engine, audited_days.closed_day(engine, settings, date, zone), keys)
+    if as_json:
+        json_lines([audited_days.fields_of_day(audited)])
+    else:
+        audited_days.say_day(audited)
+    return audited.equal
+
+
+def _recount_day(
+    engine: sa.Engine, settings: Settings, date: str, zone: str | None, *, as_json: bool
+) -> bool:
+    """Prints what a second counter found in the log of a closed day; returns whether it is equal."""
+    from analyzer.faces.cli import audited_days, recounted_days
+    from analyzer.faces.cli.output import json_lines
+
+    day = audited_days.closed_day(engine, settings, date, zone)
+    found = recounted_days.recount_day(engine, settings, day)
+    if as_json:
+        json_lines([recounted_days.fields_of(day, found)])
+    else:
+        recounted_days.say_recount(day, found)
+    return found.equal
+
+
+def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
+    """Prints what was found in a file of a report; returns whether everything is equal."""
+    from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
+    from analyzer.faces.cli.output import json_lines, plural
+
+    try:
+        audited = audit_file(engine, file, settings.units())
+    except FileUnreadable as error:
+        raise usage_error(f"--report {file}: {error}") from error
+    if as_json:
+        json_lines([audited._asdict() | {"equal": audited.equal}])
+    else:
+        verdict = "equal" if audited.equal else "NOT EQUAL"
+        say(f"{audited.file}: {plural(audited.lines, 'line')}, {audited.manifest}: {verdict}")
+        for sentence in audited.differences:
+            say(f"{sentence}: NOT EQUAL")
+        for remark in audited.remarks:
+            say(remark)
+    return audited.equal
+
+
+class ReadLog(NamedTuple):
+    """The records of a partition in Kafka, beside those that analyzers have seen.
+
+    Attributes:
+        first: The first offset that Kafka still has, or at which counting began.
+        next: The stored offset, up to which they were read.
+        records: How many Kafka has.
+        seen: How many analyzers have seen.
+        equal: Whether the numbers are equal; None where they cannot be compared, because of retention or of
+            a log that was cut off and written again.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    next: int
+    records: int
+    seen: int
+    equal: bool | None
+
+
+def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
+    """Reads the log of each partition of the configured topics. Exits with 3 if Kafka does not answer."""
+    from analyzer.kernel.errors import LogUnreadable
+    from analyzer.kernel.model import Partition
+    from analyzer.sources.kafka.probes.record_counts import count_records
+
+    topics = {source.topic for source in settings.sources if source.topic}
+    read = []
+    for ledger in found.partitions:
+        if _holes(ledger) is None or ledger.topic not in topics:
+            continue
+        part = Partition(ledger.cluster, ledger.topic_id, ledger.partition, ledger.source, ledger.topic)
+        skipped = [
+            (gap.gap.start, gap.accepted_to)
+            for gap in found.skipped
+            if gap.part == part and gap.skipped and gap.accepted_to is not None
+        ]
+        begin = ledger.begin or 0
+        try:
+            first, records = count_records(part, begin, ledger.next, skipped, settings.kafka.client())
+        except LogUnreadable as error:
+            say(f"cannot read the log: {error}", err=True)
+            raise typer.Exit(UNREACHABLE) from error
+        is_whole = first == ledger.begin and not ledger.recounted
+        equal = records == ledger.seen if is_whole else None
+        read.append(ReadLog(part.topic, part.number, first, ledger.next, records, ledger.seen, equal))
+    return read
+
+
+def _print_log(log: ReadLog) -> None:
+    verdict = {True: "equal", False: "NOT EQUAL", None: "not comparable: the log has lost records since"}
+    say(
+        f"{log.topic}[{log.partition}]: {log.records:,} records in Kafka from offset {log.first:,} to "
+        f"{log.next:,}, {log.seen:,} seen: {verdict[log.equal]}"
+    )
+
+
+def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
+    from analyzer.faces.cli.output import plural
+    from analyzer.kernel.time_texts import format_second
+
+    _print_ledgers(found)
+    verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
+    say(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+    say(
+        f"{plural(found.days_read, 'day')} read, {found.days_proved:,} proved before, "
+        f"{found.days_deleted:,} deleted after their retention"
+    )
+    for day in found.differing[:SKIPPED_MAX]:
+        when = format_second(day.day_s)
+        say(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
+    _print_other(found)
+    for gap in found.skipped[:SKIPPED_MAX]:
+        say(f"skipped: {gap.part} {skipped_range(gap)}")
+    if len(found.skipped) > SKIPPED_MAX:
+        say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
+    if renamed := sum(ledger.renamed for ledger in found.partitions):
+        say(f"{renamed:,} of these count under another name of their request: its name could not be used")
+    if found.overflow:
+        say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
+    if found.duplicates_in_buckets is not None and found.duplicates_in_buckets != found.duplicate:
+        say(f"{found.duplicate:,} duplicates, {found.duplicates_in_buckets:,} in buckets: NOT EQUAL")
+    for log in logs:
+        _print_log(log)
+
+
+def _print_ledgers(found: Audit) -> None:
+    from analyzer.faces.cli.output import plural, table
+
+    has_duplicates = any(ledger.duplicate for ledger in found.partitions)
+    columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
+    rows = []
+    for ledger in found.partitions:
+        holes = "" if (known := _holes(ledger)) is None else known
+        verdict = "=" if ledger.equal else "differs"
+        rows.append([*(getattr(ledger, name) for name in columns), holes, verdict])
+    table([*columns, "holes", ""], rows, "nothing was read yet")
+    for ledger in found.partitions:
+        if ledger.holes < 0:
+            where = f"{ledger.topic}[{ledger.partition}]"
+            more = plural(-ledger.holes, "record")
+            say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
+
+
+def _fields(found: Audit) -> dict[str, object]:
+    """Returns what --json prints."""
+    from analyzer.faces.cli.nouns.gaps import fields_of
+    from analyzer.kernel.time_texts import format_second
+    from analyzer.plan.sums import sum_text
+
+    return {
+        "partitions": [
+            {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
+            for ledger in found.partitions
+        ],
+        **{name: getattr(found, name) for name in SUMS},
+        "differing": [
+            {"day": format_second(day.day_s), "counted": day.counted, "in_buckets": day.in_buckets}
+            for day in found.differing
+        ],
+        "groupings": list(map(_grouping_fields, found.groupings)),
+        "totals": [
+            {"sum": sum_text(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
+            for of, one in found.totals
+        ],
+        "locks": [one._asdict() for one in found.locks],
+        "gaps": [fields_of(gap) for gap in found.skipped],
+    }
+
+
+def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
+    from analyzer.kernel.time_texts import format_second
+
+    fields = one._asdict()
+    return {"day": format_second(fields.pop("day_s")), **fields}
+
+
+def _holes(ledger: PartitionLedger) -> int | None:
+    """Returns the offsets without a record; None for a file, whose offsets are bytes."""
+    from analyzer.sources.files.file_reader import CLUSTER
+
+    return None if ledger.cluster == CLUSTER else ledger.holes
+
+
+def _print_other(found: Audit) -> None:
+    """Prints what differs besides the requests of a day."""
+    from analyzer.faces.cli.output import plural
+    from analyzer.kernel.time_texts import format_second
+    from analyzer.plan.sums import sum_text
+
+    for one in found.groupings:
+        of = f" of {one.key}" if one.key else ""
+        say(
+            f"{format_second(one.day_s)}: {one.meter}{of}: {one.in_coarse:,} by {one.coarse}, "
+            f"{one.in_fine:,} by {one.fine}: NOT EQUAL"
+        )
+    for of_sum, total in found.totals:
+        say(
+            f"total of {sum_text(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
+            f"{_series(total.key, total.resource)}: {total.used:,}, "
+            f"and {total.counted:,} in buckets: NOT EQUAL"
+        )
+    for lock in found.locks:
+        used = "without a total" if lock.used is None else f"at {lock.used:,}"
+        state = "is locked, and must not be" if lock.is_locked else "must be locked, and is not"
+        say(f"{lock.policy}: {_series(lock.key, lock.resource)} {state}, {used}: NOT EQUAL")
+    if found.totals_compared:
+        say(f"totals of {plural(found.totals_compared, 'sum')} compared with the buckets")
+
+
+def _series(key: str, resource: str) -> str:
+    return " ".join(part for part in (key or "everyone", resource) if part)
+
+
+def skipped_range(gap: RecordedGap) -> str:
+    """The offsets of an accepted gap, with the operator, the time and the reason."""
+    from gatekeeper.feed.feed_json import time_text
+
+    when = "" if gap.accepted is None else time_text(gap.accepted)
+    return f"[{gap.gap.start}, {gap.accepted_to}), {gap.gap.kind}: {gap.accepted_by}, {when}: {gap.reason}"

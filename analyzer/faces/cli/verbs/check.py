@@ -1,0 +1,435 @@
+"""`gatelock check`: validates a configuration, offline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.options import ConfigOption, JsonOption, config_file, load_to_run
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    from analyzer.config.diagnostics.faults import ConfigFault
+    from analyzer.config.settings import Settings
+    from analyzer.config.tables.meters import MeterTable
+    from analyzer.config.tables.policies import PolicyTable
+    from analyzer.config.tables.sources import SourceTable
+    from analyzer.config.values import ConditionValues
+    from analyzer.delays.delay_bound import FrontLimiter
+    from analyzer.delays.delay_parts import DelayParts, PolicyOvershoot
+    from analyzer.delays.living_delays import LivingDelays
+    from analyzer.plan.mapping import Condition
+    from analyzer.plan.meter_units import Unit
+    from analyzer.plan.meters import Meter
+    from analyzer.plan.policies import Policy
+
+
+def check(
+    context: typer.Context,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    limiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Limiter in front of each gate, such as 20/s: shows what it admits beyond a limit.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes of the application, each with a gate and this limiter.")
+    ] = 1,
+    shipping: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Seconds from a request's start until its record is in the log; else as measured."
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the database what delays were measured.")
+    ] = False,
+) -> None:
+    """Find every fault of the configuration.
+
+    Prints each fault with its line and what to write instead; without faults, a summary of what is read,
+    counted and limited, and for each policy which lock is set, from which amount on, and until when; and how
+    late a lock is, by what the running analyzers and gates have measured. Needs neither database nor Kafka:
+    if the database cannot be asked, the delay has defaults. Exit code 1 if there is a fault.
+
+    Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
+    """
+    from analyzer.config.diagnostics.faults import ConfigInvalid
+
+    front = None if limiter is None else _parse_limiter(limiter, processes)
+    with reporting_errors():
+        file = config_file(context, config)
+        shown = str(file) if file is not None else "no file"
+        faults: tuple[ConfigFault, ...] = ()
+        settings = None
+        try:
+            settings = load_to_run(file)
+        except ConfigInvalid as invalid:
+            faults = invalid.faults
+        report = None
+        if settings is not None and not faults and (settings.policies or json):
+            report = delay_report(settings, front, shipping, is_offline=offline)
+        _print(shown, faults, settings, report, as_json=json)
+        if faults:
+            raise typer.Exit(FOUND)
+
+
+def _parse_limiter(text: str, processes: int) -> FrontLimiter:
+    """The limiter in `text`, in each of `processes`. Ends the command when `text` is not a rate."""
+    from analyzer.config.tables.actions import parse_rate
+    from analyzer.delays.delay_bound import FrontLimiter
+
+    try:
+        rate = parse_rate(text)
+    except ValueError as error:
+        raise usage_error(f'--limiter {text} is not a rate: write "20/s" or "100/m"') from error
+    return FrontLimiter(rate.limit, rate.period, processes)
+
+
+class DelayReport(NamedTuple):
+    """The delay of locks and the overshoot of each policy, and what is known of the installation."""
+
+    parts: DelayParts
+    overshoots: Sequence[PolicyOvershoot]  # of each policy
+    too_short: Sequence[str]  # a sentence for each policy whose window is too short for the delay
+    unasked: str  # why the installation was not asked; "": it was
+
+    def fields(self) -> dict[str, object]:
+        delay = self.parts.delay
+        return {
+            "delay_s": round(delay.total_s, 3),
+            "delay": {
+                name: {"seconds": getattr(delay, f"{name}_s"), "is": origin}
+                for name, origin in self.parts.origins.items()
+            },
+            "overshoot": [
+                {"policy": one.policy, "amount": one.amount, "most": one.most, "is": one.certainty}
+                for one in self.overshoots
+            ],
+            "too_short": list(self.too_short),
+            "not_asked": self.unasked,
+        }
+
+    def lines(self) -> Iterator[str]:
+        since = "a request is logged" if "shipping" in self.parts.origins else "the record is in the log"
+        total_s = self.parts.delay.total_s
+        yield f"delay       gates close within about {total_s:.1f} s after {since}: {self.parts}"
+        if self.unasked:
+            yield f"            the installation was not asked: {self.unasked}"
+        for overshoot in self.overshoots:
+            if overshoot.amount is not None:
+                yield f"overshoot   {overshoot}"
+        unknown = [one.policy for one in self.overshoots if one.amount is None]
+        if unknown:
+            yield (
+                f"overshoot   {', '.join(unknown)}: unknown, as much as a caller sends in {total_s:.2f} s: "
+                "no rate was measured in the last ten minutes, and --limiter names no limiter in front"
+            )
+        for sentence in self.too_short:
+            yield f"warning     {sentence}"
+
+
+def delay_report(
+    settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
+) -> DelayReport:
+    """Returns the delay by what the living installation has measured, and by defaults where it has not."""
+    from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
+    from analyzer.judging.kinds import kind_of
+
+    living, unasked = (None, "--offline") if is_offline else _living(settings)
+    measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
+    parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
+    delay_s = parts.delay.total_s
+    overshoots, too_short = [], []
+    for table in settings.policies:
+        policy = table.policy()
+        rate = None if living is None else living.rates.get((policy.per, policy.meter))
+        counts_requests = policy.meter == "requests"
+        overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
+        window_s = kind_of(policy).sum_of(policy).window.shortest_s
+        most_s = delay_max_s(window_s, is_surge=table.kind != "quota")
+        if delay_s > most_s:
+            too_short.append(
+                f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
+                f"come within {most_s:.3g} s, and take up to {delay_s:.3g} s"
+            )
+    return DelayReport(parts, overshoots, too_short, unasked)
+
+
+def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
+    """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
+    from analyzer.delays.living_delays import living_delays
+    from analyzer.faces.signals.status import installation_status
+    from analyzer.kernel.database.engine import open_engine, require_file
+    from analyzer.kernel.database.revisions import behind_text, head
+    from analyzer.kernel.errors import AnalyzerError
+    from analyzer.kernel.secrets import masked
+
+    wanted = [(policy.per, policy.meter) for policy in settings.policies]
+    engine = None
+    try:
+        require_file(settings.database.address)
+        engine = open_engine(settings.database.address)
+        revision = installation_status(engine, head()).revision
+        if revision != head():
+            return None, behind_text(revision, head())
+        return living_delays(engine, wanted), ""
+    except AnalyzerError as error:
+        return None, masked(str(error))
+    finally:
+        if engine is not None:
+            engine.dispose()
+
+
+def _print(
+    shown: str,
+    faults: tuple[ConfigFault, ...],
+    settings: Settings | None,
+    report: DelayReport | None,
+    *,
+    as_json: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from analyzer.faces.cli.output import json_lines, plural
+
+    if as_json:
+        summary = {} if faults or settings is None else _summary_fields(settings)
+        if summary and report is not None:
+            summary |= report.fields()
+        json_lines([{"file": shown, "faults": [asdict(fault) for fault in faults], **summary}])
+        return
+    for fault in faults:
+        say(str(fault))
+    if faults:
+        say(f"\n{shown}: {plural(len(faults), 'fault')}", err=True)
+    elif settings is not None:
+        say("\n".join([f"{shown}: nothing is wrong", "", *_summary_lines(settings)]))
+        for line in () if report is None else report.lines():
+            say(line)
+
+
+def _summary_fields(settings: Settings) -> dict[str, object]:
+    from analyzer.judging.kinds import kind_of
+    from analyzer.plan.meters import BUCKET_S, DISTINCT
+
+    plan, units = settings.plan(), settings.units()
+    return {
+        "database": settings.database.shown,
+        "sources": [
+            {"name": source.name, "topic": source.topic, "file": source.file} for source in settings.sources
+        ],
+        "groupings": list(plan.groupings),
+        "meters": [
+            {
+                "name": meter.name,
+                "width_s": None if meter.join == DISTINCT else BUCKET_S,
+                "unit": units.get(meter.name),
+            }
+            for meter in plan.meters
+        ],
+        "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
+        "dry_run": [sentence for policy in plan.policies for sentence in dry_run(policy, time.time())],
+        "remarks": list(remarks(settings)),
+    }
+
+
+def _are_users(source: SourceTable) -> bool:
+    """Whether a field of the caller is read from the part `user`."""
+    entries = source.fields.entries
+    return any(entries[name].path == ("user",) for name in source.callers if name in entries)
+
+
+def _summary_lines(settings: Settings) -> Iterator[str]:
+    from analyzer.config.values import format_duration
+    from analyzer.judging.kinds import kind_of
+
+    plan, units = settings.plan(), settings.units()
+    mappings = settings.mappings()
+    yield f"database    {settings.database.shown}"
+    for source in settings.sources:
+        place = f"topic {source.topic}" if source.topic else f"file {source.file}"
+        callers = " or ".join(source.callers)
+        weight = f"; a record stands for {source.weight} requests" if source.weight else ""
+        if source.id:
+            horizon = format_duration(source.id_horizon)
+            weight += f"; each {source.id} of a caller counts once within {horizon}"
+        has_time = mappings[source.name].time is not None
+        time_of = "" if has_time else "; no time is mapped: a request is of its time in Kafka"
+        yield (
+            f"source      {source.name}: {place}, {source.format}; the caller is {callers}"
+            f"{_counted_if(source)}{weight}{time_of}"
+        )
+    yield f"counted by  {', '.join(plan.groupings)}"
+    for meter in plan.meters:
+        yield f"meter       {describe_meter(meter, units.get(meter.name))}"
+    for policy in plan.policies:
+        yield f"policy      {kind_of(policy).describe(policy)}"
+        for sentence in dry_run(policy, time.time()):
+            yield f"dry run     {sentence}"
+    for remark in remarks(settings):
+        yield f"remark      {remark}"
+    if not plan.policies:
+        yield "policy      none: requests are counted, no caller is locked"
+
+
+def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
+    """Yields a sentence for each threshold of a policy: which lock a total of this size earns at `now_s`.
+
+    >>> from analyzer.plan.policies import Quota, RollingQuota
+    >>> from analyzer.plan.windows import Calendar, Rolling
+    >>> list(dry_run(Quota("daily", 100_000, Calendar("day", "Europe/Berlin")), 1_763_596_800))
+    ['daily: from 100,000 requests on, deny 429 for each caller until 2025-11-21T00:00:00+01:00']
+    >>> list(dry_run(RollingQuota("hourly", 50, Rolling(3_600)), 1_763_596_800.25))
+    ['hourly: from 50 requests on, deny 429 for each caller for 1h5m']
+    >>> list(dry_run(RollingQuota("noticed", 50, Rolling(3_600), notify=(500,)), 1_763_596_800.25))
+    ['noticed: from 50 requests on, deny 429 for each caller for 1h5m']
+    """
+    from datetime import UTC, datetime
+    from zoneinfo import ZoneInfo
+
+    from analyzer.faces.cli.nouns.locks import describe_action
+    from analyzer.judging.circumstances import Circumstances
+    from analyzer.judging.judge import lock_in
+    from analyzer.judging.kinds import kind_of
+    from analyzer.judging.kinds.earned_locks import duration_text
+    from analyzer.judging.rolling import Slot
+    from analyzer.judging.totals import Standing, TotalKey
+    from analyzer.plan.groupings import grouping_of
+    from analyzer.plan.meter_units import with_noun
+    from analyzer.plan.windows import Calendar, window_at
+
+    kind = kind_of(policy)
+    judged = kind.sum_of(policy)
+    if kind.whole_of is not None:
+        return  # no amount alone earns a lock: `describe` says when
+    total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
+    at = Circumstances(datetime.fromtimestamp(now_s, UTC))
+    for threshold in kind.thresholds(policy):
+        standing = Standing(total, threshold, [Slot(int(now_s), threshold)])
+        lock = lock_in(kind.judge(policy, standing, None, at))
+        if lock is None:
+            continue
+        amount = with_noun(threshold, policy.meter_unit, policy.meter)
+        phrase = grouping_of(policy.per).phrase
+        if isinstance(judged.window, Calendar):
+            until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
+            ends = f"until {until}"
+        else:
+            ends = f"for {duration_text(ceil((lock.until - at.now).total_seconds()))}"
+        yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} {ends}"
+
+
+def remarks(settings: Settings) -> Iterator[str]:
+    """Yields sentences about settings that are valid and may not be meant."""
+    from analyzer.counting.records.formats import COMBINED, FORMATS
+
+    for source in settings.sources:
+        is_unsure = not source.count_if and not source.authenticated
+        if is_unsure and FORMATS[source.format] is COMBINED and _are_users(source):
+            yield (
+                f"{source.name}: the caller is the user of a {source.format} line, where servers write what "
+                "a client says, also of a login that failed: any client may use up the limit of another; "
+                'write caller = ["address"], unless the server refuses such requests before it logs them'
+            )
+        elif is_unsure and "status" in source.fields.names and set(source.callers) != {"address"}:
+            yield (
+                f"{source.name}: any client may use up the limit of another: a request with a wrong secret "
+                'counts under the name that it gives; write count_if = { status = { not = ["401", "403"] } '
+                "}, or authenticated = true if the log has only names that were checked"
+            )
+        if "address" not in source.fields.names:
+            missing = " and ".join(source.callers)
+            yield (
+                f"{source.name}: all records without {missing} count under one caller, unnamed:; map the "
+                'address of the client, under which they count then: address = "address" in [sources.fields]'
+            )
+        if source.id and _is_of_clients(source.fields.plain[source.id].path):
+            yield (
+                f"{source.name}: the id is a header that a client may send: one that repeats it pays for one "
+                "request; let the server make the id, or overwrite the header"
+            )
+        wanted = source.deny_if.get("status")
+        if wanted is None or len(source.deny_if) > 1:
+            continue
+        listed = _values(wanted)
+        yield (
+            f"{source.name}: deny_if takes every response with the status {listed} for a denial of a gate, "
+            'those of the application too; a field with the header "Gatelock" tells them apart'
+        )
+        for policy in settings.policies:
+            status = str(policy.action.status or policy.status)
+            denies = policy.action.does in ("deny", "slow") and not policy.soft
+            if denies and (status in wanted.values) is wanted.is_not:
+                yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
+
+    yield from _remarks_of_meters(settings.meters)
+    yield from _remarks_of_policies(settings.policies)
+
+
+def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
+    for meter in meters:
+        if meter.sum_of == "status":
+            yield (
+                f"{meter.name}: the sum of status adds up numbers such as 200 and 404; to count requests by "
+                'their status, write count = true, and where = { status = "400-499" }'
+            )
+
+
+def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
+    from analyzer.config.values import format_duration
+
+    for policy in policies:
+        falls = [(one, after) for one, after in pairwise(policy.lock_for) if after < one]
+        for one, after in falls[:1]:
+            yield (
+                f"{policy.name}: lock_for falls from {format_duration(one)} to {format_duration(after)}: who "
+                "offends again is locked for less time"
+            )
+        if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
+            yield (
+                f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "
+                'each caller, write per = "caller"'
+            )
+
+
+def describe_meter(meter: Meter, unit: Unit | None) -> str:
+    """Describes a meter in one line: its value, its conditions, the width of its buckets."""
+    from analyzer.plan.meter_units import NOUNS
+    from analyzer.plan.meters import BUCKET_S, DISTINCT, JOINS
+
+    if meter.join == DISTINCT:
+        kept = "kept for policies only, in no report"
+        return f"{meter.name}: distinct values of {meter.field}{_conditions(meter.where)}; {kept}"
+    value = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
+    measured = f", measured in {NOUNS[unit]}" if unit else ""
+    return f"{meter.name}: {value}{measured}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
+
+
+def _conditions(where: tuple[Condition, ...]) -> str:
+    conditions = [f"{one.field} is {_values(one)}" for one in where]
+    return f" where {' and '.join(conditions)}" if conditions else ""
+
+
+def _values(condition: Condition | ConditionValues) -> str:
+    return f"{'not ' if condition.is_not else ''}{' or '.join(condition.values)}"
+
+
+def _counted_if(source: SourceTable) -> str:
+    conditions = [f"{name} is {_values(wanted)}" for name, wanted in source.count_if.items()]
+    return f" if {' and '.join(conditions)}, else the address" if conditions else ""
+
+
+def _is_of_clients(path: Sequence[str]) -> bool:
+    """Whether a field is by its name a header that clients send, such as request_X-Request-Id."""
+    name = path[-1].lower().replace("_", "-")
+    return name.endswith(("x-request-id", "x-correlation-id", "idempotency-key"))

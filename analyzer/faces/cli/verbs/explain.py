@@ -1,0 +1,231 @@
+"""`gatelock explain`: why a caller is locked, or not."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
+from analyzer.faces.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SinceOption,
+    counted_caller,
+    load_settings,
+    open_database,
+    parse_time,
+    second_at,
+)
+from analyzer.faces.cli.output import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.callers.caller_standing import CallerStanding, PolicyUse
+    from analyzer.judging.locks.lock_outcomes import LockOutcome
+    from analyzer.plan.policies import Policy
+    from gatekeeper.model import Lock
+
+HISTORY_MAX = 20  # locks that are shown; --json has all
+
+
+def explain(
+    context: typer.Context,
+    caller: Annotated[
+        str, typer.Argument(metavar="CALLER", help="A name as it is counted: api_key:acme, or acme.")
+    ],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Only the locks in force then, here in that minute: 2026-12-01T14:03Z.",
+        ),
+    ] = None,
+    since: SinceOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say why a caller is locked, or why not.
+
+    Shows the locks on it, on its tenant, its address and its networks, and on everyone; each policy with what
+    it has used, its limit, and when it reaches that at the pace of the window so far; its resources of the
+    last day; and its locks of the last 40 days, those in shadow among them, with
+    what was admitted beyond the limit meanwhile. Without its kind, acme is api_key:acme where only that one
+    was counted. Exit code 1 if nothing was ever counted for the caller, and nothing else is known of it.
+
+    Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
+    """
+    asked, begin = parse_time(at), parse_time(since or "40d")
+    with reporting_errors(), open_database(context, config) as engine:
+        from analyzer.callers.explained_caller import explained_caller
+        from analyzer.delays.exceeded_overshoots import estimated_overshoots, exceeded
+
+        then = None if asked is None else asked.stretch(engine)
+        name = counted_caller(context, config, engine, caller)
+        found = explained_caller(engine, name, second_at(engine, begin), then)
+        standing, history, past, resources, absence = found[1:]
+        if json:
+            from analyzer.faces.cli.output import json_lines
+
+            json_lines([found.as_object()])
+        if absence is not None:
+            say(str(absence), err=True)
+            if found.is_unknown:
+                raise typer.Exit(FOUND)
+        if json:
+            return
+        if then is None:
+            _show_present(name, standing, resources)
+            _show_met(engine, standing)
+        _show_past(past, "in the time of the history" if then is None else f"at {at}")
+        if then is not None and not past:
+            _show_nearest(history, *then)
+        for late in exceeded(
+            past, estimated_overshoots(engine, load_settings(context, config).analyzer.flush_every)
+        ):
+            say(str(late))
+
+
+def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
+    from analyzer.callers.caller_standing import held_by_brakes
+    from analyzer.faces.cli.output import table
+    from analyzer.kernel.database.clock import instant
+    from gatekeeper.feed.feed_json import time_text
+
+    facts = [f"plan {standing.plan}"] * bool(standing.plan) + [f"tenant {standing.tenant}"] * bool(
+        standing.tenant
+    )
+    enforced = [lock for lock in standing.locks if lock.action not in ("shadow", "notify", "suspend")]
+    of = f" ({', '.join(facts)})" if facts else ""
+    say(f"{name}{of} is {'locked' if enforced else 'not locked'}")
+    if any(lock.action == "suspend" for lock in standing.locks):
+        say("  all locks are suspended: `gatelock locks resume --reason TEXT`")
+    for lock in standing.locks:
+        if lock.action != "suspend":
+            say(f"  {_lock_text(lock)}")
+    for policy in held_by_brakes(standing):
+        say(f"  not locked by {policy}: its brake holds the lock, {standing.braked[policy]}")
+    for held in standing.held_off:
+        until = time_text(instant(held.until_ms))
+        say(f"  {held.at.policy} sets no lock before {until}: cleared by {held.who}, {held.reason}")
+    for hint in _next_commands(name, enforced, [use.policy for use in standing.uses]):
+        say(f"  {hint}")
+    columns = ["policy", "mode", "series", "used", "limit", "left", "window ends", "at this pace"]
+    table(
+        columns,
+        [_use_row(use, standing) for use in standing.uses],
+        "no policy is in force: no caller is locked",
+    )
+    if resources:
+        table(
+            ["resource, last day", "requests", "denied"],
+            [list(row) for row in resources],
+            "nothing was counted in the last day",
+        )
+
+
+def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy]) -> Iterator[str]:
+    """Yields what an operator may do about locks that refuse the caller, with the command for each."""
+    from analyzer.judging.kinds import kind_of
+
+    for scope, key, resource in dict.fromkeys((lock.scope, lock.key, lock.resource) for lock in locks):
+        option = "--address" if scope == "range" else f"--{scope}"
+        named = name if scope == "caller" else key
+        of = [option, *([shlex.quote(named)] if named else [])]
+        of += ["--resource", shlex.quote(resource)] if resource else []
+        yield f"to admit it now: gatelock locks clear {' '.join(of)} --reason WHY"
+    by_name = {policy.name: policy for policy in policies}
+    for policy in dict.fromkeys(lock.policy for lock in locks if lock.scope == "caller"):
+        it = f"--caller {shlex.quote(name)}"
+        if policy in by_name and kind_of(by_name[policy]).whole_of is None:
+            change = f"overrides add {it} --policy {policy} --limit AMOUNT"
+            yield f"to allow it more: gatelock {change} --reason WHY"
+        elif policy in by_name:  # a share has no limits of single callers
+            yield f"to allow it all: gatelock exempt add {it} --reason WHY"
+
+
+def _lock_text(lock: Lock) -> str:
+    from analyzer.faces.cli.nouns.locks import describe_action
+    from analyzer.kernel.time_texts import format_second
+
+    on = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
+    times = " to ".join(format_second(int(time.timestamp())) for time in (lock.began, lock.until))
+    return f"{lock.policy}, {describe_action(lock)}, {times}, on {on}: {lock.detail}"
+
+
+def _mode(use: PolicyUse, standing: CallerStanding) -> str:
+    if use.policy.name in standing.braked:
+        return "braked"
+    return "shadow" if use.policy.is_shadow else "enforce"
+
+
+def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
+    from analyzer.kernel.time_texts import format_second
+    from analyzer.plan.meter_units import amount_text
+
+    limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
+    return [
+        use.policy.name,
+        _mode(use, standing),
+        f"{use.key} {use.resource}".strip(),
+        amount_text(use.used, use.unit),
+        "exempt" if use.is_exempt else limit,
+        "" if use.is_exempt else left,
+        "rolling" if use.until_s is None else format_second(use.until_s),
+        "" if use.reached_s is None or use.is_exempt else f"reached at {format_second(use.reached_s)}",
+    ]
+
+
+def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
+    """Says whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
+    from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
+    from analyzer.gates.gate_reports import reporting_gates
+
+    gates = living_gates(reporting_gates(engine))
+    met = met_locks(gates)
+    for lock in standing.locks:
+        if lock.action in ("deny", "slow", "tag") and met is not None:
+            found = "a gate has been asked for it" if lock.at in met else NOT_REPORTED
+            silent = "" if gates else f": {NO_REPORTS}"
+            say(f"the lock by {lock.policy}: {found}{silent}")
+
+
+def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
+    """Says which locks came before and after a time without any; `history` has the latest first."""
+    from analyzer.kernel.time_texts import format_second
+
+    before = [one for one in history if one.ended_ms is not None and one.ended_ms <= begin_s * 1000]
+    after = [one for one in history if one.began_ms >= end_s * 1000]
+    for which, found in (("the one before", before[:1]), ("the one after", after[-1:])):
+        for one in found:
+            ended = "" if one.ended_ms is None else f" to {format_second(one.ended_ms // 1000)}"
+            say(f"{which}: {one.at.policy}, {format_second(one.began_ms // 1000)}{ended}: {one.detail}")
+
+
+def _show_past(past: Sequence[LockOutcome], then: str) -> None:
+    """Prints locks; `then` says when there is none."""
+    from analyzer.faces.cli.output import table
+    from analyzer.kernel.time_texts import format_second
+
+    rows = (
+        [
+            format_second(one.began_ms // 1000),
+            "" if one.ended_ms is None else format_second(one.ended_ms // 1000),
+            one.at.policy,
+            one.action,
+            " ".join(part for part in one.at[:3] if part),
+            f"plan {one.plan}" if one.plan else "by hand",
+            "" if one.overshoot is None else f"{one.overshoot:,}",
+            one.detail,
+        ]
+        for one in islice(past, HISTORY_MAX)
+    )
+    columns = ["locked from", "to", "policy", "does", "on", "judged by", "beyond limit", "detail"]
+    table(columns, rows, f"no lock {then}")
+    if len(past) > HISTORY_MAX:
+        say(f"... and {len(past) - HISTORY_MAX:,} earlier ones: --json has all", err=True)

@@ -1,0 +1,114 @@
+"""`gatelock init`: writes a configuration, and a proxy's log format, from the files of this package."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.exit_codes import usage_error
+from analyzer.faces.cli.options import JsonOption
+from analyzer.faces.cli.output import outcome
+
+PACKAGE = Path(__file__).parents[3]  # `analyzer`; importlib.resources would cost a tenth of `--help`
+OUTPUT = Path("gatelock.toml")
+FILE_LINE = re.compile(r'^file( *)= "[^"]*"(?: *#.*)?', re.MULTILINE)  # the comment names the other key
+
+
+class Origin(StrEnum):
+    REQUESTLOG = "requestlog"
+    NGINX = "nginx"
+    CADDY = "caddy"
+    TRAEFIK = "traefik"
+    ENVOY = "envoy"
+    COMBINED = "combined"
+    VHOST = "vhost"
+    JSON_FILE = "json-file"
+
+
+class Template(NamedTuple):
+    """Files of the folder `deploy`: the analyzer's source, and what a proxy needs to write its log."""
+
+    source: str
+    proxy: str | None = None
+    place: str = ""  # where the proxy's file belongs
+
+
+# A new origin is an entry here, its files in `deploy`, and a sample in tests/cli/test_init.py.
+TEMPLATES = {
+    Origin.REQUESTLOG: Template("requestlog.toml"),
+    Origin.NGINX: Template("proxies/nginx.toml", "proxies/nginx.conf", "include it in http { ... } of nginx"),
+    Origin.CADDY: Template("proxies/caddy.toml", "proxies/Caddyfile", "merge it into your Caddyfile"),
+    Origin.TRAEFIK: Template(
+        "proxies/traefik.toml", "proxies/traefik.yaml", "merge it into the static configuration of Traefik"
+    ),
+    Origin.ENVOY: Template(
+        "proxies/envoy.toml", "proxies/envoy.yaml", "merge it into the HTTP connection manager of Envoy"
+    ),
+    Origin.COMBINED: Template("combined.toml"),
+    Origin.VHOST: Template("vhost.toml"),
+    Origin.JSON_FILE: Template("json-file.toml"),
+}
+
+
+def init(
+    from_: Annotated[Origin, typer.Option("--from", help="Program or format that the request log is from.")],
+    file: Annotated[str | None, typer.Option(metavar="PATH", help="The log, if it is a file.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="The log, if it is a topic.")] = None,
+    output: Annotated[Path, typer.Option(metavar="PATH", help="The new configuration file.")] = OUTPUT,
+    json: JsonOption = False,
+) -> None:
+    """Write a configuration to begin with.
+
+    Reads no log. For a proxy it also writes the log format, as a file named gatelock-... in the same folder.
+    Existing files are never overwritten.
+
+    Example: gatelock init --from nginx --file /var/log/nginx/requests.log
+    """
+    if file is not None and topic is not None:
+        raise usage_error("--file and --topic exclude each other")
+    template = TEMPLATES[from_]
+    template_text = configuration(template.source, file, topic)
+    written = {output: template_text}
+    if template.proxy is not None:
+        written[output.with_name(f"gatelock-{Path(template.proxy).name}")] = shipped(template.proxy)
+    existing = [str(path) for path in written if path.exists()]
+    if existing:
+        raise usage_error(f"{', '.join(existing)}: exists, and is not overwritten; write --output PATH")
+    for path, text in written.items():
+        try:
+            with path.open("x") as new:  # also refuses a link that leads nowhere
+                new.write(text)
+        except OSError as error:
+            raise usage_error(f"{path}: {error.strerror}") from error
+    what = "routes and limits" if "routes = [" in template_text else "limits"
+    sentence = f"{output}: written; correct its {what}, then run `gatelock check`"
+    places = [f"{path}: {template.place}" for path in list(written)[1:]]
+    outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
+
+
+def configuration(source: str, file: str | None = None, topic: str | None = None) -> str:
+    """The text of a configuration with this source, which reads `file` or `topic` where one is given."""
+    text = shipped(source)
+    if file is not None or topic is not None:
+        key, value = ("file", file) if file is not None else ("topic", topic)
+        text = FILE_LINE.sub(lambda line: f"{key}{line[1]}= {_quoted(str(value))}", text, count=1)
+    parts = (shipped("begin.toml"), text, shipped("policies.toml"))
+    return "\n".join(part.strip() + "\n" for part in parts)
+
+
+def shipped(name: str) -> str:
+    """The text of a file of `deploy`: next to the package in a source tree, inside it in a wheel."""
+    folder = PACKAGE / "_deploy"
+    return ((folder if folder.is_dir() else PACKAGE.parent / "deploy") / name).read_text()
+
+
+def _quoted(text: str) -> str:
+    from analyzer.kernel.refused_values import quote
+
+    if not text.isprintable() or '"' in text or "\\" in text:
+        raise usage_error(f"{quote(text)}: write this name into the file by hand")
+    return f'"{text}"'

@@ -1,0 +1,225 @@
+"""`gatelock report`: what was counted of closed days, for invoices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from analyzer.faces.cli.billing_options import (
+    CORRECTIONS,
+    Dates,
+    FrozenGroupingOption,
+    MeterOption,
+    ZoneOption,
+    dates_of,
+    zone_of,
+)
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.options import ConfigOption, load_settings, open_database
+from analyzer.faces.cli.output import plural, say
+from analyzer.faces.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
+from analyzer.faces.cli.verbs import report_sending
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.billing.reports.booked_corrections import BookedAmount
+    from analyzer.billing.reports.day_report import Report
+    from analyzer.billing.reports.manifest import Contents
+    from analyzer.billing.reports.report_lines import ReportSums
+    from analyzer.config.settings import Settings
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    STRIPE = "stripe"
+    LAGO = "lago"
+    CLOUDEVENTS = "cloudevents"
+
+
+ROWS = (Format.CSV, Format.JSONL, Format.PARQUET)
+DEFAULT = "write"
+
+
+class Reports(TyperGroup):
+    """The commands about reports; `gatelock report day` is short for `gatelock report write day`."""
+
+    default = DEFAULT
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="report",
+    cls=Reports,
+    help="What was counted of closed days, for invoices.\n\n`report day` is short for `report write day`.",
+    no_args_is_help=True,
+)
+app.command("send")(report_sending.send)
+app.command("sent")(report_sending.sent)
+
+
+@app.command(DEFAULT)
+def write(
+    context: typer.Context,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="day, week, month, corrections; or dates, both included: 2026-11-01..2026-11-20.",
+        ),
+    ],
+    when: Annotated[
+        str,
+        typer.Argument(
+            metavar="[DATE]",
+            help="A date in it, yesterday or today; for corrections also dates as above.",
+        ),
+    ] = "yesterday",
+    zone: ZoneOption = None,
+    by: FrozenGroupingOption = "caller",
+    meter: MeterOption = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="Rows, or the events of a billing service.")
+    ] = Format.CSV,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
+    ] = None,
+    final: Annotated[
+        bool, typer.Option("--final", help="Write nothing unless all days are closed; exit code 1.")
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Write what was counted of closed days.
+
+    The report of a closed day is the same at any time. Records that came later, and what operators corrected,
+    are in `report corrections`, by the day that they are booked on. A day that is not closed yet is
+    provisional, as the manifest and a line on standard error say. Events for a billing service are of
+    closed days alone; `report send` delivers them.
+
+    Example: gatelock report month 2026-11 --out november.csv --final
+    """
+    with reporting_errors(), open_database(context, config) as engine:
+        settings = load_settings(context, config)
+        named = zone_of(settings, zone)
+        dates = dates_of(engine, what, when, named)
+        if format_ is Format.PARQUET and out is None and sys.stdout.isatty():
+            raise usage_error("--format parquet is not for a terminal: write --out FILE")
+        if format_ not in ROWS:
+            _write_events(engine, settings, what, dates, named, by, meter, format_, out)
+        elif what == CORRECTIONS:
+            _write_corrections(engine, named, dates, by, meter, format_, out)
+        else:
+            _write_usage(engine, settings, _report(engine, named, dates, by, meter), format_, out, final)
+
+
+def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
+    from analyzer.billing.reports.day_report import report_of
+    from analyzer.faces.cli.billing_options import of_known_names
+
+    with of_known_names(by):
+        return report_of(engine, zone, *dates, by, meter)
+
+
+def _write_usage(
+    engine: sa.Engine, settings: Settings, found: Report, format_: Format, out: Path | None, final: bool
+) -> None:
+    from analyzer.billing.reports.day_report import report_rows
+    from analyzer.billing.reports.manifest import contents_of
+    from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+    from analyzer.billing.reports.row_formats import WRITERS
+
+    open_days = [day.date for day in found.days if day.closed is None]
+    if open_days:
+        shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(found.days)} days"
+        verb = "is" if len(open_days) == 1 else "are"
+        say(f"provisional: {shown} ({found.zone}) {verb} not closed", err=True)
+        if final:
+            raise typer.Exit(FOUND)
+    sums, columns = ReportSums(), columns_of(found)
+    lines = lines_of(found, report_rows(engine, found), settings.units(), sums)
+    with progress_bar("lines") as advance:
+        rows = advancing((cells_of(line, columns) for line in lines), advance if out else _silent)
+        _write(WRITERS[format_.value](columns, rows), contents_of(found), sums, out)
+
+
+def _silent(_count: int) -> None:
+    """Shows no progress."""
+
+
+def _write(content: Iterator[bytes], contents: Contents, sums: ReportSums, out: Path | None) -> None:
+    if out is None:
+        print_content(content)
+    else:
+        write_with_manifest(out, content, contents, sums)
+
+
+def _write_corrections(
+    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: Format, out: Path | None
+) -> None:
+    from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
+    from analyzer.billing.reports.day_report import days_between
+    from analyzer.billing.reports.manifest import Contents
+    from analyzer.billing.reports.report_lines import ReportSums
+    from analyzer.billing.reports.row_formats import WRITERS
+
+    days = days_between(engine, zone, *dates)
+    joins = {one.name: one.join for _, day in days if day is not None for one in day.meters}
+    sums = ReportSums()
+
+    def counted() -> Iterator[BookedAmount]:
+        for one in booked_amounts(engine, zone, *dates, by, meter):
+            sums.add_line(one.meter, one.value, one.denied, joins.get(one.meter, "sum"))
+            yield one
+
+    content = WRITERS[format_.value](BookedAmount._fields, counted())
+    _write(content, Contents("corrections", zone, by, days, BookedAmount._fields), sums, out)
+
+
+def _write_events(
+    engine: sa.Engine,
+    settings: Settings,
+    what: str,
+    dates: Dates,
+    zone: str,
+    by: str,
+    meter: str | None,
+    format_: Format,
+    out: Path | None,
+) -> None:
+    from analyzer.billing.hand_over.billing_services import SERVICES
+    from analyzer.billing.reports.manifest import Contents
+    from analyzer.billing.reports.report_lines import ReportSums
+    from analyzer.billing.reports.row_formats import json_lines_of
+    from analyzer.billing.reports.usage_amounts import usage_amounts
+
+    prepared = report_sending.prepare(engine, settings, what, dates, zone, by, meter)
+    service, sums, left_out = SERVICES[format_.value], ReportSums(), ReportSums()
+
+    def objects() -> Iterator[Any]:
+        for part, maker in prepared.parts:
+            for amount in usage_amounts(engine, part):
+                customer = maker.customer_of(amount)
+                kept = sums if customer else left_out
+                kept.add_line(part.meter, amount.value, amount.denied, part.join)
+                if customer:
+                    yield service.fields(maker.event(amount, customer))
+
+    with progress_bar("events") as advance:
+        content = json_lines_of(advancing(objects(), advance if out else _silent))
+        _write(content, Contents("events", zone, by, prepared.days, [format_.value]), sums, out)
+    if left_out.lines:
+        amounts = ", ".join(f"{value:,} {meter}" for meter, (value, _) in sorted(left_out.meters.items()))
+        say(f"{plural(left_out.lines, 'amount')} without a customer left out: {amounts}", err=True)

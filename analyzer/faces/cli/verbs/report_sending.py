@@ -1,0 +1,364 @@
+"""`gatelock report send` and `sent`: usage of closed days for a billing service, delivered once."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from analyzer.faces.cli.billing_options import (
+    CORRECTIONS,
+    Dates,
+    FrozenGroupingOption,
+    MeterOption,
+    ZoneOption,
+    dates_of,
+    of_known_names,
+    zone_of,
+)
+from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
+from analyzer.faces.cli.output import json_lines, outcome, plural, say, table
+from analyzer.faces.cli.report_output import progress_bar
+from analyzer.kernel.time_texts import format_second
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from analyzer.billing.days.day_rows import Day
+    from analyzer.billing.hand_over.billing_services import BillingService
+    from analyzer.billing.hand_over.deliveries import Deliveries, Delivery, StoredDelivery
+    from analyzer.billing.hand_over.event_requests import EventSender
+    from analyzer.billing.hand_over.prepared_events import Examined
+    from analyzer.billing.hand_over.usage_events import Customers, EventMaker
+    from analyzer.billing.reports.usage_amounts import UsagePart
+    from analyzer.config.settings import Settings
+    from gatekeeper.sources.timed_connection import ServerAddress
+
+TOKEN_NAME = "GATELOCK_SEND_TOKEN"  # noqa: S105 - the name of a variable
+TEST_KEY = re.compile(r"[sr]k_test_")  # keys of Stripe's test mode, which has the URL of the live one
+KEEP_EVERY_S = 5.0  # the lease, while a request is repeated
+SHOWN = 40  # deliveries in a list, unless all are asked for
+
+
+class Service(StrEnum):
+    STRIPE = "stripe"
+    LAGO = "lago"
+    CLOUDEVENTS = "cloudevents"
+
+
+class Prepared(NamedTuple):
+    """The days that events are of, and their parts."""
+
+    days: Sequence[tuple[str, Day | None]]
+    parts: Sequence[tuple[UsagePart, EventMaker]]
+
+
+class HandOver(NamedTuple):
+    """A hand-over as it was asked for."""
+
+    engine: sa.Engine
+    service: BillingService
+    server: ServerAddress
+    token: str
+    skip_unknown: bool
+    repeat: bool
+    as_json: bool
+
+
+def send(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="As for `gatelock report write`.")],
+    when: Annotated[
+        str, typer.Argument(metavar="[DATE]", help="As for `gatelock report write`.")
+    ] = "yesterday",
+    *,
+    to: Annotated[str, typer.Option(metavar="URL", help="Of the billing service.")],
+    format_: Annotated[Service, typer.Option("--format", help="The kind of the service.")],
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"With the API key; otherwise ${TOKEN_NAME}.")
+    ] = None,
+    account: Annotated[
+        str, typer.Option(metavar="NAME", help="Tells accounts with one URL apart in the record.")
+    ] = "",
+    zone: ZoneOption = None,
+    by: FrozenGroupingOption = "caller",
+    meter: MeterOption = None,
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave callers without a known customer out, for good.")
+    ] = False,
+    repeat: Annotated[
+        bool, typer.Option("--repeat", help="Send again what the service may have, but have forgotten.")
+    ] = False,
+    allow_http: Annotated[
+        bool, typer.Option("--allow-http", help="Send without encryption to another machine.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Deliver the usage of closed days to a billing service.
+
+    The database records what the service has acknowledged: another run, also after a kill, continues behind
+    it. Each event has an identifier that never changes, by which the service knows it again. `report send
+    corrections` delivers what is booked on a day. Exit code 1: the service refuses an event, or the
+    customer of a caller is not known; 3: the service does not answer.
+
+    Example: gatelock report send day --to URL --format lago --token-file key
+    """
+    from analyzer.billing.hand_over.billing_services import SERVICES
+
+    with reporting_errors(), open_database(context, config) as engine:
+        settings = load_settings(context, config)
+        service, server = SERVICES[format_.value], _server(to, allow_http=allow_http)
+        token = _token(token_file)
+        named = zone_of(settings, zone)
+        prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
+        mode = account or ("test" if TEST_KEY.match(token) else "")
+        destination = f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
+        asked = HandOver(engine, service, server, token, skip_unknown, repeat, json)
+        with _failures(), _record(engine, destination, format_) as record:
+            found = _examined(asked, prepared, record)
+            if not dry_run:
+                _deliver(asked, prepared, record, sum(one.events + one.left_out for one in found))
+            for (part, _), one in zip(prepared.parts, found, strict=True):
+                _say(part, record.of(part), one, destination, is_dry=dry_run, as_json=json)
+
+
+def _server(url: str, *, allow_http: bool) -> ServerAddress:
+    from gatekeeper.sources.timed_connection import parse_server_url
+
+    try:
+        server = parse_server_url(url)
+    except ValueError as error:
+        raise usage_error(f"--to {error}") from error
+    if server.scheme == "http" and not server.is_local and not allow_http:
+        raise usage_error(f"--to {url}: use https, so that the key and the usage are encrypted")
+    return server
+
+
+def _token(file: Path | None) -> str:
+    try:
+        token = os.environ.get(TOKEN_NAME, "") if file is None else file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not text"
+        raise usage_error(f"--token-file {file}: {why}") from error
+    if not re.fullmatch(r"[!-~]*", token) or (file is not None and not token):
+        raise usage_error(f"{file or TOKEN_NAME}: expected a key, one word in ASCII")
+    return token
+
+
+def prepare(
+    engine: sa.Engine,
+    settings: Settings,
+    what: str,
+    dates: Dates,
+    zone: str,
+    by: str,
+    meter: str | None,
+) -> Prepared:
+    """The parts that events are made of. Exits with 1 if a day is not closed, or cannot be handed over."""
+    from analyzer.billing.hand_over.prepared_events import EventNames
+    from analyzer.billing.reports.day_report import days_between
+    from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, part_total, usage_parts
+    from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
+
+    days = days_between(engine, zone, *dates)
+    waiting = [date for date, day in days if day is None]
+    if waiting:
+        say(f"{waiting[0]} ({zone}) is not closed: events are made of closed days alone", err=True)
+        raise typer.Exit(FOUND)
+    kinds = BOOKED if what == CORRECTIONS else COUNTED
+    with of_known_names(by):
+        parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
+    names = EventNames(settings.billing.events, settings.units(), _customers(settings))
+    secret = secret_of(engine, REFERENCES)
+    made = []
+    for part in parts:
+        if part.kind == "late" and part.join != "sum":
+            # By how much the largest value of the day grew is not known.
+            if part_total(engine, part).amounts:
+                say(f"{part}: left out, because largest values do not add up", err=True)
+            continue
+        made.append((part, names.maker(secret, part)))
+    return Prepared(days, made)
+
+
+def _customers(settings: Settings) -> Customers:
+    from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
+
+    file = settings.billing.customers_file
+    try:
+        return Customers() if file is None else Customers.read(file)
+    except InvalidCustomers as error:
+        raise usage_error(f"[billing] customers_file: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise usage_error(f"[billing] customers_file: {file}: {why}") from error
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Exits with 1 when a hand-over cannot be done, with 3 when it may be done later."""
+    from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
+
+    try:
+        yield
+    except (DeliveryFailed, DeliveryLost) as error:
+        say(str(error), err=True)
+        is_away = isinstance(error, DeliveryFailed) and error.is_away
+        raise typer.Exit(UNREACHABLE if is_away else FOUND) from error
+
+
+@contextmanager
+def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[Deliveries]:
+    from analyzer.billing.hand_over.deliveries import delivering
+    from analyzer.faces.cli.operator import operator_name
+    from analyzer.judging.locks.lock_feed import new_mark
+
+    with delivering(engine, destination, format_.value, operator_name(), new_mark) as record:
+        yield record
+
+
+def _examined(asked: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
+    """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
+    from analyzer.billing.hand_over.prepared_events import Examined, examine, why_not
+    from analyzer.billing.reports.usage_amounts import usage_amounts
+    from analyzer.kernel.errors import DeliveryFailed
+
+    now_s, found = record.now_ms() / 1000, []
+    for part, maker in prepared.parts:
+        before = record.of(part)
+        amounts = usage_amounts(asked.engine, part, before.place)
+        one = Examined() if before.finished_ms is not None else examine(amounts, maker, asked.service)
+        if why := why_not(part, one, asked.service, now_s, skip_unknown=asked.skip_unknown):
+            raise DeliveryFailed(why)
+        record.keep()
+        found.append(one)
+    return found
+
+
+def _deliver(asked: HandOver, prepared: Prepared, record: Deliveries, total: int) -> None:
+    from analyzer.billing.hand_over.delivery import Courier
+    from analyzer.billing.reports.usage_amounts import usage_amounts
+
+    with _senders(asked, record) as senders, progress_bar("events", total) as advance:
+        courier = Courier(asked.service, senders, record, advance, repeats=asked.repeat)
+        for part, maker in prepared.parts:
+            courier.deliver(part, maker, partial(usage_amounts, asked.engine, part))
+
+
+@contextmanager
+def _senders(asked: HandOver, record: Deliveries) -> Iterator[list[EventSender]]:
+    import random
+    import ssl
+
+    from analyzer.billing.hand_over.delivery import SENDERS
+    from analyzer.billing.hand_over.event_requests import EventSender, Waits
+
+    tls = ssl.create_default_context() if asked.server.scheme == "https" else None
+    waits = Waits(_keeping(record.keep), random.random, lambda why: say(why, err=True))
+    count = SENDERS if asked.service.events_max == 1 else 1
+    senders = [EventSender(asked.server, asked.service, asked.token, waits, tls) for _ in range(count)]
+    try:
+        yield senders
+    finally:
+        for sender in senders:
+            sender.close()
+
+
+def _keeping(keep: Callable[[], None]) -> Callable[[float], None]:
+    """A sleep for any thread, which keeps the lease."""
+    mutex, kept_s = threading.Lock(), [time.monotonic()]
+
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        with mutex:
+            if time.monotonic() - kept_s[0] > KEEP_EVERY_S:
+                keep()
+                kept_s[0] = time.monotonic()
+
+    return sleep
+
+
+def _say(
+    part: UsagePart, delivery: Delivery, found: Examined, destination: str, *, is_dry: bool, as_json: bool
+) -> None:
+    left_out = found.left_out if is_dry else delivery.left_out
+    value = found.left_out_value if is_dry else delivery.left_out_amount
+    without = f"; {plural(left_out, 'amount')} without a customer left out: {value:,}" if left_out else ""
+    if is_dry:
+        sentence = f"{part}: {plural(found.events, 'event')} to send, {found.value:,} in all{without}"
+    else:
+        known = f" ({delivery.known:,} it had already)" if delivery.known else ""
+        sent = f"{plural(delivery.events, 'event')} acknowledged{known}, {delivery.amount:,} in all"
+        now = "" if found.events or found.left_out else "; nothing was left to send"
+        sentence = f"{part}: {sent}{without}{now}"
+    fields = {
+        "destination": destination, "day": part.day.date, "zone": part.day.zone, "by": part.grouping,
+        "meter": part.meter, "kind": part.kind, "to_send": found.events if is_dry else 0,
+        "sent": 0 if is_dry else found.events, "events": delivery.events, "amount": delivery.amount,
+        "known": delivery.known, "left_out": left_out, "left_out_amount": value,
+    }  # fmt: skip
+    outcome(sentence, fields, as_json=as_json)
+
+
+def sent(
+    context: typer.Context,
+    every: Annotated[bool, typer.Option("--all", help=f"Also those before the last {SHOWN}.")] = False,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """List what billing services have acknowledged. Exit code 1: a delivery is not complete.
+
+    Example: gatelock report sent --json
+    """
+    from analyzer.billing.hand_over.deliveries import stored_deliveries
+
+    with reporting_errors(), open_database(context, config) as engine:
+        found = stored_deliveries(engine, None if every else SHOWN)
+        if json:
+            json_lines(map(_fields, found))
+        else:
+            columns = (
+                "day",
+                "zone",
+                "by",
+                "meter",
+                "kind",
+                "destination",
+                "state",
+                "events",
+                "amount",
+                "left out",
+            )
+            table(columns, map(_cells, found), "nothing was handed over yet", numbers=3)
+        if any(one.delivery.finished_ms is None for one in found):
+            raise typer.Exit(FOUND)
+
+
+def _cells(one: StoredDelivery) -> tuple[object, ...]:
+    of = one.delivery
+    state = "not complete" if of.finished_ms is None else "complete"
+    about = (one.date, one.zone, one.grouping, one.meter, one.kind, one.destination)
+    return (*about, state, of.events, of.amount, of.left_out)
+
+
+def _fields(one: StoredDelivery) -> dict[str, object]:
+    of = one.delivery
+    return {
+        "destination": one.destination, "format": one.format, "day": one.date, "zone": one.zone,
+        "by": one.grouping, "meter": one.meter, "kind": one.kind, "complete": of.finished_ms is not None,
+        "events": of.events, "amount": of.amount, "known": of.known, "left_out": of.left_out,
+        "left_out_amount": of.left_out_amount, "who": one.who, "began": format_second(one.began_ms // 1000),
+        "acknowledged": format_second(one.acknowledged_ms // 1000),
+    }  # fmt: skip

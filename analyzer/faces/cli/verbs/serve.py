@@ -1,0 +1,52 @@
+"""`gatelock serve`: serves the lock feed over HTTP, without counting."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import typer
+
+from analyzer.faces.cli.exit_codes import reporting_errors, usage_error
+from analyzer.faces.cli.options import ConfigOption, config_file
+from analyzer.faces.cli.verbs.run import stop_event
+
+log = logging.getLogger(__name__)
+
+LOOP_EVERY_S = 1.0
+
+
+def serve(context: typer.Context, config: ConfigOption = None) -> None:
+    """Serve the locks over HTTP, until SIGTERM.
+
+    For gates that are far from the analyzers, or to share the load. Needs the database, but not Kafka.
+
+    Example: gatelock serve --config /etc/gatelock/gatelock.toml
+    """
+    from importlib.metadata import version
+
+    from analyzer.build import opened
+    from analyzer.config.settings import load
+    from analyzer.faces.signals.health import Health
+    from analyzer.faces.signals.metrics import Metrics
+    from analyzer.faces.wiring import web_application
+    from analyzer.kernel.logs import set_up
+
+    with reporting_errors():
+        file = config_file(context, config)
+        settings = load(file)
+        if settings.analyzer.listen is None:
+            raise usage_error(
+                f'{file or "the environment"}: [analyzer] http is "off": write the address to serve at, '
+                'such as http = "127.0.0.1:8321"'
+            )
+        set_up(settings.analyzer.log)
+        log.info("configured by %s", file or "the environment", extra={"database": settings.database.shown})
+        stop = stop_event()
+        # A server is assigned no partitions: it is ready as soon as the database is.
+        health = Health(Metrics(version("gatelock")), time.monotonic, assignment_grace_s=0.0)
+        with opened(settings) as engine, web_application(settings, engine, health, dict):
+            health.loop_completed()
+            while not stop.wait(LOOP_EVERY_S):
+                health.loop_completed()
+    log.info("stopped")

@@ -1,0 +1,135 @@
+"""`gatelock simulate`: whom policies would have locked, from stored counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.options import (
+    TIME_FORMS,
+    ConfigOption,
+    JsonOption,
+    config_file,
+    load_settings,
+    open_database,
+    parse_time,
+    require_name,
+    second_at,
+)
+from analyzer.faces.cli.output import say
+from analyzer.faces.cli.override_options import amount_of
+
+if TYPE_CHECKING:
+    from analyzer.forecast.simulation.policy_simulation import Progress
+    from analyzer.plan.plan import Plan
+    from analyzer.plan.policies import Policy
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="A gatelock.toml, or a file with nothing but [[policies]] and [[meters]]. Default: the "
+        "configuration.",
+        show_default=False,
+    ),
+]
+
+
+def simulate(
+    context: typer.Context,
+    file: FileArgument = None,
+    config: ConfigOption = None,
+    since: Annotated[
+        str, typer.Option("--since", "--from", metavar="TIME", help=f"Begin: {TIME_FORMS}.")
+    ] = "30d",
+    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Only this policy.")] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--limit", metavar="AMOUNT", help="The policy with this limit: 5000, 2 GiB, 1h. Needs --policy."
+        ),
+    ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="All callers, also those whose locks are as before.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show whom policies would have locked, when and for how long.
+
+    Nothing is changed. Counts that are stored are judged as they were counted, beside the policy of this name
+    that is in force. Windows that the stored counts are too wide for are refused. Exit code 1 if a policy
+    cannot be simulated.
+
+    Example: gatelock simulate --policy daily --limit 5000
+    """
+    with reporting_errors():
+        begin = parse_time(since)
+        if limit is not None and policy is None:
+            raise usage_error("--limit needs --policy, the name of the policy that shall have this limit")
+        proposed = _proposed(context, file, config)
+        with open_database(context, config) as engine:
+            from analyzer.faces.cli.output import json_lines
+            from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
+            from analyzer.forecast.simulation.comparison import compare
+            from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
+            from analyzer.judging.sql.plans import plan_in_force
+
+            plan, from_s = plan_in_force(engine), second_at(engine, begin)
+            is_of_file = file is not None or limit is None
+            among = proposed if is_of_file else plan or proposed
+            reports = []
+            for one in _chosen(among, policy, limit):
+                with _progress_bar(one.name) as progress:
+                    found = compare(engine, one, among.meters, plan, from_s, progress)
+                reports.append(SimulationReport(found))
+        if json:
+            json_lines(report.as_object() for report in reports)
+        else:
+            for report in reports:
+                report.print(show_all=show_all)
+            say(ASSUMPTIONS)
+        if {report.comparison.refusal for report in reports} - {"", NOTHING_COUNTED}:
+            raise typer.Exit(FOUND)
+
+
+def _proposed(context: typer.Context, file: Path | None, config: Path | None) -> Plan:
+    """Returns the plan of a file, or of the configuration. Raises ConfigInvalid, ConfigMissing."""
+    from analyzer.config.settings import find, load
+
+    if file is None:
+        return load_settings(context, config).plan()
+    return load(find(file), completed_by=config_file(context, config)).plan()
+
+
+def _chosen(among: Plan, name: str | None, limit: str | None) -> Sequence[Policy]:
+    """Returns the policies to simulate. Exits with 2 if there are none."""
+    from analyzer.forecast.simulation.least_limits import with_limit
+
+    if not among.policies:
+        raise usage_error("there are no policies: name a file with [[policies]]")
+    require_name("--policy", name, {policy.name for policy in among.policies})
+    found = [policy for policy in among.policies if name in (None, policy.name)]
+    if limit is None:
+        return found
+    return [with_limit(policy, amount_of(policy, "--limit", limit)) for policy in found]
+
+
+@contextmanager
+def _progress_bar(name: str) -> Iterator[Progress]:
+    """Shows how far a policy is on standard error, if that is a terminal; it is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as ProgressBar
+    from rich.text import Text
+
+    with ProgressBar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(Text(name).plain.replace("[", "\\["), total=None)
+        yield lambda done, all_: bar.update(task, completed=done, total=all_)

@@ -1,0 +1,1 @@
+"""The lock feed over HTTP, and the reports of gates: what applications ask for all day."""

@@ -1,0 +1,184 @@
+"""One caller: its use of each policy, when it is busy, why it was locked, and what can be done."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+from analyzer.callers.explained_caller import ExplainedCaller, explained_caller
+from analyzer.counting.traffic import TrafficAmount, TrafficQuery, traffic
+from analyzer.counting.usage import UsageQuery, usage_rows
+from analyzer.faces.api.endpoints import NotThere
+from analyzer.faces.pages.asked_page import AskedPage, short_number
+from analyzer.faces.pages.page_content import (
+    ActForm,
+    Banner,
+    Chart,
+    Column,
+    Content,
+    HeatMap,
+    Input,
+    Mood,
+    PageTable,
+    Tile,
+)
+from analyzer.kernel.time_texts import format_second
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MAP_S = 28 * 86_400
+HOUR_S = 3_600
+HISTORY_S = 40 * 86_400  # as long as the history of locks is kept
+
+POLICY_COLUMNS = (
+    Column("policy", "Policy", "policy"), Column("mode", "Mode"), Column("used", "Used", "count"),
+    Column("limit", "Limit", "count"), Column("part", "Of the limit", "bar"),
+    Column("reached", "Reached at this pace", "time"), Column("until", "Window ends", "time"),
+    Column("state", "State", "state"),
+)  # fmt: skip
+HISTORY_COLUMNS = (
+    Column("began", "Locked", "time"), Column("ended", "Until", "time"), Column("policy", "Policy", "policy"),
+    Column("action", "Action"), Column("detail", "Why"), Column("overshoot", "Admitted beyond", "count"),
+)  # fmt: skip
+RESOURCE_COLUMNS = (
+    Column("resource", "Resource"), Column("requests", "Requests", "count"),
+    Column("denied", "Denied", "count"),
+)  # fmt: skip
+
+
+def caller(asked: AskedPage) -> Content:
+    """Returns everything about a caller. Raises NotThere without one."""
+    if not asked.filters.caller:
+        raise NotThere("a page about a caller needs its name: choose one from the list of callers")
+    name = asked.at.settings.counted_name(asked.filters.caller)
+    now_s = asked.filters.now_s
+    found = explained_caller(asked.engine, name, now_s - HISTORY_S)
+    fields = cast("dict[str, Any]", found.as_object())
+    policies = [
+        one | {
+            "part": round(one["used"] / one["limit"], 4) if one["limit"] else 1.0,
+            "state": "exempt" if one["exempt"] else one["brake"] or "",
+        }
+        for one in fields["policies"]
+    ]  # fmt: skip
+    tables = [
+        PageTable("policies", "Use of each policy", POLICY_COLUMNS, policies, "No policy judges it."),
+        PageTable("resources", "Busiest resources of the last day", RESOURCE_COLUMNS, fields["resources"],
+              "Resources are not counted: add caller+resource to groupings in [[sources]]."),
+        PageTable("history", "Locks of the last 40 days", HISTORY_COLUMNS, fields["history"],
+              "It was never locked."),
+    ]  # fmt: skip
+    return Content(
+        asked.filters.caller,
+        _about(fields),
+        banner=_banner(found),
+        tiles=_tiles(policies, fields),
+        charts=[_chart(asked, name)],
+        cells=[_busy_hours(asked, name)],
+        forms=_forms(asked, found, policies) if asked.visitor.may_act("operate") else (),
+        tables=tables,
+    )
+
+
+def _about(fields: dict[str, Any]) -> str:
+    known = [f"{name} {fields[name]}" for name in ("plan", "tenant") if fields[name]]
+    return ", ".join(known)
+
+
+def _banner(found: ExplainedCaller) -> Banner:
+    enforced = [lock for lock in found.standing.locks if lock.action != "shadow"]
+    if enforced:
+        lock = enforced[0]
+        until = format_second(int(lock.until.timestamp()))
+        return Banner(f"Locked by {lock.policy} until {until}: {lock.detail}", "bad")
+    if found.standing.held_off:
+        one = found.standing.held_off[0]
+        return Banner(
+            f"Unlocked by {one.who} until {format_second(one.until_ms // 1000)}: {one.reason}", "watch"
+        )
+    if found.absence is not None:
+        sentence = str(found.absence)
+        return Banner(f"Not locked, but {sentence}{'' if sentence.endswith('?') else '.'}", "watch")
+    return Banner("Not locked.", "good")
+
+
+def _tiles(policies: list[dict[str, Any]], fields: dict[str, Any]) -> list[Tile]:
+    nearest = max(policies, key=lambda one: float(one["part"]), default=None)
+    tiles = []
+    if nearest is not None:
+        left = max(0, nearest["limit"] - nearest["used"])
+        mood: Mood = "bad" if nearest["part"] >= 1 else "watch" if nearest["part"] >= 0.8 else "good"
+        tiles += [
+            Tile("of the nearest limit", f"{100 * nearest['part']:.0f} %", nearest["policy"], mood),
+            Tile("remaining", short_number(left), nearest["policy"]),
+        ]
+    tiles.append(Tile("locks in 40 days", f"{len(fields['history']):,}", "all policies"))
+    return tiles
+
+
+def _chart(asked: AskedPage, name: str) -> Chart:
+    filters = asked.filters
+    query = TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, 1, keys=[name])
+    series = traffic(asked.engine, query).series.get(name, {})
+    times = list(range(filters.from_s, filters.now_s + 1, filters.step_s))
+    none = TrafficAmount()
+    layers = [
+        ("admitted", [series.get(at_s, none).value for at_s in times]),
+        ("denied", [series.get(at_s, none).denied for at_s in times]),
+    ]
+    whole = sum(one.whole for one in series.values())
+    return Chart(
+        f"Requests in the last {filters.span}",
+        f"Stacked: admitted and denied, {whole:,} in all.",
+        times,
+        layers,
+    )
+
+
+def _busy_hours(asked: AskedPage, name: str) -> HeatMap:
+    """Returns the mean of each hour of the week, of the last four weeks."""
+    now_s, zone = asked.filters.now_s, ZoneInfo(asked.filters.zone)
+    query = UsageQuery("caller", HOUR_S, now_s - MAP_S, now_s + 1, key=name, meter="requests")
+    sums: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for row in usage_rows(asked.engine, query):
+        at = datetime.fromtimestamp(row.bucket_s, zone)
+        sums[at.weekday(), at.hour] += row.value + row.denied
+    most = max(sums.values(), default=0)
+    rows = [
+        (
+            day,
+            [
+                (
+                    sums[number, hour] / most if most else 0.0,
+                    f"{day} {hour:02}:00: {sums[number, hour]:,} requests",
+                )
+                for hour in range(24)
+            ],
+        )
+        for number, day in enumerate(DAYS)
+    ]
+    return HeatMap(
+        "Busy hours", f"Requests by hour and weekday, last four weeks, {asked.filters.zone}.", rows
+    )
+
+
+def _forms(asked: AskedPage, found: ExplainedCaller, policies: list[dict[str, Any]]) -> list[ActForm]:
+    of_caller = {"caller": asked.filters.caller}
+    length = Input("for", "For", "1h", required=True, hint="30m, 2h or 7d")
+    forms = []
+    if any(lock.scope == "caller" and lock.action != "shadow" for lock in found.standing.locks):
+        held = Input("hold_off", "Not again before", "1h", hint="30m, 2h, 7d or none")
+        forms.append(ActForm("Unlock", "/v1/locks/clear", of_caller, [held], "Unlock"))
+        forms.append(ActForm("Lock for longer", "/v1/locks/extend", of_caller, [length], "Extend"))
+    else:
+        forms.append(ActForm("Lock", "/v1/locks/set", of_caller, [length], "Lock"))
+    names = [one["policy"] for one in policies if not one["exempt"]]
+    if names:
+        choice = Input("policy", "Policy", names[0], choices=names, required=True)
+        amount = Input("amount", "New limit", required=True, hint="150_000 or 2 GiB")
+        ends = Input("for", "For", "1d", hint="30m, 2h or 7d")
+        forms.append(
+            ActForm("Raise its limit", "/v1/overrides/add", of_caller, [choice, amount, ends], "Raise")
+        )
+    return forms

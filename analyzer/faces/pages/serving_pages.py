@@ -1,0 +1,326 @@
+"""Adds the pages to the application: who may see them, how they are drawn, and what their forms do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from zoneinfo import ZoneInfo
+
+import jinja2
+from fastapi import FastAPI, Request, Response
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
+
+from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
+from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.row_formats import csv_of
+from analyzer.faces.answers.foreseen_acts import NotConfirmed
+from analyzer.faces.api.endpoint_table import ENDPOINTS
+from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.parameters import of_query
+from analyzer.faces.api.request_bodies import body_of
+from analyzer.faces.api.serving_endpoints import BODY_MAX, Workers
+from analyzer.faces.api.usage_endpoints import DATE
+from analyzer.faces.authentication import acts_need_a_token
+from analyzer.faces.pages.asked_page import AskedPage, Page, share_text
+from analyzer.faces.pages.page_content import Content, PageTable
+from analyzer.faces.pages.page_filters import MODES, SPANS_S, filters_of
+from analyzer.faces.pages.page_list import PAGES
+from analyzer.faces.pages.visitors import (
+    COOKIE,
+    SignInNeeded,
+    Visitor,
+    Visitors,
+    require_own_page,
+    set_cookie,
+)
+from analyzer.kernel.errors import AnalyzerError, StoreAway
+from analyzer.kernel.secrets import masked
+from analyzer.server.problems import HttpProblem
+
+ZONE_COOKIE = "gatelock-zone"  # set by the browser's script
+EVENTS_PATH = "/events"
+DOWNLOAD = "/download/report"
+# Nothing is loaded from anywhere else, no script or style stands in a page, and no page is framed.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+class Drawing:
+    """Draws pages with the templates."""
+
+    def __init__(self) -> None:
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("analyzer.faces.pages"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {"count": _count, "clock": _clock, "age": _age, "percent": _percent}
+
+    def draw(self, template: str, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Response:
+        """Returns a page."""
+        html = self._templates.get_template(template).render(
+            pages=PAGES, spans=SPANS_S, modes=MODES, **values
+        )
+        return HTMLResponse(html, status, HEADERS)
+
+
+def add_pages(app: FastAPI, at: ApiContext, visitors: Visitors) -> None:
+    """Adds all pages, their forms, sign-in and sign-out, and the files that browsers load for them."""
+    drawing, workers = Drawing(), Workers()
+    for page in PAGES:
+        app.add_route(
+            page.path, _guarded(drawing, _page(page, at, visitors, workers, drawing)), methods=["GET"]
+        )
+    for endpoint in ENDPOINTS:
+        if endpoint.acts:
+            act = _guarded(drawing, _act(endpoint, at, visitors, workers, drawing))
+            app.add_route(_form_path(endpoint.path), act, methods=["POST"])
+    _add_sign_in(app, visitors, drawing)
+    _add_files(app)
+    app.add_route(DOWNLOAD, _guarded(drawing, _report_file(at, visitors, workers)), methods=["GET"])
+
+
+def _page(
+    page: Page, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
+) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        visitor = await visitors.visitor(request)
+        _require(visitor, page.scope)
+        filters = filters_of(request.query_params, unquote(request.cookies.get(ZONE_COOKIE, "UTC")))
+        content: Content = await workers.run(partial(page.read, AskedPage(at, filters, visitor)))
+        wanted, table = request.query_params.get("as"), request.query_params.get("table")
+        for one in content.tables:
+            if one.name == table and wanted in ("csv", "json"):
+                return _table_file(one, wanted)
+        response = drawing.draw(
+            "content.html", page=page, content=content, filters=filters, visitor=visitor,
+            address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+            form_path=_form_path, done=request.query_params.get("done", "")[:100],
+        )  # fmt: skip
+        if visitor.is_new:
+            set_cookie(response, request, visitor.cookie)
+        return response
+
+    return answer
+
+
+def _act(
+    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
+) -> Callable[[Request], Any]:
+    async def answer(request: Request) -> Response:
+        visitor = await visitors.visitor(request)
+        require_own_page(request)
+        given = await _form(request)
+        visitor.require_form_key(given.pop("form_key", ""))
+        if not visitor.who:
+            raise HttpProblem(HTTPStatus.UNAUTHORIZED, acts_need_a_token(endpoint.scope))
+        _require(visitor, endpoint.scope)
+        back = _own_path(given.pop("back", "/"))
+        values = of_query(endpoint.all_parameters, [(name, text) for name, text in given.items() if text])
+        try:
+            await workers.run(partial(endpoint.ask, at, Asked(values, f"token {visitor.who}")))
+        except NotConfirmed as error:
+            fields = {"form_key": visitor.form_key, "back": back, **given, "confirmed": "true"}
+            return drawing.draw(
+                "confirm.html", HTTPStatus.CONFLICT,
+                foreseen=error.foreseen, fields=fields, action=request.url.path, back=back,
+            )  # fmt: skip
+        mark = "&" if "?" in back else "?"
+        done = urlencode({"done": " ".join(endpoint.path.split("/")[2:])})
+        return RedirectResponse(f"{back}{mark}{done}", HTTPStatus.SEE_OTHER, HEADERS)
+
+    return answer
+
+
+def _report_file(at: ApiContext, visitors: Visitors, workers: Workers) -> Callable[[Request], Any]:
+    """Answers with the report of a closed day, byte for byte as `gatelock report write` makes it."""
+
+    async def answer(request: Request) -> Response:
+        visitor = await visitors.visitor(request)
+        _require(visitor, "view")
+        day, zone = request.query_params.get("day", ""), request.query_params.get("zone", "")
+        if zone not in at.settings.billing.zones or re.fullmatch(DATE, day) is None:
+            raise NotThere("there is no report of this day: choose one from the list of days")
+        path: Path = await workers.run(partial(_written_report, at, day, zone))
+        name = f"usage-{day}.csv"
+        return FileResponse(
+            path,
+            media_type="text/csv",
+            filename=name,
+            headers=HEADERS,
+            background=BackgroundTask(path.unlink),
+        )
+
+    return answer
+
+
+def _written_report(at: ApiContext, day: str, zone: str) -> Path:
+    """Returns a temporary file with the report. Raises NotPossible for a day that is not closed."""
+    try:
+        found = report_of(at.engine, zone, day, day, "caller", None)
+    except (NotFrozen, LookupError, ValueError) as error:
+        raise NotPossible(str(error)) from error
+    if not found.is_final:
+        raise NotPossible("this day is not closed yet: its report is made when it is")
+    columns = columns_of(found)
+    lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    with NamedTemporaryFile(prefix="gatelock-report-", suffix=".csv", delete=False) as file:
+        for part in csv_of(columns, (cells_of(line, columns) for line in lines)):
+            file.write(part)
+    return Path(file.name)
+
+
+def _guarded(drawing: Drawing, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Returns `answer` with its refusals as pages."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            response: Response = await answer(request)
+        except SignInNeeded:
+            wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            target = wanted if request.method == "GET" else "/"
+            return RedirectResponse(f"/sign-in?{urlencode({'next': target})}", HTTPStatus.SEE_OTHER, HEADERS)
+        except HttpProblem as problem:
+            return _refusal(drawing, problem.status, problem.detail)
+        except (NotThere, NotPossible, AnalyzerError, TimeoutError) as error:
+            return _refusal(drawing, *_status_of(error))
+        return response
+
+    return guarded
+
+
+def _status_of(error: Exception) -> tuple[HTTPStatus, str]:
+    match error:
+        case NotThere():
+            return HTTPStatus.NOT_FOUND, str(error)
+        case NotPossible():
+            return HTTPStatus.UNPROCESSABLE_ENTITY, str(error)
+        case StoreAway() | TimeoutError():
+            detail = "The database cannot be reached, or takes too long: load the page again in a moment."
+            return HTTPStatus.SERVICE_UNAVAILABLE, detail
+    return HTTPStatus.CONFLICT, str(error)
+
+
+def _refusal(drawing: Drawing, status: HTTPStatus, detail: str) -> Response:
+    text = masked(detail)
+    return drawing.draw("refusal.html", status, title=status.phrase, detail=text[:1].upper() + text[1:])
+
+
+def _add_sign_in(app: FastAPI, visitors: Visitors, drawing: Drawing) -> None:
+    async def sign_in_page(request: Request) -> Response:
+        wanted = _own_path(request.query_params.get("next", "/"))
+        return drawing.draw("sign_in.html", wanted=wanted, wrong="")
+
+    async def sign_in(request: Request) -> Response:
+        require_own_page(request)
+        given = await _form(request)
+        wanted = _own_path(given.get("next", "/"))
+        try:
+            cookie = await visitors.sign_in(given.get("token", ""))
+        except HttpProblem as problem:
+            return drawing.draw("sign_in.html", problem.status, wanted=wanted, wrong=problem.detail)
+        response = RedirectResponse(wanted, HTTPStatus.SEE_OTHER, HEADERS)
+        set_cookie(response, request, cookie)
+        return response
+
+    async def sign_out(request: Request) -> Response:
+        require_own_page(request)
+        visitor = await visitors.visitor(request)
+        visitor.require_form_key((await _form(request)).get("form_key", ""))
+        await visitors.sign_out(request)
+        response = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER, HEADERS)
+        response.delete_cookie(COOKIE, path="/")
+        return response
+
+    app.add_route("/sign-in", _guarded(drawing, sign_in_page), methods=["GET"])
+    app.add_route("/sign-in", _guarded(drawing, sign_in), methods=["POST"])
+    app.add_route("/sign-out", _guarded(drawing, sign_out), methods=["POST"])
+
+
+def _add_files(app: FastAPI) -> None:
+    """Adds the scripts, styles and pictures: their names are known, so that no path can be asked for."""
+    folder = files("analyzer.faces.pages") / "static"
+    for place in (folder, folder / "vendored"):
+        for file in place.iterdir():
+            kind = TYPES.get("." + file.name.rpartition(".")[2])
+            if kind is not None:
+                app.add_route(f"/static/{file.name}", _file(file.read_bytes(), kind), methods=["GET"])
+
+
+def _file(content: bytes, kind: str) -> Callable[[Request], Any]:
+    async def answer(_request: Request) -> Response:
+        headers = {"cache-control": "max-age=300", "x-content-type-options": "nosniff"}
+        return Response(content, media_type=kind, headers=headers)
+
+    return answer
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Returns the fields of a form. Raises HttpProblem if it is too long or too slow."""
+    body = await body_of(request, BODY_MAX)
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=50))
+
+
+def _require(visitor: Visitor, scope: Any) -> None:
+    if not visitor.may(scope):
+        detail = f"The token {visitor.who} has the scope {visitor.scope}; this needs {scope}."
+        raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
+
+
+def _own_path(text: str) -> str:
+    """Returns a path of this server; "/" for anything else, so that no link leads elsewhere."""
+    parts = urlsplit(text)
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    return text if is_own and not parts.scheme and not parts.netloc else "/"
+
+
+def _form_path(path: str) -> str:
+    """Returns where a form asks an endpoint to act: `/acts/locks/set` for `/v1/locks/set`."""
+    return path.replace("/v1/", "/acts/", 1)
+
+
+def _table_file(table: PageTable, kind: str) -> Response:
+    headers = HEADERS | {"content-disposition": f'attachment; filename="{table.name}.{kind}"'}
+    if kind == "csv":
+        return Response(table.as_csv(), media_type="text/csv", headers=headers)
+    return Response(table.as_json(), media_type="application/json", headers=headers)
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _percent(value: float) -> str:
+    return share_text(value, 1)
+
+
+def _age(value: Any) -> str:
+    return f"{value:,.1f} s" if isinstance(value, int | float) else ""
+
+
+def _clock(value: Any, zone: str) -> str:
+    """Returns a time in the viewer's zone; any other text is returned as it is."""
+    if not value:
+        return ""
+    try:
+        at = datetime.fromisoformat(str(value))
+    except ValueError:
+        return str(value)
+    return at.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,251 @@
+"""Now, callers, attack: who sends how much, and what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from analyzer.counting.gaps import recorded_gaps
+from analyzer.counting.traffic import Traffic, TrafficAmount, TrafficQuery, traffic
+from analyzer.counting.usage import is_counted
+from analyzer.counting.usage_windows import counted_meters
+from analyzer.faces.pages.asked_page import AskedPage, share_text, short_number, utc_text
+from analyzer.faces.pages.page_content import ActForm, Banner, Chart, Column, Content, Input, PageTable, Tile
+from analyzer.faces.pages.page_filters import SPANS_S
+from analyzer.faces.signals.status import installation_status
+from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
+from analyzer.gates.gate_answers import listed_gates
+from analyzer.judging.locks.lock_answers import lock_fields
+from analyzer.judging.locks.stored_locks import locks_in_force
+from analyzer.judging.sql.plans import plan_in_force
+from analyzer.kernel.database.audit_log import entries
+from analyzer.kernel.database.engine import Engine
+from analyzer.kernel.database.revisions import head
+from analyzer.plan.plan import Plan
+
+STALE_S = 60.0  # of lag, from which on the pages say that they are late
+LAYERS = 8  # of a stacked chart
+RANKED = 100
+MOVERS = 10
+LISTED = 20  # locks of the first page
+EVENTS = 12
+LOCKS = 1_000
+ADDRESS_GROUPINGS = ("address", "address/24", "address6/56")
+
+LOCK_COLUMNS = (
+    Column("key", "Who", "caller"), Column("scope", "Scope"), Column("policy", "Policy", "policy"),
+    Column("detail", "Why"), Column("began", "Since", "time"), Column("until", "Until", "time"),
+)  # fmt: skip
+RANK_COLUMNS = (
+    Column("caller", "Caller", "caller"), Column("value", "Counted", "count"),
+    Column("share", "Share", "share"),
+    Column("change", "Against the time before", "text"), Column("denied", "Denied", "count"),
+    Column("state", "State", "state"),
+)  # fmt: skip
+
+
+def now(asked: AskedPage) -> Content:
+    """Returns the first page: is something wrong, who sends most, what has changed."""
+    engine, filters = asked.engine, asked.filters
+    found = traffic(engine, TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, LAYERS))
+    minute_s = filters.now_s - filters.now_s % 60 - 60
+    last = traffic(engine, TrafficQuery("caller", minute_s, minute_s + 60, 60, 1)).total
+    status, parts = installation_status(engine, head()), followed(engine)
+    gates = [gate for gate in listed_gates(engine).as_objects() if "age_s" in gate]
+    total, lag_s = found.total, max((part.behind_s for part in parts), default=0.0)
+    ages = [age for gate in gates if isinstance(age := gate["age_s"], int | float)]
+    locked = sum(status.active_locks.values())
+    tiles = [
+        Tile("requests per second", short_number(last.whole / 60), "last whole minute"),
+        Tile(
+            "largest caller",
+            share_text(_largest(found), total.whole),
+            next(iter(found.keys), "no caller yet"),
+        ),
+        Tile("locked", f"{locked:,}", "locks in force", "watch" if locked else "good"),
+        Tile("denied", share_text(total.denied, total.whole), f"{total.denied:,} requests"),
+        Tile("lag", f"{lag_s:.1f} s", f"{len(parts)} partitions", "bad" if lag_s > STALE_S else "good"),
+        Tile(
+            "oldest view of a gate", f"{max(ages):.1f} s" if ages else "no gate", f"{len(ages)} gates report"
+        ),
+    ]
+    return Content(
+        "Now",
+        banner=_banner(engine, status.active_locks, parts),
+        tiles=tiles,
+        charts=[_stacked(found, "Requests by caller", filters.step_s, filters.from_s, filters.now_s)],
+        tables=[_movers(asked), _locks(engine), _events(asked)],
+    )
+
+
+def callers(asked: AskedPage) -> Content:
+    """Returns the callers with the most of a meter, with what each had in the time before."""
+    engine, filters = asked.engine, asked.filters
+    meters = sorted(counted_meters(engine))
+    ranked = _ranked(asked, RANKED)
+    wanted = filters.caller.lower()
+    rows = [row for row in ranked if wanted in str(row["caller"]).lower()]
+    about = f"By {filters.meter}, in the last {filters.span}; the first {RANKED} callers."
+    found = traffic(
+        engine,
+        TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, LAYERS, filters.meter),
+    )
+    chart = _stacked(found, f"{filters.meter} by caller", filters.step_s, filters.from_s, filters.now_s)
+    table = PageTable("callers", "Callers", RANK_COLUMNS, rows, "No caller was counted in this time.")
+    links = PageTable(
+        "meters", "Ranked by another meter", (Column("meter", "Meter"), Column("address", "Page", "text")),
+        [{"meter": name, "address": filters.address("/callers", meter=name)} for name in meters],
+        "Nothing was counted yet.",
+    )  # fmt: skip
+    return Content("Callers", about, charts=[chart], tables=[table, links] if len(meters) > 1 else [table])
+
+
+def attack(asked: AskedPage) -> Content:
+    """Returns the traffic and that of the time before, and the addresses with the most of it."""
+    engine, filters = asked.engine, asked.filters
+    long_s = SPANS_S[filters.span]
+    present = traffic(
+        engine, TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, 1)
+    ).whole
+    earlier = traffic(
+        engine, TrafficQuery("caller", filters.from_s - long_s, filters.now_s - long_s + 1, filters.step_s, 1)
+    ).whole
+    times = list(range(filters.from_s, filters.now_s + 1, filters.step_s))
+    none = TrafficAmount()
+    series = [
+        ("all requests", [present.get(at_s, none).whole for at_s in times]),
+        ("the time before", [earlier.get(at_s - long_s, none).whole for at_s in times]),
+    ]
+    chart = Chart(
+        "Requests, beside the time before", "Lines: all requests now, and one span earlier.", times, series
+    )
+    tables = []
+    for name in ADDRESS_GROUPINGS:
+        if is_counted(engine, name):
+            query = TrafficQuery(name, filters.from_s, filters.now_s + 1, filters.step_s, 20)
+            rows = _rank_rows(traffic(engine, query), {}, {})
+            columns = (
+                Column("caller", "Address"), Column("value", "Counted", "count"),
+                Column("share", "Share", "share"), Column("denied", "Denied", "count"),
+            )  # fmt: skip
+            tables.append(
+                PageTable(name.replace("/", "-"), f"By {name}", columns, rows, "Nothing in this time.")
+            )
+    if not tables:
+        hint = "Addresses are not counted: add address to groupings in [[sources]]."
+        tables = [PageTable("addresses", "Addresses", (Column("caller", "Address"),), [], hint)]
+    forms = [
+        ActForm(
+            "Lock an address or a range", "/v1/locks/set", {},
+            [Input("address", "Address or range", hint="203.0.113.0/24", required=True),
+             Input("for", "For", "1h", required=True, hint="30m, 2h or 7d")], "Lock",
+        )
+    ]  # fmt: skip
+    return Content(
+        "Attack", charts=[chart], forms=forms if asked.visitor.may_act("operate") else [], tables=tables
+    )
+
+
+def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedPartition]) -> Banner:
+    """Returns the worst that there is to say, or that nothing is wrong."""
+    waiting = [gap.part for gap in islice(recorded_gaps(engine), 1)]
+    if waiting:
+        return Banner(f"{waiting[0]} waits for a decision: see gatelock gaps list.", "bad")
+    late = [part for part in parts if part.heard_s is not None]
+    silent = [part for part in late if part.heard_s is not None and part.heard_s * 1000 > SILENT_MS]
+    if silent:
+        return Banner(f"No analyzer has counted {silent[0].topic}[{silent[0].partition}] lately.", "bad")
+    if (worst := max(late, key=lambda part: part.behind_s, default=None)) and worst.behind_s > STALE_S:
+        text = (
+            f"Counting is {worst.behind_s:.0f} s behind in {worst.topic}[{worst.partition}]: locks are late."
+        )
+        return Banner(text, "watch")
+    surges = {one.name for one in (plan_in_force(engine) or Plan()).policies if one.kind.startswith("surge")}
+    if attacking := {name: number for name, number in active.items() if name in surges and number}:
+        text = ", ".join(f"{name} holds {number:,}" for name, number in attacking.items())
+        return Banner(f"Attack: {text}.", "bad")
+    if not late:
+        return Banner("No analyzer is counting: start one with gatelock run.", "watch")
+    return Banner("Nothing is wrong.", "good")
+
+
+def _largest(found: Traffic) -> int:
+    return next((amount.whole for amount in found.keys.values()), 0)
+
+
+def _stacked(found: Traffic, heading: str, step_s: int, from_s: int, until_s: int) -> Chart:
+    times = list(range(from_s, until_s + 1, step_s))
+    none = TrafficAmount()
+    layers = [(key, [found.series[key].get(at_s, none).whole for at_s in times]) for key in found.keys]
+    rest = [
+        max(0, found.whole.get(at_s, none).whole - sum(values[place] for _, values in layers))
+        for place, at_s in enumerate(times)
+    ]
+    names = ", ".join(f"{key} {share_text(one.whole, found.total.whole)}" for key, one in found.keys.items())
+    return Chart(
+        heading, f"Stacked: {names or 'no requests in this time'}.", times, [*layers, ("all others", rest)]
+    )
+
+
+def _ranked(asked: AskedPage, top: int) -> list[dict[str, Any]]:
+    """Returns the largest callers, each with its change and its state."""
+    engine, filters = asked.engine, asked.filters
+    long_s = SPANS_S[filters.span]
+    query = TrafficQuery(
+        "caller", filters.now_s - long_s, filters.now_s + 1, filters.step_s, top, filters.meter
+    )
+    found = traffic(engine, query)
+    before = query._replace(from_s=query.from_s - long_s, until_s=query.until_s - long_s, keys=[*found.keys])
+    earlier = traffic(engine, before).keys if found.keys else {}
+    locked = {lock.key: lock.policy for lock in islice(locks_in_force(engine), LOCKS)}
+    return _rank_rows(found, earlier, locked)
+
+
+def _rank_rows(
+    found: Traffic, earlier: Mapping[str, TrafficAmount], locked: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    whole = found.total.whole
+    return [
+        {
+            "caller": key, "value": one.whole, "denied": one.denied,
+            "share": round(one.whole / whole, 4) if whole else 0.0,
+            "change": _change(one.whole, earlier[key].whole) if key in earlier else "new",
+            "difference": one.whole - (earlier[key].whole if key in earlier else 0),
+            "state": f"locked by {locked[key]}" if key in locked else "",
+        }
+        for key, one in found.keys.items()
+    ]  # fmt: skip
+
+
+def _change(present: int, earlier: int) -> str:
+    if not earlier:
+        return "new"
+    factor = present / earlier
+    return f"{factor:.1f} times" if factor >= 2 else f"{(factor - 1) * 100:+.0f} %"
+
+
+def _movers(asked: AskedPage) -> PageTable:
+    rows = sorted(_ranked(asked, RANKED), key=lambda row: -abs(row["difference"]))[:MOVERS]
+    return PageTable("movers", "Biggest movers", RANK_COLUMNS, rows, "No caller was counted in this time.")
+
+
+def _locks(engine: Engine) -> PageTable:
+    rows = [lock_fields(lock) for lock in islice(locks_in_force(engine), LISTED)]
+    return PageTable("locks", "Locks in force", LOCK_COLUMNS, rows, "No lock is in force.")
+
+
+def _events(asked: AskedPage) -> PageTable:
+    columns = (
+        Column("at", "Time", "time"), Column("act", "Event"), Column("about", "About"), Column("who", "By"),
+    )  # fmt: skip
+    if not asked.visitor.may("operate"):
+        return PageTable(
+            "events", "Newest events", columns, [], "Events need a token with the scope operate."
+        )
+    found = islice(entries(asked.engine), EVENTS)
+    rows = [
+        {"at": utc_text(one.at.timestamp()), "act": one.act, "about": one.about, "who": one.who}
+        for one in found
+    ]
+    return PageTable("events", "Newest events", columns, rows, "Nothing has happened yet.")

@@ -1,0 +1,1 @@
+"""The state of the analyzer: `health` for probes, `metrics` for Prometheus, `doctor` for people."""

@@ -1,0 +1,59 @@
+"""Checks of Kafka: topics that can be read, and a consumer group of this database alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from analyzer.config.settings import Settings
+from analyzer.faces.signals.doctor.observations import LISTED_MAX, Observation
+from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition
+
+
+def kafka_topics(settings: Settings) -> Iterator[Observation]:
+    """Yields whether the topics of the sources can be read."""
+    topics = [source.topic for source in settings.sources if source.topic is not None]
+    if not topics:
+        return
+    from analyzer.sources.kafka.probes.reachability import KafkaUnreachable, partitions_of
+
+    servers = ", ".join(settings.kafka.bootstrap_servers)
+    try:
+        found = partitions_of(topics, settings.kafka.client())
+    except KafkaUnreachable as away:
+        yield Observation(
+            "away",
+            f"{servers}: {away}",
+            "check bootstrap_servers and the login in [kafka], and the network in between",
+        )
+        return
+    for partitions in found.values():
+        if isinstance(partitions, str):
+            yield Observation("wrong", f"{servers}: {partitions}", "check the topic of the source")
+    if all(isinstance(partitions, int) for partitions in found.values()):
+        counts = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
+        yield Observation("fine", f"{servers}: reached; {counts}")
+
+
+def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> Iterator[Observation]:
+    """Yields members of the consumer group that count for another database than this one."""
+    topics = {source.topic for source in settings.sources if source.topic is not None}
+    if not topics or settings.kafka.assign == "all":
+        return
+    from analyzer.sources.kafka.group.members import members_of
+
+    here = {
+        (part.topic, part.partition)
+        for part in partitions
+        if part.heard_s is not None and part.heard_s * 1000 <= SILENT_MS
+    }
+    group = settings.kafka.group_id
+    for member in members_of({**settings.kafka.client(), "group_id": group}):
+        elsewhere = sorted(at for at in member.partitions - here if at[0] in topics)
+        if elsewhere:
+            names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
+            yield Observation(
+                "wrong",
+                f"{member.client_id} on {member.host} reads {names} in the group {group}, and no analyzer of "
+                "this database does: it counts for another database, or has just begun",
+                "run `gatelock doctor` once more; if this stays, give each database its own [kafka] group_id",
+            )

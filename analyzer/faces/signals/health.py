@@ -1,0 +1,257 @@
+"""State of the analyzer's loop: the loop reports events, the web application reads the state."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays, RecentDelays, alarms
+from analyzer.counting.records.reading_doubts import ReadingQuestions
+from analyzer.faces.signals.metrics import BY_RECORDS, Metrics, RememberedIds
+from analyzer.flush.pipeline import FlushResult
+from analyzer.judging.judge import Judged
+from analyzer.kernel.model import Gap, Lag, Partition
+
+log = logging.getLogger(__name__)
+
+# One loop takes a flush at most, and the time-outs of the database bound a flush, a lost connection included.
+LOOP_MAX_S = 30.0
+# A held partition is flushed at least once a second, if only by a heartbeat. Without any flush for this long
+# the analyzer holds no partition, or it cannot store.
+FLUSH_OVERDUE_S = 15.0
+# Now and then another analyzer takes over a partition. So many losses within so many seconds mean that two
+# analyzers read the same partitions.
+LOSSES_MAX, LOSSES_WITHIN_S = 5, 30.0
+# Since the last look at overshoots. The warden takes it each minute, and may be another analyzer by now.
+WATCHED_S = 300.0
+MEASURE_EVERY_S = 1.0  # between two summaries of what flushes have measured
+
+
+@dataclass(slots=True)
+class Health:
+    """State of the loop and of the jobs, written by their threads and read by that of the web application.
+
+    Each attribute is replaced as a whole and never changed in place: a reader may see a value that is a
+    moment old, never a part of one. Only `failing_jobs` is written by several threads. Times are uptimes in
+    seconds; None means "not yet".
+    """
+
+    metrics: Metrics
+    uptime_s: Callable[[], float]
+    # The assignment of partitions may take this long. 0 where no consumer group assigns them.
+    assignment_grace_s: float = FLUSH_OVERDUE_S
+    started_s: float = field(init=False)
+    loop_completed_s: float | None = None
+    flush_committed_s: float | None = None
+    lags: Mapping[Partition, Lag] = field(default_factory=dict)
+    holding_s: tuple[float, float] | None = None  # first and last time of the current stretch with partitions
+    losses_s: tuple[float, ...] = ()  # the latest losses of partitions to another analyzer
+    gaps: Mapping[Partition, Gap] = field(default_factory=dict)  # partitions that wait for an operator
+    failures: Mapping[str, str] = field(default_factory=dict)  # the latest error of each failed dependency
+    failing_jobs: Mapping[str, str] = field(default_factory=dict)  # the latest error of each job that fails
+    refused_configuration: str = ""  # why the changed file is refused; empty: it is not
+    delay_limits: DelayLimits = field(default_factory=DelayLimits)
+    recent_delays: RecentDelays = field(default_factory=RecentDelays)  # changed by the loop alone
+    questions: ReadingQuestions = field(default_factory=ReadingQuestions)  # changed by the loop alone
+    measured: MeasuredDelays = field(default_factory=MeasuredDelays)
+    measured_s: float = float("-inf")
+    overshoots: Sequence[str] = ()  # of the warden alone: others do not look
+    overshoots_s: float = float("-inf")
+    repeated: Sequence[str] = ()  # of the warden alone, too
+    repeated_s: float = float("-inf")
+    differing_days: Sequence[str] = ()  # of the warden alone, too
+    differing_days_s: float = float("-inf")
+    remembered: Mapping[Partition, RememberedIds] = field(default_factory=dict)  # by flushes
+    on_feed_change: Callable[[], None] = lambda: None  # wakes the gates that wait for changes
+    _jobs_mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.uptime_s()
+
+    # Events, reported by the loop (`analyzer.daemon.LoopObserver`)
+
+    def loop_completed(self, partitions: int = 0) -> None:
+        """Records the end of one loop, successful or not; `partitions` is how many are held."""
+        self.loop_completed_s = now_s = self.uptime_s()
+        if partitions:
+            # Each failure releases the partitions for a moment, which does not end the stretch.
+            first_s, last_s = self.holding_s or (now_s, now_s)
+            self.holding_s = (first_s if now_s - last_s < FLUSH_OVERDUE_S else now_s, now_s)
+
+    def flush_committed(self, result: FlushResult) -> None:
+        """Records a committed transaction and wakes the waiting gates if it changed a lock."""
+        self.lags = result.lags
+        self.flush_committed_s = self.uptime_s()
+        self.metrics.record_flush(result)
+        self._measure(result, self.flush_committed_s)
+        if question := self.questions.note(result.counted):
+            log.warning("%s", question)
+        new = {
+            progress.part: RememberedIds(ids.held, ids.kept_ms)
+            for progress in result.counted.parts
+            if progress.state is not None and (ids := progress.state.ids) is not None
+            if ids.kept_ms is not None
+        }
+        if new:
+            self.remembered = {**self.remembered, **new}
+        self.judged(result.judged, BY_RECORDS)
+
+    def _measure(self, result: FlushResult, now_s: float) -> None:
+        recent, lag_s = self.recent_delays, max((lag.seconds for lag in result.lags.values()), default=0.0)
+        recent.add_flush(result.seconds, lag_s, now_s)
+        for progress in result.counted.parts:
+            if progress.delays is not None and result.now is not None:
+                at = progress.part.source, str(progress.part)
+                recent.add(at, progress.delays, int(result.now.timestamp() * 1000), now_s)
+        if now_s - self.measured_s >= MEASURE_EVERY_S:
+            self.measured, self.measured_s = recent.measured(now_s), now_s
+
+    def partition_lost(self) -> None:
+        """Records that another analyzer has stored what this one counted."""
+        self.losses_s = (*self.losses_s, self.uptime_s())[-LOSSES_MAX:]
+        self.metrics.record_failure("partition")
+
+    def dependency_failed(self, dependency: str, error: str) -> None:
+        """Records that `dependency` ("database", ...) cannot be reached; the loop tries it again."""
+        self.failures = {**self.failures, dependency: error}
+        self.metrics.record_failure(dependency)
+
+    def dependency_recovered(self, dependency: str) -> None:
+        """Forgets the failure of `dependency`."""
+        self.failures = {name: error for name, error in self.failures.items() if name != dependency}
+
+    def partitions_stopped(self, gaps: Mapping[Partition, Gap]) -> None:
+        """Records the partitions that wait for an operator, each with its gap."""
+        self.gaps = gaps
+
+    # Events, reported by the threads of the jobs (`analyzer.maintenance`)
+
+    def judged(self, judged: Judged, cause: str) -> None:
+        """Records locks that were set and cleared, and notices; wakes the waiting gates if a lock changed.
+
+        `cause` is `BY_RECORDS`, or the job that judged.
+        """
+        self.metrics.record_judged(judged, cause)
+        if judged.changes:
+            self.on_feed_change()
+
+    def overshoots_found(self, sentences: Sequence[str]) -> None:
+        """Records the locks of the last hour that came late: each let more through than was estimated."""
+        self.overshoots, self.overshoots_s = sentences, self.uptime_s()
+
+    def repeated_found(self, sentences: Sequence[str]) -> None:
+        """Records the callers whose records often come twice."""
+        self.repeated, self.repeated_s = sentences, self.uptime_s()
+
+    def differing_days_found(self, sentences: Sequence[str]) -> None:
+        """Records the closed days in which the last audit found a difference."""
+        self.differing_days, self.differing_days_s = sentences, self.uptime_s()
+
+    def job_failed(self, job: str, error: str) -> None:
+        """Records that a job failed; its runner tries it again. That does not disturb counting."""
+        with self._jobs_mutex:
+            self.failing_jobs = {**self.failing_jobs, job: error}
+        self.metrics.record_failure(job)
+
+    def job_recovered(self, job: str) -> None:
+        """Forgets the failure of a job."""
+        with self._jobs_mutex:
+            self.failing_jobs = {name: error for name, error in self.failing_jobs.items() if name != job}
+
+    # Events, reported by the thread that reads the configuration again (`analyzer.config.reload`)
+
+    def configuration_accepted(self) -> None:
+        """Records that the file was read again and is valid."""
+        self.refused_configuration = ""
+        self.metrics.record_reload(is_successful=True)
+
+    def configuration_refused(self, why: str) -> None:
+        """Records that the file was read and is refused: the configuration before it stays in force."""
+        self.refused_configuration = why
+        self.metrics.record_reload(is_successful=False)
+
+    # State, read by the web application
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a loop was completed within `LOOP_MAX_S`; for the first one, since the start."""
+        return self.stalled_s < LOOP_MAX_S
+
+    @property
+    def current_lags(self) -> Mapping[Partition, Lag]:
+        """Lag of each partition that this analyzer holds; empty when the last flush is too old to tell."""
+        return self.lags if self.since_flush_s is not None and self.since_flush_s < FLUSH_OVERDUE_S else {}
+
+    @property
+    def is_assignment_settled(self) -> bool:
+        """Whether partitions are held, or the time that an assignment may take is over."""
+        return bool(self.current_lags) or self.uptime_s() - self.started_s >= self.assignment_grace_s
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Problems of the loop: a sentence for each, by its name."""
+        found = dict(self.failures)
+        if not self.is_alive:
+            found["loop"] = f"the loop has not completed for {self.stalled_s:.0f} s"
+        if not self.is_assignment_settled:
+            found["partitions"] = "no partition is assigned yet"
+        if self.unflushed_s >= FLUSH_OVERDUE_S and not self.failures:
+            found["flush"] = (
+                f"this analyzer holds partitions, but has stored nothing for {self.unflushed_s:.0f} s"
+            )
+        if len(self.losses_s) == LOSSES_MAX and self.uptime_s() - self.losses_s[0] < LOSSES_WITHIN_S:
+            found["contention"] = (
+                f"another analyzer stored what this one had counted, {LOSSES_MAX} times within "
+                f"{LOSSES_WITHIN_S:.0f} s: two analyzers read the same partitions. Nothing is counted twice; "
+                'stop one of the two: look for another analyzer with assign = "all", or with the same '
+                "group_instance_id"
+            )
+        return found
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Delays, clocks and duplicates beyond their limits, differing days: a sentence for each, by name.
+
+        Records are counted meanwhile.
+        """
+        found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
+        watched = {
+            "overshoot": (self.overshoots, self.overshoots_s),
+            "duplicates": (self.repeated, self.repeated_s),
+            "audit": (self.differing_days, self.differing_days_s),
+        }
+        for name, (sentences, found_s) in watched.items():
+            if sentences and self.uptime_s() - found_s < WATCHED_S:
+                more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+                found[name] = f"{sentences[0]}{more}"
+        return found
+
+    @property
+    def current_ids(self) -> Mapping[Partition, RememberedIds]:
+        """The ids that each partition remembers which this analyzer holds."""
+        lags = self.current_lags
+        return {part: ids for part, ids in self.remembered.items() if part in lags}
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since a loop was completed, or since the start while none was."""
+        last_s = self.started_s if self.loop_completed_s is None else self.loop_completed_s
+        return self.uptime_s() - last_s
+
+    @property
+    def unflushed_s(self) -> float:
+        """Seconds for which partitions have been held and nothing was stored; 0.0 when none is held."""
+        now_s = self.uptime_s()
+        if self.holding_s is None or now_s - self.holding_s[1] >= FLUSH_OVERDUE_S:
+            return 0.0
+        return now_s - max(self.holding_s[0], self.flush_committed_s or float("-inf"))
+
+    @property
+    def since_flush_s(self) -> float | None:
+        return None if self.flush_committed_s is None else self.uptime_s() - self.flush_committed_s
+
+    @property
+    def since_loop_s(self) -> float | None:
+        return None if self.loop_completed_s is None else self.uptime_s() - self.loop_completed_s

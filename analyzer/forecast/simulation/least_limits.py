@@ -1,0 +1,39 @@
+"""Policies with another limit, and the least limit that any series has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from analyzer.judging.kinds import kind_of
+from analyzer.plan.policies import Policy
+from analyzer.plan.sums import NEVER
+
+
+def with_limit(policy: Policy, limit: int) -> Policy:
+    """Returns the policy with another limit of series without a separate one."""
+    changed: Any = policy
+    found: Policy = msgspec.structs.replace(changed, limit=limit)
+    return found
+
+
+def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:
+    """Returns the least value at which the policy must be judged for any series.
+
+    `overridden` are the limits of series with an override.
+
+    >>> from analyzer.plan.policies import Quota
+    >>> from analyzer.plan.windows import Calendar
+    >>> least_threshold(Quota("daily", 1_000, Calendar("day"), notify=(800,)), [5_000])
+    800
+    >>> least_threshold(Quota("daily", 1_000, Calendar("day"), plan_limits=(("free", 100),)), [50])
+    50
+    """
+    of_plans = getattr(policy, "plan_limits", msgspec.UNSET)
+    limits = [policy.limit, *overridden]
+    if not isinstance(of_plans, msgspec.UnsetType):
+        limits += [limit for _, limit in of_plans]
+    kind = kind_of(policy)
+    return min(next(iter(kind.thresholds(with_limit(policy, limit))), NEVER) for limit in limits)

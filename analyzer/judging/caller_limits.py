@@ -1,0 +1,450 @@
+"""The limits of each series, and its windows: by the plan, zone and anchor of its caller, and by overrides.
+
+A policy has a limit, and may have others for the plans that callers are sold. Its calendar may be that of
+each caller. The directory says which caller has which plan, zone and anchor, and which have an override.
+`Limits` joins both: the policies as they apply to one series. Kinds judge such a policy like any other, so
+that locks and sentences name the limit and the window of this caller.
+
+The directory depends on no clock: an override begins and ends when the warden says so in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import Any, NamedTuple
+
+import msgspec
+
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.totals import Standing
+from analyzer.plan.groupings import Grouping, grouping_of
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name
+from analyzer.plan.sums import NEVER, Sum
+from analyzer.plan.windows import Calendar, Window, Windows, is_zone, window_at
+
+ADDRESS = "address:"  # beginning of the names of callers that are known by their address
+LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
+KEYS_CACHED = 1 << 16
+
+
+class Subject(NamedTuple):
+    """The callers that an override is for: one, those of a tenant, or those of an address or range."""
+
+    kind: SubjectKind
+    name: str
+
+
+class Profile(NamedTuple):
+    """Facts about one caller; "" for those that are not stated."""
+
+    plan: str = ""
+    tenant: str = ""
+    zone: str = ""  # the name of a time zone
+    anchor: str = ""  # the day of the subscription: 2026-01-31
+
+
+class Group(NamedTuple):
+    """Callers with one plan and one tenant."""
+
+    plan: str = ""
+    tenant: str = ""
+
+
+class Override(NamedTuple):
+    """An exception from a policy: another limit, an amount added to the limit, or no limit at all."""
+
+    kind: OverrideKind
+    policy: str = ""  # "": of an exemption from all policies
+    amount: int = 0
+    from_ms: int = 0  # of several limits the one that began last holds
+
+    def is_for(self, policy: str) -> bool:
+        return self.policy in ("", policy)
+
+
+NO_PROFILE = Profile()
+NO_GROUP = Group()
+# A caller in memory is a number: those of its tenant and its plan, and its clock, which is the number of its
+# zone, the day of the week, the month and the day of its anchor. 0 stands for a caller without any facts.
+# A plan beyond 65,535 others is none, and so is a zone beyond 4,095: tenants have no bound.
+DAY_BITS, MONTH_BITS, WEEKDAY_BITS, ZONE_BITS, PLAN_BITS = 5, 4, 3, 12, 16
+ANCHOR_BITS = DAY_BITS + MONTH_BITS + WEEKDAY_BITS
+CLOCK_BITS = ANCHOR_BITS + ZONE_BITS
+CLOCK = (1 << CLOCK_BITS) - 1
+SHARED_MAX = 1 << 16  # numbers of which equal ones are one object
+
+
+class NumberedNames:
+    """Numbers that stand for names, from 0 for the empty one, which also stands for those beyond `most`."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.names = [""]
+        self._numbers = {"": 0}
+        self._most = most
+
+    def number(self, name: str) -> int:
+        """Returns the number of a name, a new one for a name that has none."""
+        found = self._numbers.get(name)
+        if found is None:
+            if self._most is not None and len(self.names) >= self._most:
+                return 0
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+
+class Directory:
+    """Facts about callers, and the overrides in force by their subject and id. Changed in place."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}  # by caller
+        self.overrides: dict[Subject, dict[str, Override]] = {}
+        self._plans, self._tenants, self._zones = (
+            NumberedNames(1 << PLAN_BITS),
+            NumberedNames(),
+            NumberedNames(1 << ZONE_BITS),
+        )
+        self._shared: dict[int, int] = {}
+
+    def set_profile(self, caller: str, profile: Profile) -> None:
+        """Stores the facts about a caller. A zone that this machine does not know is none."""
+        zone = profile.zone if is_zone(profile.zone) else ""
+        group = self._tenants.number(profile.tenant) << PLAN_BITS | self._plans.number(profile.plan)
+        number = group << CLOCK_BITS | self._zones.number(zone) << ANCHOR_BITS
+        if profile.anchor:
+            day = date.fromisoformat(profile.anchor)
+            number |= (day.weekday() << MONTH_BITS | day.month - 1) << DAY_BITS | day.day - 1
+        if not number:
+            self.numbers.pop(caller, None)
+            return
+        if len(self._shared) < SHARED_MAX:
+            self._shared.setdefault(number, number)
+        self.numbers[caller] = self._shared.get(number, number)
+
+    def group_of(self, caller: str) -> Group:
+        """Returns the plan and the tenant of a caller."""
+        return self.group_named(self.numbers.get(caller, 0) >> CLOCK_BITS)
+
+    def group_named(self, group: int) -> Group:
+        """Returns the plan and the tenant that a caller's number has above its clock."""
+        return Group(self._plans.names[group & (1 << PLAN_BITS) - 1], self._tenants.names[group >> PLAN_BITS])
+
+    @property
+    def tenants(self) -> set[str]:
+        """The tenants that any caller has had."""
+        return {*self._tenants.names} - {""}
+
+    def calendar_of(self, calendar: Calendar, clock: int) -> Calendar:
+        """Returns the calendar of callers with this clock, by the one of a policy."""
+        facts, zone = calendar.facts, self._zones.names[clock >> ANCHOR_BITS]
+        first_day: int | msgspec.UnsetType = msgspec.UNSET
+        weekday = clock >> (DAY_BITS + MONTH_BITS) & (1 << WEEKDAY_BITS) - 1
+        month, day = (clock >> DAY_BITS & (1 << MONTH_BITS) - 1) + 1, (clock & (1 << DAY_BITS) - 1) + 1
+        if "anchor" in facts and calendar.per == "week" and weekday:
+            first_day = weekday
+        if "anchor" in facts and calendar.per == "month" and day > 1:
+            first_day = day
+        if "anchor" in facts and calendar.per == "year" and (month, day) != (1, 1):
+            first_day = month * 100 + day
+        return Calendar(
+            calendar.per, zone if zone and "zone" in facts else calendar.zone, first_day=first_day
+        )
+
+    def set_override(self, id_: str, subject: Subject, override: Override | None) -> None:
+        """Stores an override under its id; None: it has ended."""
+        if override is not None:
+            self.overrides.setdefault(subject, {})[id_] = override
+        elif self.overrides.get(subject, {}).pop(id_, None) and not self.overrides[subject]:
+            del self.overrides[subject]
+
+
+EMPTY = Directory()
+
+
+class Limits:
+    """The policies of a plan as they apply to each series.
+
+    Made for one state of the directory: when that changes, another one must be made.
+    """
+
+    def __init__(self, plan: Plan, directory: Directory = EMPTY) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._exempt_ranges = ExemptRanges(
+            subject.name
+            for subject, overrides in directory.overrides.items()
+            if subject.kind == "address" and any(one.kind == "exempt" for one in overrides.values())
+        )
+        self._named = {name for found in directory.overrides.values() for name in _policies(found.values())}
+        self._subjects: dict[SubjectKind, set[str]] = {"caller": set(), "tenant": set()}
+        for subject in directory.overrides:
+            self._subjects.setdefault(subject.kind, set()).add(subject.name)
+        # Most series have no override: what applies to them depends on the caller's plan alone, and on the
+        # tenant where that has overrides.
+        self._thresholds: dict[tuple[Sum, Group], Sequence[int]] = {}
+        self._has_own: dict[Sum, bool] = {}
+        self._calendars: dict[tuple[Calendar, int], Calendar] = {}  # by that of the policy and the clock
+        self._windows: dict[tuple[Calendar, int], Window] = {}  # those that were asked for last
+
+    def policy_for(self, policy: Policy, key: str) -> Policy | None:
+        """Returns the policy with the limit and the calendar of the series `key`; None if that is exempt."""
+        grouping = grouping_of(policy.per)
+        if self._is_exempt_address(grouping, key):
+            return None
+        group = self._group(grouping, key)
+        subjects = self._subjects_of(grouping, key, group)
+        return self._with_overrides(self._in_own_calendar(policy, key), group.plan, subjects)
+
+    def _with_overrides(self, policy: Policy, plan: str, subjects: Iterable[Subject]) -> Policy | None:
+        """Returns the policy for callers with a plan and the overrides of `subjects`; None: exempt."""
+        of_plan = self._of_plan(policy, plan)
+        found = [one for one in self._overrides(subjects) if one.is_for(base_name(policy.name))]
+        if any(one.kind == "exempt" for one in found):
+            return None
+        if not found or kind_of(policy).whole_of is not None:
+            return of_plan  # only amounts can be granted, not shares of a whole
+        # The caller's own override comes before its tenant's.
+        limit = next((one.amount for one in found if one.kind == "limit"), _limit_of(of_plan))
+        granted = sum(one.amount for one in found if one.kind == "grant")
+        return _with(policy, "limit", min(limit + granted, LIMIT_MAX))
+
+    def thresholds_of(self, sum_: Sum, key: str) -> Sequence[int]:
+        """Returns the values of the sum at which one of its policies must be judged for `key`, ascending."""
+        if not self.has_own(sum_):
+            return sums_of(self._plan).thresholds_of[sum_]
+        grouping = grouping_of(sum_.grouping)
+        if key in self._with_override(grouping) or self._is_exempt_address(grouping, key):
+            policies = (self.policy_for(policy, key) for policy in sums_of(self._plan).policies_of[sum_])
+            return _thresholds(policies)
+        return self._thresholds_of_group(sum_, self._group(grouping, key))
+
+    def _thresholds_of_group(self, sum_: Sum, group: Group) -> Sequence[int]:
+        """Returns the thresholds of all series of a group that have no override by their own name."""
+        if group.tenant not in self._subjects["tenant"]:
+            group = Group(group.plan)
+        found = self._thresholds.get((sum_, group))
+        if found is None:
+            subjects = [Subject("tenant", group.tenant)]
+            policies = (
+                self._with_overrides(policy, group.plan, subjects)
+                for policy in sums_of(self._plan).policies_of[sum_]
+            )
+            found = self._thresholds[sum_, group] = _thresholds(policies)
+        return found
+
+    def _with_override(self, grouping: Grouping) -> set[str] | frozenset[str]:
+        """Returns the keys of a grouping that an override names."""
+        if grouping.is_of_callers:
+            return self._subjects["caller"]
+        return self._subjects["tenant"] if grouping.scope == "tenant" else frozenset()
+
+    def largest_of(self, sum_: Sum, key: str) -> int:
+        """Returns the largest value at which one of the sum's policies must be judged for `key`.
+
+        Of a series that is exempt that of all others: the exemption may end within the window.
+        """
+        return max(self.thresholds_of(sum_, key) or sums_of(self._plan).thresholds_of[sum_])
+
+    def has_own(self, sum_: Sum) -> bool:
+        """Whether any series of a sum may have another limit than the policies state."""
+        found = self._has_own.get(sum_)
+        if found is None:
+            policies = sums_of(self._plan).policies_of[sum_]
+            names = {"", *(base_name(policy.name) for policy in policies)}
+            has_plans = bool(self._directory.numbers) and any(map(_limits_of_plans, policies))
+            found = self._has_own[sum_] = has_plans or bool(self._named & names)
+        return found
+
+    def first_judgements(self, sum_: Sum, keys: Sequence[str]) -> int | list[int]:
+        """Returns the least value at which new totals must be judged: one for all, or one for each key.
+
+        Addresses in exempt ranges have that of all others: their totals are judged once, and then have no
+        `next` any more.
+        """
+        if not self.has_own(sum_) or not _is_known(sum_):
+            return sums_of(self._plan).first_judgement(sum_)
+        grouping, numbers = grouping_of(sum_.grouping), self._directory.numbers
+        first: int | list[int]
+        # The usual case, for ten thousand keys: their groups decide, and there are few.
+        if numbers and grouping.is_of_callers:
+            get, names = numbers.get, self._directory.group_named
+            groups = [get(key, 0) >> CLOCK_BITS for key in keys]
+            of_group = {one: _first(self._thresholds_of_group(sum_, names(one))) for one in {*groups}}
+            first = [of_group[group] for group in groups]
+        else:
+            first = _first(self._thresholds_of_group(sum_, NO_GROUP))
+        named = self._with_override(grouping)
+        if own := named.intersection(keys):
+            first = [first] * len(keys) if isinstance(first, int) else first
+            for index, key in enumerate(keys):
+                if key in own:
+                    first[index] = _first(self.thresholds_of(sum_, key))
+        if isinstance(first, int) or len({*first}) > 1:
+            return first
+        return first[0]
+
+    def next_judgement(self, standing: Standing, now_s: float) -> int:
+        """Returns the least value at which the total must be judged again: see `PlanSums.next_judgement`."""
+        total = standing.total
+        if not self.has_own(total.sum):
+            return sums_of(self._plan).next_judgement(standing, now_s)
+        own = (self.policy_for(policy, total.key) for policy in sums_of(self._plan).policies_of[total.sum])
+        policies = (policy for policy in own if policy is not None)
+        thresholds = self.thresholds_of(total.sum, total.key)
+        return sums_of(self._plan).next_judgement(standing, now_s, thresholds, policies)
+
+    def window_of(self, sum_: Sum, key: str, at_s: int) -> Window:
+        """Returns the window of a series' total that holds `at_s`."""
+        if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
+            return window_at(sum_.window, at_s)
+        return self._window(sum_.window, self._directory.numbers.get(key, 0) & CLOCK, at_s)
+
+    def calendar_for(self, sum_: Sum, key: str) -> Windows:
+        """Returns the windows of a sum as the series `key` has them."""
+        if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
+            return sum_.window
+        return self._calendar(sum_.window, self._directory.numbers.get(key, 0) & CLOCK)
+
+    def window_starts(self, sum_: Sum, keys: Sequence[str], times_s: Sequence[int]) -> list[int]:
+        """Returns the starts of the windows of totals, each for a series and a time.
+
+        The windows of `sum_` are those of callers.
+        """
+        get, calendar = self._directory.numbers.get, sum_.window
+        assert isinstance(calendar, Calendar)  # noqa: S101 - as promised
+        known: dict[tuple[int, int], int] = {}
+        found = []
+        for key, at_s in zip(keys, times_s, strict=True):
+            at = get(key, 0) & CLOCK, at_s
+            start_s = known.get(at)
+            if start_s is None:
+                start_s = known[at] = self._window(calendar, *at).start_s
+            found.append(start_s)
+        return found
+
+    def _window(self, calendar: Calendar, clock: int, at_s: int) -> Window:
+        at = calendar, clock
+        found = self._windows.get(at)
+        if found is None or not found.start_s <= at_s < found.until_s:
+            found = self._windows[at] = window_at(self._calendar(calendar, clock), at_s)
+        return found
+
+    def _calendar(self, calendar: Calendar, clock: int) -> Calendar:
+        at = calendar, clock
+        found = self._calendars.get(at)
+        if found is None:
+            found = self._calendars[at] = self._directory.calendar_of(calendar, clock)
+        return found
+
+    def _in_own_calendar(self, policy: Policy, key: str) -> Policy:
+        window = getattr(policy, "window", None)
+        if not isinstance(window, Calendar) or not window.facts:
+            return policy
+        clock = self._directory.numbers.get(key, 0) & CLOCK
+        return _with(policy, "window", self._calendar(window, clock))
+
+    def _of_plan(self, policy: Policy, plan: str) -> Policy:
+        limits = _limits_of_plans(policy)
+        return _with(policy, "limit", limits[plan]) if plan in limits else policy
+
+    def _group(self, grouping: Grouping, key: str) -> Group:
+        return self._directory.group_of(key) if grouping.is_of_callers else NO_GROUP
+
+    def _subjects_of(self, grouping: Grouping, key: str, group: Group) -> Sequence[Subject]:
+        """Returns whose overrides a series has, its caller first."""
+        if grouping.is_of_callers:
+            return Subject("caller", key), Subject("tenant", group.tenant)
+        return (Subject("tenant", key),) if grouping.scope == "tenant" else ()
+
+    def _overrides(self, subjects: Iterable[Subject]) -> list[Override]:
+        overrides = self._directory.overrides
+        if not overrides:
+            return []
+        return [one for subject in subjects for one in _latest_first(overrides.get(subject, {}))]
+
+    def _is_exempt_address(self, grouping: Grouping, key: str) -> bool:
+        if grouping.is_of_callers:
+            return key.startswith(ADDRESS) and self._exempt_ranges.has(key.removeprefix(ADDRESS))
+        return grouping.scope in ("address", "range") and self._exempt_ranges.has(key)
+
+
+class ExemptRanges:
+    """Addresses and ranges that are exempt, looked up by the length of their prefix, however many there are.
+
+    >>> ranges = ExemptRanges(["10.0.0.0/8", "2001:db8::1"])
+    >>> [ranges.has(text) for text in ("10.1.2.3", "10.1.0.0/16", "11.0.0.0/8", "2001:db8::1", "acme")]
+    [True, True, False, True, False]
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._starts: dict[tuple[int, int], set[int]] = {}  # of ranges, by their version and prefix length
+        for text in texts:
+            one = ip_network(text)
+            at = one.version, one.prefixlen
+            self._starts.setdefault(at, set()).add(int(one.network_address))
+        self._lookups = lru_cache(KEYS_CACHED)(self._look_up)
+
+    def has(self, text: str) -> bool:
+        """Whether an address or range lies within one of these; False for any other text."""
+        return bool(self._starts) and self._lookups(text)
+
+    def _look_up(self, text: str) -> bool:
+        try:
+            found: Any = ip_network(text)
+        except ValueError:
+            return False
+        start, longest = int(found.network_address), found.max_prefixlen
+        return any(
+            version == found.version
+            and length <= found.prefixlen
+            and start >> (longest - length) << (longest - length) in starts
+            for (version, length), starts in self._starts.items()
+        )
+
+
+def _thresholds(policies: Iterable[Policy | None]) -> Sequence[int]:
+    return sorted({value for one in policies if one is not None for value in kind_of(one).thresholds(one)})
+
+
+def _first(thresholds: Sequence[int]) -> int:
+    return next(iter(thresholds), NEVER)
+
+
+def _is_known(sum_: Sum) -> bool:
+    """Whether a new total holds all that its window holds; else it is judged as soon as it grows."""
+    return isinstance(sum_.window, Calendar) or sum_.window.has_slots
+
+
+def _latest_first(overrides: Mapping[str, Override]) -> list[Override]:
+    if len(overrides) < 2:
+        return list(overrides.values())
+    in_order = sorted(overrides.items(), key=lambda item: (item[1].from_ms, item[0]), reverse=True)
+    return [one for _, one in in_order]
+
+
+def _policies(overrides: Iterable[Override]) -> set[str]:
+    return {one.policy for one in overrides}
+
+
+def _limits_of_plans(policy: Any) -> Mapping[str, int]:
+    limits = getattr(policy, "plan_limits", msgspec.UNSET)
+    return {} if isinstance(limits, msgspec.UnsetType) else dict(limits)
+
+
+def _limit_of(policy: Any) -> int:
+    return int(policy.limit)
+
+
+@lru_cache(KEYS_CACHED)
+def _replaced(policy: Any, name: str, value: Any) -> Any:
+    return msgspec.structs.replace(policy, **{name: value})
+
+
+def _with(policy: Any, name: str, value: object) -> Policy:
+    changed: Policy = _replaced(policy, name, value)
+    return changed

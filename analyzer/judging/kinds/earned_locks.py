@@ -1,0 +1,86 @@
+"""The locks that policies raise: their keys, their values, and what their action does in words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from analyzer.judging.totals import TotalKey
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meter_units import amount_text
+from analyzer.plan.meters import DAY_S, DISTINCT
+from analyzer.plan.policies import SHADOW, Policy
+from gatekeeper.model import Lock, LockKey
+
+SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
+
+
+def lock_key(policy: Policy, total: TotalKey) -> LockKey:
+    """Returns the key of a policy's lock on the series of a total."""
+    return LockKey(grouping_of(policy.per).scope, total.key, total.resource, policy.name)
+
+
+def lock_of(
+    policy: Policy, total: TotalKey, *, kind: str, reason: str, detail: str, began: datetime, until: datetime
+) -> Lock:
+    """Returns a lock on the series of a total, with the effect that the policy gives to its locks.
+
+    No gate gets one with the action "notify" or "shadow".
+    """
+    return Lock(
+        **lock_key(policy, total)._asdict(),
+        began=began,
+        until=until,
+        kind=kind,
+        action=SHADOW if policy.is_shadow else policy.action,
+        status=policy.status,
+        reason=reason,
+        detail=detail,
+        on_stale=policy.on_stale,
+        slow=policy.slow,
+    )
+
+
+def counted_text(policy: Policy, used: int) -> str:
+    """Returns what a series has used, in words. Distinct values are not counted far beyond the limit."""
+    beyond = policy.meter_join == DISTINCT and used > policy.limit
+    return f"{'at least ' if beyond else ''}{amount_text(used, policy.meter_unit)} counted"
+
+
+def duration_text(seconds: int) -> str:
+    """Returns whole seconds as text: "5m", "7d"."""
+    if seconds > DAY_S and seconds % DAY_S == 0:
+        return f"{seconds // DAY_S}d"
+    return amount_text(seconds * 10**6, "duration")
+
+
+def is_of_all_clients(policy: Policy) -> bool:
+    """Whether its locks refuse any client: none of them learns how much all together used."""
+    return grouping_of(policy.per).scope in SHARED_SCOPES
+
+
+def by_plan(policy: Policy) -> str:
+    """Returns the limits of callers with a plan, behind that of all others; "" where there are none."""
+    limits = getattr(policy, "plan_limits", msgspec.UNSET)
+    if isinstance(limits, msgspec.UnsetType):
+        return ""
+    shown = (f"{amount_text(limit, policy.meter_unit)} for the plan {plan}" for plan, limit in limits)
+    return f" ({', '.join(shown)})"
+
+
+def effect(policy: Policy, ends: str) -> str:
+    """Returns what locks of a policy do, for `gatelock check`; `ends` says how long: "until it ends"."""
+    does = _enforced_effect(policy, ends)
+    return f"in shadow: {does}, if it were enforced" if policy.is_shadow else does
+
+
+def _enforced_effect(policy: Policy, ends: str) -> str:
+    if policy.action == "notify":
+        return "a notice, and no lock"
+    if policy.action == "tag":
+        return f"the application is notified {ends}"
+    if policy.slow is not None:
+        rate = f"{policy.slow.limit:,} in {policy.slow.period:g} s"
+        return f"{rate} through each process, and {policy.status} for the rest, {ends}"
+    return f"{policy.status} {ends}"

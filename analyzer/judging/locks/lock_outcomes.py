@@ -1,0 +1,189 @@
+"""The outcomes of policies: how many locks they set, enforced or in shadow, and what came meanwhile.
+
+Read from the history of locks and, of locks that last, from the totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.judging.caller_limits import Limits
+from analyzer.judging.judge import used_at
+from analyzer.judging.sql import plans
+from analyzer.judging.sql.directory import limits_of, newest
+from analyzer.judging.sql.sql_judge import Judge
+from analyzer.kernel.database.clock import clock_ms, instant
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
+from analyzer.kernel.tables.schema import UNKNOWN, lock_history
+from analyzer.plan import catalog
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import Quota
+from gatekeeper.model import Clear, LockKey
+
+REFUSES = "deny"  # the action of a row that an earlier version wrote without one
+CHUNK = 10_000  # locks whose totals are read at once
+HISTORY = tuple(
+    lock_history.c[name]
+    for name in (
+        "scope", "key", "resource", "policy", "began_ms", "until_ms",
+        "ended_ms", "action", "plan", "detail", "used_began", "used_ended",
+    )
+)  # fmt: skip
+
+
+LockedName = tuple[str, str]  # scope and key of locks
+
+
+class LockOutcome(NamedTuple):
+    """One lock, from its begin to its end, or until what was counted gave it another end.
+
+    Attributes:
+        at: Its key.
+        action: Its action; "shadow" for one that no gate got.
+        began_ms: Its begin.
+        ended_ms: Its end; None while it is in force.
+        plan: The version of the plan that has earned it; 0: set by hand, or by an earlier version.
+        detail: The sentence of its refusals.
+        used: What its series used while it lasted, in the unit of the policy's meter; None if not known.
+        overshoot: What its series was admitted beyond the limit; None if not known, and of a lock that does
+            not refuse all requests, or that no policy of the plan in force has earned.
+        admitted_before: What of it was counted before the lock began, as far as it is known.
+    """
+
+    at: LockKey
+    action: str
+    began_ms: int
+    ended_ms: int | None
+    plan: int
+    detail: str
+    used: int | None
+    overshoot: int | None
+    admitted_before: int = 0
+
+
+class PolicyOutcome(NamedTuple):
+    """The locks of one policy with one action."""
+
+    policy: str
+    action: str
+    locks: int
+    series: int
+    in_force: int
+    used: int  # while they lasted, as far as it is known
+
+
+def lock_outcomes(
+    engine: sa.Engine,
+    since_ms: int,
+    policies: Collection[str] | None = None,
+    names: Collection[LockedName] | None = None,
+) -> Iterator[LockOutcome]:
+    """Yields the locks that were in force at any time since then, by their key and begin.
+
+    In bounded memory. Of all policies unless some are named, and of all series unless some are. Raises
+    StoreAway, SchemaBehind.
+    """
+    columns = lock_history.c
+    statement = sa.select(*HISTORY).where(columns.until_ms >= since_ms, columns.policy != "")
+    statement = statement.where(sa.func.coalesce(columns.ended_ms, columns.until_ms) >= since_ms)
+    if policies is not None:
+        statement = statement.where(columns.policy.in_(sorted(policies)))
+    if names is not None:
+        statement = statement.where(sa.tuple_(columns.scope, columns.key).in_(sorted(names)))
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement.order_by(*HISTORY), execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        lasting = _Lasting(engine)
+        # A lock that was set again with another end has a row for each.
+        locks = (_joined(list(of_lock)) for _, of_lock in groupby(rows, lambda row: tuple(row[:5])))
+        while chunk := list(islice(locks, CHUNK)):
+            yield from lasting.completed(chunk)
+
+
+def policy_outcomes(outcomes: Iterable[LockOutcome]) -> list[PolicyOutcome]:
+    """Returns what each policy has done with each action, by name."""
+    found: dict[tuple[str, str], PolicyOutcome] = {}
+    series: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for one in outcomes:
+        of = one.at.policy, one.action
+        series.setdefault(of, set()).add((one.at.key, one.at.resource))
+        before = found.get(of, PolicyOutcome(*of, 0, 0, 0, 0))
+        found[of] = before._replace(
+            locks=before.locks + 1,
+            in_force=before.in_force + (one.ended_ms is None),
+            used=before.used + (one.used or 0),
+        )
+    return [found[of]._replace(series=len(series[of])) for of in sorted(found)]
+
+
+class _Stored(NamedTuple):
+    """A lock by the history."""
+
+    at: LockKey
+    began_ms: int
+    used_began: int
+    last: sa.Row[Any]
+
+
+def _joined(rows: Sequence[sa.Row[Any]]) -> _Stored:
+    """Returns one lock by its rows, in the order of their ends."""
+    first, last = rows[0], rows[-1]
+    at = LockKey(first.scope, first.key, first.resource, first.policy)
+    begins = (row.used_began for row in rows if row.used_began != UNKNOWN)
+    return _Stored(at, first.began_ms, next(begins, UNKNOWN), last)
+
+
+class _Lasting:
+    """The totals of locks that are in force."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        with reading(engine) as db:
+            self._now_ms = clock_ms(db)
+            version, plan = plans.active(db) if plans.exists(db) else (0, Plan())
+            numbers, self._directory = catalog.load(db), newest(db)
+            now = instant(self._now_ms)
+            self._judge = Judge(plan, version, numbers, now, directory=self._directory)
+
+    def completed(self, chunk: Sequence[_Stored]) -> Iterator[LockOutcome]:
+        """Yields the outcomes of locks."""
+        ends_ms = [self._ended_ms(one.last) for one in chunk]
+        began_s = {
+            one.at: one.began_ms // 1000 for one, end in zip(chunk, ends_ms, strict=True) if end is None
+        }
+        with reading(self._engine) as db:
+            standings = self._judge.standings_of(db, began_s)
+            limits = limits_of(db, self._judge.plan, self._directory, {one.at.key for one in chunk})
+        changes = [Clear(at) for at in began_s]
+        used_now = used_at(self._judge.plan, standings, changes)
+        for one, ended_ms in zip(chunk, ends_ms, strict=True):
+            last = one.last
+            used_ended = last.used_ended if ended_ms is not None else used_now.get(one.at, UNKNOWN)
+            is_known = UNKNOWN not in (one.used_began, used_ended)
+            used = max(0, used_ended - one.used_began) if is_known else None
+            action = last.action or REFUSES
+            overshoot = None if used is None or action != REFUSES else self._overshoot(one, used, limits)
+            yield LockOutcome(
+                one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
+                max(0, (overshoot or 0) - (used or 0)),
+            )  # fmt: skip
+
+    def _overshoot(self, one: _Stored, used: int, limits: Limits) -> int | None:
+        """Returns what the series was admitted beyond its limit, of which `used` while the lock lasted."""
+        policy = self._judge.plan.policy(one.at.policy)
+        if policy is None or one.last.plan != self._judge.version:
+            return None
+        if not isinstance(policy, Quota):
+            return used  # the total of a rolling sum says nothing about its window at the begin
+        own = limits.policy_for(policy, one.at.key)
+        return used + max(0, one.used_began - own.limit) if isinstance(own, Quota) else None
+
+    def _ended_ms(self, last: sa.Row[Any]) -> int | None:
+        if last.ended_ms is not None:
+            return min(int(last.ended_ms), int(last.until_ms))
+        return int(last.until_ms) if last.until_ms <= self._now_ms else None

@@ -1,0 +1,36 @@
+"""The locks of the database whose time is not over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_of
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
+from analyzer.kernel.tables.schema import locks
+from analyzer.plan.policies import SHADOW
+from gatekeeper.model import Lock
+
+
+def in_force() -> list[sa.ColumnElement[bool]]:
+    """Returns the conditions for locks that gates enforce at this time."""
+    return [locks.c.until_ms > NowMs(), locks.c.action.not_in(NOT_ENFORCED)]
+
+
+def locks_in_force(
+    engine: sa.Engine, key: str | None = None, policy: str | None = None, *, in_shadow: bool = False
+) -> Iterator[Lock]:
+    """Yields the locks whose time is not over by the database's clock, the latest end first.
+
+    Those that gates enforce, or with `in_shadow` those of policies in this mode. In constant memory. Raises
+    StoreAway.
+    """
+    wanted = [locks.c.until_ms > NowMs(), locks.c.action == SHADOW] if in_shadow else in_force()
+    wanted += [locks.c.key == key] if key is not None else []
+    wanted += [locks.c.policy == policy] if policy is not None else []
+    order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)
+    with slow_reading(engine) as db:
+        statement = sa.select(locks).where(*wanted).order_by(*order)
+        with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+            yield from map(lock_of, rows)

@@ -1,0 +1,237 @@
+"""The directory of callers in SQL: its versions, and what flushes and judgements know of it.
+
+Each command that changes a caller or an override writes a new version, under the lock of an activation. A
+flush keeps the whole directory in memory and reads what has changed since the version that it knows, in the
+transaction that found a newer one; a judgement of a few series reads the rows of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.judging.caller_limits import EMPTY, Directory, Limits, Override, Profile, Subject
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import NowMs, insert
+from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.tables.schema import callers, directory_versions, overrides
+from analyzer.plan.plan import Plan
+from analyzer.plan.policies import StatedOverride
+
+PLANNED, IN_FORCE, ENDED = "planned", "in force", "ended"
+LASTING = (PLANNED, IN_FORCE)
+OF_PLAN, OF_COMMAND = "plan", "command"  # origins
+WIDE = 1 << 32  # times the wide changes, plus the version of the plan: what totals are marked with
+ROWS_AT_ONCE = 10_000
+CALLERS_MAX = 2_000_000  # with facts; then records state none about further callers. 112 bytes of memory each
+
+NEWEST = (
+    sa.select(directory_versions.c.version, directory_versions.c.mark, directory_versions.c.wide)
+    .order_by(directory_versions.c.version.desc())
+    .limit(1)
+    .subquery("newest")
+)
+# What an operator has stated comes before what records state.
+HELD = {
+    name: sa.func.coalesce(sa.func.nullif(callers.c[name], ""), callers.c[f"record_{name}"]).label(name)
+    for name in Profile._fields
+}
+PROFILE = (callers.c.caller, *HELD.values())
+OVERRIDE = (
+    overrides.c.id, overrides.c.subject_kind, overrides.c.subject,
+    overrides.c.kind, overrides.c.policy, overrides.c.amount, overrides.c.state, overrides.c.from_ms,
+)  # fmt: skip
+
+
+class DirectoryVersion(NamedTuple):
+    """A state of the directory. After a restore another state may have the number, with another mark."""
+
+    version: int
+    mark: str
+    wide: int  # changes so far whose callers are not known by name: of tenants, addresses and ranges
+
+    def judged_by(self, plan_version: int) -> int:
+        """Returns the mark of totals that are judged by a plan and this directory.
+
+        A change for named callers marks their totals itself; after any other one, all totals are judged when
+        they grow next, as after a change of the plan.
+        """
+        return plan_version + self.wide * WIDE
+
+
+NO_DIRECTORY = DirectoryVersion(0, "", 0)
+
+
+def newest(db: sa.Connection) -> DirectoryVersion:
+    """Returns the version of the directory."""
+    row = db.execute(sa.select(*NEWEST.c)).first()
+    return DirectoryVersion(*row) if row else NO_DIRECTORY
+
+
+def written_at(db: sa.Connection, version: int) -> datetime | None:
+    """Returns when a version was written; None if it is not known any more."""
+    at_ms = sa.select(directory_versions.c.at_ms).where(directory_versions.c.version == version)
+    found = db.execute(at_ms).scalar()
+    return None if found is None else instant(found)
+
+
+def add_version(db: sa.Connection, mark: str, *, is_wide: bool) -> DirectoryVersion:
+    """Writes the next version. The transaction holds the lock of an activation."""
+    before = newest(db)
+    added = DirectoryVersion(before.version + 1, mark, before.wide + is_wide)
+    db.execute(sa.insert(directory_versions).values(**added._asdict(), at_ms=NowMs()))
+    return added
+
+
+def outdated_versions(before_ms: int) -> sa.ColumnElement[bool]:
+    """Returns the condition for versions that were written before a time, without the newest one."""
+    columns = directory_versions.c
+    newer = sa.select(columns.version).where(columns.at_ms >= before_ms).order_by(columns.version).limit(1)
+    last = sa.select(sa.func.max(columns.version))
+    return columns.version < sa.func.coalesce(newer.scalar_subquery(), last.scalar_subquery())
+
+
+def forgotten_overrides() -> sa.ColumnElement[bool]:
+    """Returns the condition for overrides that ended in a version which is deleted.
+
+    A flush that knows only such a version reads the whole directory again, so it misses no end.
+    """
+    oldest = sa.select(sa.func.min(directory_versions.c.version)).scalar_subquery()
+    return sa.and_(overrides.c.state == ENDED, overrides.c.version < oldest)
+
+
+def store_stated(
+    db: sa.Connection, plan: Plan, now_ms: int, who: str, random_mark: Callable[[], str]
+) -> None:
+    """Stores the overrides of `plan`, which comes in force here, in place of those of the last plan.
+
+    One of which only the reason differs continues, from when it began.
+    """
+    is_stated = sa.and_(overrides.c.origin == OF_PLAN, overrides.c.state.in_(LASTING))
+    known = db.execute(sa.select(overrides.c.id, overrides.c.reason).where(is_stated))
+    reasons = {row.id: row.reason for row in known}
+    stored = reasons.keys()
+    wanted = {
+        _id_of(one): one for one in plan.overrides if one.until_s is None or one.until_s * 1000 > now_ms
+    }
+    for id_ in sorted(stored & wanted.keys()):
+        if reasons[id_] != wanted[id_].reason:
+            explained = {"reason": wanted[id_].reason, "who": who}
+            db.execute(sa.update(overrides).where(overrides.c.id == id_).values(explained))
+    gone, new = sorted(stored - wanted.keys()), sorted(wanted.keys() - stored)
+    if not gone and not new:
+        return
+    version = add_version(db, random_mark(), is_wide=True).version
+    for id_ in gone:
+        ended = {"state": ENDED, "due_ms": None, "version": version}
+        db.execute(sa.update(overrides).where(overrides.c.id == id_).values(ended))
+    for id_ in new:
+        row = _row_of(wanted[id_], now_ms) | {"id": id_, "who": who, "at_ms": now_ms, "version": version}
+        added = insert(db, overrides).values(row)
+        db.execute(added.on_conflict_do_update(index_elements=overrides.primary_key, set_=row))
+
+
+def _id_of(stated: StatedOverride) -> str:
+    return f"plan-{stated.digest[:12]}"
+
+
+def _row_of(stated: StatedOverride, now_ms: int) -> dict[str, Any]:
+    from_ms = now_ms if stated.from_s is None else stated.from_s * 1000
+    until_ms = None if stated.until_s is None else stated.until_s * 1000
+    state = PLANNED if from_ms > now_ms else IN_FORCE
+    due_ms = from_ms if state == PLANNED else until_ms
+    columns = {
+        name: getattr(stated, name) for name in ("kind", "subject_kind", "subject", "policy", "amount")
+    }
+    return columns | {
+        "from_ms": from_ms, "until_ms": until_ms, "state": state, "due_ms": due_ms,
+        "reason": stated.reason, "origin": OF_PLAN,
+    }  # fmt: skip
+
+
+class DirectoryCache:
+    """The whole directory in memory, as flushes of one analyzer use it. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self._version = NO_DIRECTORY
+        self._directory = Directory()
+        self._limits: tuple[Plan, Limits] | None = None
+
+    @property
+    def callers(self) -> Container[str]:
+        """The callers with facts, as of the last call of `limits`."""
+        return self._directory.numbers
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records may state facts about further callers."""
+        return len(self._directory.numbers) < CALLERS_MAX
+
+    def limits(self, db: sa.Connection, plan: Plan, version: DirectoryVersion) -> Limits:
+        """Returns the limits by `plan` and the directory, whose `version` the transaction has locked."""
+        if version != self._version:
+            self._refresh(db, version)
+            self._limits = None
+        if self._limits is None or self._limits[0] is not plan:
+            self._limits = plan, Limits(plan, self._directory)
+        return self._limits[1]
+
+    def _refresh(self, db: sa.Connection, version: DirectoryVersion) -> None:
+        known, self._version = self._version, NO_DIRECTORY  # nothing, should reading fail
+        if not self._continues(db, known, version):
+            known, self._directory = NO_DIRECTORY, Directory()
+        changed = callers.c.version > known.version
+        _add_profiles(self._directory, db.execute(_streamed(sa.select(*PROFILE).where(changed))))
+        changed = overrides.c.version > known.version
+        _add_overrides(self._directory, db.execute(_streamed(sa.select(*OVERRIDE).where(changed))))
+        self._version = version
+
+    def _continues(self, db: sa.Connection, known: DirectoryVersion, version: DirectoryVersion) -> bool:
+        """Whether `version` follows from the known one: after a restore it may not."""
+        at = sa.and_(directory_versions.c.version == known.version, directory_versions.c.mark == known.mark)
+        found = db.execute(sa.select(directory_versions.c.version).where(at)).first()
+        return found is not None and known.version < version.version
+
+
+def limits_of(db: sa.Connection, plan: Plan, version: DirectoryVersion, keys: Collection[str]) -> Limits:
+    """Returns limits that are right for series with these keys, read from their rows."""
+    return Limits(plan, EMPTY if version == NO_DIRECTORY else directory_of(db, keys))
+
+
+def directory_of(db: sa.Connection, keys: Collection[str]) -> Directory:
+    """Returns the part of the directory that series with these keys depend on."""
+    found, wanted = Directory(), sorted(keys)
+    dialect = db.dialect.name
+    for first in range(0, len(wanted), ROWS_AT_ONCE):
+        chunk = wanted[first : first + ROWS_AT_ONCE]
+        statement = sa.select(*PROFILE).where(is_one_of(dialect, callers.c.caller, chunk))
+        _add_profiles(found, db.execute(statement))
+    subjects = sorted({*wanted, *found.tenants})
+    for first in range(0, len(subjects), ROWS_AT_ONCE):
+        is_subject = is_one_of(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])
+        is_in_force = overrides.c.state == IN_FORCE
+        _add_overrides(found, db.execute(sa.select(*OVERRIDE).where(is_subject, is_in_force)))
+    # A key may lie within any range; there are few.
+    is_range = sa.and_(overrides.c.subject_kind == "address", overrides.c.state == IN_FORCE)
+    _add_overrides(found, db.execute(sa.select(*OVERRIDE).where(is_range)))
+    return found
+
+
+def _streamed(statement: sa.Select[Any]) -> sa.Select[Any]:
+    return statement.execution_options(yield_per=ROWS_AT_ONCE)
+
+
+def _add_profiles(directory: Directory, rows: Iterable[sa.Row[Any]]) -> None:
+    for row in rows:
+        directory.set_profile(row.caller, Profile(*row[1:]))
+
+
+def _add_overrides(directory: Directory, rows: Iterable[sa.Row[Any]]) -> None:
+    for row in rows:
+        override = None
+        if row.state == IN_FORCE:
+            override = Override(row.kind, row.policy, row.amount, row.from_ms)
+        directory.set_override(row.id, Subject(row.subject_kind, row.subject), override)

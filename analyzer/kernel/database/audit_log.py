@@ -1,0 +1,62 @@
+"""The audit log: acts of operators, changes of the plan and renamed sources; who, what, when, and why."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, reading, slow_reading
+from analyzer.kernel.tables.schema import events
+
+RECORDS_RETRIED = "rejects counted"  # the act of an entry about a retry
+PLAN_IN_FORCE = "plan put in force"  # the act of an entry about a plan
+
+
+class AuditEntry(NamedTuple):
+    """One act."""
+
+    at: datetime  # by the database's clock
+    who: str
+    act: str
+    about: str
+    why: str
+    id: str
+
+
+def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
+    """Writes an entry in the transaction of the act itself, so that both commit or neither."""
+    db.execute(
+        sa.insert(events).values(
+            id=secrets.token_hex(8), at_ms=NowMs(), who=who, act=act, about=about, why=why
+        )
+    )
+
+
+def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -> Iterator[AuditEntry]:
+    """Yields the entries since then, the newest first, in constant memory. Raises StoreAway.
+
+    With `until_ms` those up to that millisecond, included.
+    """
+    columns = (events.c.at_ms, events.c.who, events.c.act, events.c.about, events.c.why, events.c.id)
+    statement = sa.select(*columns).where(events.c.at_ms >= since_ms)
+    if until_ms is not None:
+        statement = statement.where(events.c.at_ms <= until_ms)
+    statement = statement.order_by(events.c.at_ms.desc(), events.c.id)
+    with (
+        slow_reading(engine) as db,
+        db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
+    ):
+        for at_ms, *rest in rows:
+            yield AuditEntry(instant(at_ms), *rest)
+
+
+def newest_entry(engine: sa.Engine) -> str | None:
+    """Returns the id of the newest entry; None without any. Raises StoreAway."""
+    newest = sa.select(events.c.id).order_by(events.c.at_ms.desc(), events.c.id).limit(1)
+    with reading(engine) as db:
+        return db.execute(newest).scalar()

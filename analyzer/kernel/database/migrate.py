@@ -1,0 +1,107 @@
+"""Migrates the tables to the version of this program, and compares them with schema.py.
+
+Each function that needs Alembic imports it: the import takes a second, and an analyzer that was killed must
+be back within three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from analyzer.kernel.database.engine import database_errors, open_engine, reading
+from analyzer.kernel.database.revisions import behind_text, current, folder, head
+from analyzer.kernel.errors import SchemaBehind
+from analyzer.kernel.tables.schema import metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+LOCK = 7_165_310  # PostgreSQL advisory lock: of analyzers that start together, one migrates
+
+
+def require_head(url: str | sa.URL) -> list[str]:
+    """Creates the tables where there are none, and checks that existing ones have the right version.
+
+    Returns the names of the tables that it created. Raises SchemaBehind, StoreAway.
+    """
+    have = current(url)
+    if have is None:
+        upgrade(url)
+        return sorted(metadata.tables)
+    if have != head():
+        raise SchemaBehind(behind_text(have, head()))
+    return []
+
+
+def upgrade(url: str | sa.URL, to: str = "head") -> None:
+    """Migrates the tables to `to`. Idempotent, and safe to call from several processes. Raises StoreAway."""
+    from alembic import command
+
+    with _migrating(url) as config:
+        command.upgrade(config, to)
+
+
+def downgrade(url: str | sa.URL, to: str) -> None:
+    """Migrates the tables back to `to`. Raises RuntimeError if unrecoverable rows would be dropped."""
+    from alembic import command
+
+    with _migrating(url) as config:
+        command.downgrade(config, to)
+
+
+def keep_rows_of(*tables: str) -> None:
+    """Guards a migration that drops these tables: raises RuntimeError when one has rows.
+
+    `-x drop-counts=yes` overrides it.
+    """
+    from alembic import context, op
+
+    if context.get_x_argument(as_dictionary=True).get("drop-counts") == "yes" or context.is_offline_mode():
+        return
+    for table in tables:
+        rows = op.get_bind().execute(sa.select(sa.func.count()).select_from(sa.table(table))).scalar_one()
+        if rows:
+            raise RuntimeError(
+                f"{table} holds {rows} rows that a downgrade would drop; "
+                "keep a copy, then say so with `-x drop-counts=yes`"
+            )
+
+
+def check(url: str | sa.URL) -> list[str]:
+    """Returns the differences between the database's tables and schema.py as text. Raises StoreAway."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    engine = open_engine(url)
+    try:
+        with reading(engine) as connection:
+            found = compare_metadata(MigrationContext.configure(connection), metadata)
+            return [str(difference) for difference in found]
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _migrating(url: str | sa.URL) -> Iterator[Config]:
+    engine = open_engine(url, statement_ms=0)
+    try:
+        with database_errors(), engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql("set local lock_timeout = 0")
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+            yield _config(connection)
+    finally:
+        engine.dispose()
+
+
+def _config(connection: sa.Connection) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(folder()))
+    config.attributes["connection"] = connection
+    return config

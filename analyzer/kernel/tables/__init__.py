@@ -1,0 +1,1 @@
+"""Every table, in one schema: `schema` has those that flushes write, and imports the others by subject."""

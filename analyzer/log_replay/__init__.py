@@ -1,1 +1,0 @@
-"""The replay of logs: reads them again, and counts them into a shadow generation."""

@@ -1,0 +1,279 @@
+"""Bounded work on old buckets: joining, folding and deleting them, moving those of an earlier version.
+
+Every step takes rows out of one place and adds them to another in one transaction, so each count is in
+exactly one row at any time, while flushes and other steps write too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.counting.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
+from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
+from analyzer.judging.activation_steps import FillStep, steps_of
+from analyzer.judging.sql import plans
+from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
+from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import NowMs, insert, without_scans
+from analyzer.kernel.database.old_buckets import old_buckets
+from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.tables.schema import buckets, catalog, proofs
+from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
+from analyzer.plan.catalog import MOVED, MOVING, OLD_METER, Catalog, load
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
+
+KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
+FOLDED_TO = "folded"  # kind of the catalog's entries about days that are folded
+FOLDABLE = ("caller", "address")  # fields of which an unknown client can invent any number of values
+
+# Columns of values, in the order of the table, with their places on the page.
+VALUES = tuple(
+    (f"{kind}_{place}", place) for kind in ("value", "denied") for place in range(COLUMNS_PER_PAGE)
+)
+FIRST_VALUE = list(buckets.c.keys()).index(VALUES[0][0])
+RowKey = tuple[int, int, int, int, str, str]  # grouping, page, width_s, bucket_s, key, resource
+
+
+class KeyPrefix(NamedTuple):
+    """The first columns of a bucket's key: the rows of one grouping, page and width."""
+
+    grouping: int
+    page: int
+    width_s: int
+
+    @property
+    def condition(self) -> sa.ColumnElement[bool]:
+        return sa.and_(*(buckets.c[name] == value for name, value in self._asdict().items()))
+
+
+def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
+    for grouping in sorted(known.groupings.values()):
+        for page in sorted({meter.page for meter in known.meters.values()}):
+            yield KeyPrefix(grouping, page, width_s)
+
+
+def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int, most: int) -> int:
+    """Joins up to `most` buckets that are older than `kept_s` into wider ones; returns how many.
+
+    0 while totals are being filled, which read the buckets width by width.
+    """
+    if any(isinstance(step, FillStep) for step in steps_of(plans.lock_active(db).pending)):
+        return 0
+    known = load(db)
+    before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, wide_s)
+    for prefix in key_prefixes(known, narrow_s):
+        old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
+        taken = _take_out(db, first_keys(buckets, old, most))
+        if taken:
+            _put(db, known, ((_widened(row, wide_s), row) for row in taken))
+            return len(taken)
+    return 0
+
+
+def delete_days(db: sa.Connection, kept_s: int, most: int) -> int:
+    """Deletes up to `most` days that are older than `kept_s`; returns the number of rows.
+
+    Their requests stay in `day_counts`.
+    """
+    before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, DAY_S)
+    known = load(db)
+    for prefix in key_prefixes(known, DAY_S):
+        old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
+        taken = _take_out(db, first_keys(buckets, old, most))
+        if taken:
+            _mark_deleted(db, {row.bucket_s for row in taken})
+            return len(taken)
+    return 0
+
+
+def _mark_deleted(db: sa.Connection, days: Iterable[int]) -> None:
+    rows = [{"day_s": day_s, "requests": 0, "at_ms": 0, "deleted": 1} for day_s in sorted(days)]
+    added = insert(db, proofs)
+    db.execute(added.on_conflict_do_update(index_elements=["day_s"], set_={"deleted": 1}), rows)
+
+
+def few_requests(
+    db: sa.Connection, known: Catalog, grouping: int, day_s: int, requests_max: int
+) -> list[str]:
+    """Returns up to KEYS_AT_ONCE callers with at most `requests_max` requests on a day, denied ones included.
+
+    Reads the quarters of the day.
+    """
+    without_scans(db)
+    meter = known.meters[REQUESTS.name]
+    value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
+    statement = (
+        sa.select(buckets.c.key)
+        .where(
+            KeyPrefix(grouping, meter.page, QUARTER_S).condition,
+            buckets.c.bucket_s >= day_s,
+            buckets.c.bucket_s < day_s + DAY_S,
+            buckets.c.key.not_in(NOT_CALLERS),
+        )
+        .group_by(buckets.c.key)
+        .having(sa.func.sum(value + denied) <= requests_max)
+        .limit(KEYS_AT_ONCE)
+    )
+    return list(db.scalars(statement))
+
+
+def foldable(known: Catalog) -> list[int]:
+    """Returns the groupings whose keys are folded."""
+    return [
+        number
+        for name, number in sorted(known.groupings.items())
+        if (key := grouping_of(name).key) is not None and key.field in FOLDABLE
+    ]
+
+
+def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> int:
+    """Joins the rows of these callers on a day into one for each resource and quarter; returns how many."""
+    known = load(db)
+    quarters = list(range(day_s, day_s + DAY_S, QUARTER_S))
+    key = list(buckets.primary_key)
+    taken: list[Any] = []
+    for page in sorted({meter.page for meter in known.meters.values()}):
+        found = sa.select(*key).where(
+            KeyPrefix(grouping, page, QUARTER_S).condition,
+            is_one_of(db.dialect.name, buckets.c.bucket_s, quarters),
+            is_one_of(db.dialect.name, buckets.c.key, keys),
+        )
+        taken += _take_out(db, found.order_by(*key))
+    _put(db, known, ((_folded(row), row) for row in taken))
+    return len(taken)
+
+
+def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], key: str, new: str) -> int:
+    """Joins the rows of a key in these buckets with those of the key `new`; returns how many."""
+    columns = list(buckets.primary_key)
+    found = sa.select(*columns).where(
+        prefix.condition,
+        is_one_of(db.dialect.name, buckets.c.bucket_s, buckets_s),
+        buckets.c.key == key,
+    )
+    taken = _take_out(db, found.order_by(*columns))
+    _put(db, load(db), (((*prefix, row.bucket_s, new, row.resource), row) for row in taken))
+    return len(taken)
+
+
+def first_day_to_fold(db: sa.Connection, known: Catalog, grouping: int) -> int | None:
+    """Returns the day after the last one that was folded; at first, the oldest with quarters, or None."""
+    name = known.grouping_names[grouping]
+    done = sa.select(catalog.c.number).where(catalog.c.kind == FOLDED_TO, catalog.c.name == name)
+    stored: int | None = db.execute(done).scalar()
+    if stored is not None:
+        return stored
+    prefix = KeyPrefix(grouping, known.meters[REQUESTS.name].page, QUARTER_S)
+    at = buckets.c.bucket_s
+    oldest: int | None = db.execute(sa.select(at).where(prefix.condition).order_by(at).limit(1)).scalar()
+    return None if oldest is None else bucket_start_s(oldest, DAY_S)
+
+
+def set_folded_to(db: sa.Connection, known: Catalog, grouping: int, day_s: int) -> None:
+    """Stores that all days before `day_s` are folded."""
+    added = insert(db, catalog).values(
+        kind=FOLDED_TO, name=known.grouping_names[grouping], number=day_s, join=""
+    )
+    db.execute(
+        added.on_conflict_do_update(
+            index_elements=catalog.primary_key, set_={"number": added.excluded.number}
+        )
+    )
+
+
+def move_old(db: sa.Connection, most: int) -> int:
+    """Moves up to `most` rows of an earlier version into the buckets; returns how many.
+
+    Drops their table a day after the last row: a report whose snapshot is older, or a second warden, may read
+    it until then.
+    """
+    known = load(db)
+    if not known.has_old_rows:
+        if known.moved_at_s is not None and known.moved_at_s <= clock_ms(db) // 1000 - DAY_S:
+            # Another warden may be dropping it at the moment.
+            is_ours = sa.delete(catalog).where(catalog.c.kind == MOVED).returning(catalog.c.number)
+            if db.execute(is_ours).first() is not None:
+                old_buckets.drop(db)
+        return 0
+    without_scans(db)
+    oldest = first_keys(old_buckets, sa.true(), most)
+    taken = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
+    if not taken:
+        if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:
+            db.execute(sa.delete(catalog).where(catalog.c.kind.in_((MOVING, OLD_METER))))
+            moved = {"kind": MOVED, "name": old_buckets.name, "number": NowMs() // 1000, "join": ""}
+            db.execute(insert(db, catalog).values(moved).on_conflict_do_nothing())
+        return 0
+    meters = known.old_meters()
+    joined: dict[RowKey, dict[str, int]] = {}
+    days: dict[int, int] = {}
+    for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in taken:
+        meter = meters[meter_name]
+        at = known.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
+        joined.setdefault(at, {}).update({f"value_{meter.place}": value, f"denied_{meter.place}": denied})
+        if grouping == AUDITED and meter_name == REQUESTS.name:
+            day_s = bucket_start_s(bucket_s, DAY_S)
+            days[day_s] = days.get(day_s, 0) + value + denied
+    _add_joined(db, known, joined)
+    if days:
+        add_days(db, days, NO_PARTITION)
+    return len(taken)
+
+
+def _take_out(db: sa.Connection, keys: sa.Select[Any]) -> Sequence[Any]:
+    """Deletes buckets and returns them."""
+    without_scans(db)
+    return db.execute(delete_at(buckets, keys).returning(*buckets.c)).all()
+
+
+def _widened(row: Any, wide_s: int) -> RowKey:
+    at_s = bucket_start_s(row.bucket_s, wide_s)
+    return row.grouping, row.page, wide_s, at_s, row.key, row.resource
+
+
+def _folded(row: Any) -> RowKey:
+    return row.grouping, row.page, row.width_s, row.bucket_s, FOLDED, row.resource
+
+
+def _put(db: sa.Connection, known: Catalog, rows: Iterable[tuple[RowKey, Any]]) -> None:
+    """Adds rows to the buckets at the given keys."""
+    merges = {
+        page: {place: JOINS[join].merge for place, join in joins.items()}
+        for page, joins in known.joins.items()
+    }
+    joined: dict[RowKey, dict[str, int]] = {}
+    for at, row in rows:
+        into, merge_of = joined.setdefault(at, {}), merges[at[1]]
+        for (name, place), value in zip(VALUES, row[FIRST_VALUE : FIRST_VALUE + len(VALUES)], strict=True):
+            if value is not None:
+                before = into.get(name)
+                into[name] = value if before is None else merge_of[place](before, value)
+    _add_joined(db, known, joined)
+
+
+def _add_joined(db: sa.Connection, known: Catalog, joined: Mapping[RowKey, Mapping[str, int]]) -> None:
+    joins = known.joins
+    rows_of: dict[KeyPrefix, list[RowKey]] = {}
+    for at in sorted(joined):
+        rows_of.setdefault(KeyPrefix(*at[:3]), []).append(at)
+    for prefix, keys in rows_of.items():
+        names = {name for at in keys for name in joined[at]}
+        places = sorted({place for name, place in VALUES if name in names})
+        has_denied = any(joined[at].get(f"denied_{place}") for at in keys for place in places)
+        columns = {
+            kind: {place: [joined[at].get(f"{kind}_{place}", 0) for at in keys] for place in places}
+            for kind in ("value", "denied")
+        }
+        rows = BucketColumns(
+            *prefix,
+            [at[3] for at in keys],
+            [at[4] for at in keys],
+            [at[5] for at in keys],
+            columns["value"],
+            columns["denied"] if has_denied else {},
+        )
+        add_rows(db, rows, joins[prefix.page])

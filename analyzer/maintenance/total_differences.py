@@ -1,0 +1,123 @@
+"""Compares running totals with the buckets that they add up, for windows that are open.
+
+A total of a past window is never judged again, and the minutes that it added up may be joined into wider
+buckets, which do not end where a window does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from analyzer.counting.sql_joins import bounded_join
+from analyzer.judging.activation_steps import filled_to, steps_of
+from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.sql.totals import judged_series
+from analyzer.judging.totals import is_by_caller
+from analyzer.kernel.database.engine import without_scans
+from analyzer.kernel.tables.schema import buckets, totals
+from analyzer.plan.catalog import Catalog, MeterColumn
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meters import DISTINCT, MINUTE_S, WIDTHS_S
+from analyzer.plan.plan import Plan
+from analyzer.plan.sums import Sum, order_of
+from analyzer.plan.windows import Calendar, Window, window_at
+
+
+class OpenSum(NamedTuple):
+    """The totals of one sum in the window that is open."""
+
+    sum: Sum
+    number: int
+    window: Window
+
+
+class TotalDifference(NamedTuple):
+    """A total that is not what its buckets add up to."""
+
+    key: str
+    resource: str
+    counted: int  # in the buckets
+    used: int  # in the total; 0 where there is none
+
+
+def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[OpenSum]:
+    """Returns the sums of a plan whose totals must equal the buckets: of calendar windows, when filled.
+
+    Distinct values are in no bucket. The windows of callers have no common start, so totals are not compared.
+
+    `pending` are the plan's unfinished steps as they are stored. Empty while rows of an earlier version wait
+    to be moved into the buckets.
+    """
+    if known.has_old_rows:
+        return []
+    numbers = known.sum_numbers(sums_of(plan).policies_of)
+    filling = filled_to(steps_of(pending), numbers)
+    return [
+        OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))
+        for sum_ in sorted(numbers, key=order_of)
+        if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT
+        if not is_by_caller(sum_)
+    ]
+
+
+def differing_totals(
+    db: sa.Connection, known: Catalog, of: OpenSum, most: int
+) -> list[TotalDifference] | None:
+    """Returns up to `most` totals that differ from the buckets, by key; None where they cannot be compared.
+
+    They cannot where minutes of the window were joined into wider buckets. Must run in a snapshot.
+    """
+    without_scans(db)
+    meter, grouping = known.meters[of.sum.meter], known.groupings[of.sum.grouping]
+    if _has_wider(db, grouping, meter, of.window):
+        return None
+    counted = sa.select(
+        buckets.c.key,
+        buckets.c.resource,
+        sa.func.coalesce(buckets.c[f"value_{meter.place}"], 0).label("counted"),
+        sa.literal(0, sa.BigInteger).label("used"),
+    ).where(
+        *_of_meter(grouping, meter, MINUTE_S),
+        buckets.c.bucket_s >= of.window.start_s,
+        buckets.c.bucket_s < of.window.until_s,
+    )
+    used = sa.select(
+        totals.c.key, totals.c.resource, sa.literal(0, sa.BigInteger).label("counted"), totals.c.used
+    ).where(totals.c.sum == of.number, totals.c.window_s == of.window.start_s)
+    both = sa.union_all(counted, used).subquery().c
+    found, stored = bounded_join(of.sum.join, both.counted), sa.func.max(both.used)
+    statement = (
+        sa.select(both.key, both.resource, found, stored)
+        .where(*judged_series(grouping_of(of.sum.grouping), both.key, both.resource))
+        .group_by(both.key, both.resource)
+        .having(found != stored)
+        .order_by(both.key, both.resource)
+        .limit(most)
+    )
+    return [TotalDifference(key, resource, int(n), int(m)) for key, resource, n, m in db.execute(statement)]
+
+
+def _has_wider(db: sa.Connection, grouping: int, meter: MeterColumn, window: Window) -> bool:
+    """Whether a bucket of more than a minute overlaps the window."""
+    return any(
+        db.execute(
+            sa.select(buckets.c.bucket_s)
+            .where(
+                *_of_meter(grouping, meter, width_s),
+                buckets.c.bucket_s > window.start_s - width_s,
+                buckets.c.bucket_s < window.until_s,
+            )
+            .limit(1)
+        ).first()
+        for width_s in WIDTHS_S
+        if width_s > MINUTE_S
+    )
+
+
+def _of_meter(grouping: int, meter: MeterColumn, width_s: int) -> Iterator[sa.ColumnElement[bool]]:
+    yield buckets.c.grouping == grouping
+    yield buckets.c.page == meter.page
+    yield buckets.c.width_s == width_s

@@ -1,0 +1,124 @@
+"""Groupings: the fields by which a meter is counted, and the scope of the locks on their series.
+
+Configuration, counting, judging, usage and documentation read the list in this module. A grouping is written
+`caller`, `tenant`, `resource`, `address`, `address/24`, `address6/56` or `everyone`. All except `resource`
+and `everyone` can be combined with the resource: `caller+resource`.
+
+Policies judge each of them: the scope must be one that gates know (`gatekeeper.view.lock_view.SCOPES`). By
+`plan`, which no gate knows, requests are only counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+
+class Network(NamedTuple):
+    """Addresses of one family by their first `prefix` bits."""
+
+    version: Literal[4, 6]
+    prefix: int
+
+
+class Dimension(NamedTuple):
+    """A text that requests are counted by: a field, or the network that its address belongs to."""
+
+    field: str  # "caller": the caller's typed name
+    network: Network | None = None
+
+
+BY_RESOURCE = "+resource"
+BY_ADDRESS = "+address"  # the addresses of a network: counted by slots alone, for judgements
+BY_OUTCOME = "+outcome"  # outcomes of the requests of a whole: counted by slots alone, for sentences
+CALLER = Dimension("caller")
+RESOURCE = Dimension("resource")
+NETWORK = re.compile(r"address(6?)/([0-9]{1,3})")
+PREFIX_MAX = {4: 32, 6: 128}
+
+
+class Grouping(NamedTuple):
+    """One grouping. A record without a field of its key counts under the empty key."""
+
+    name: str
+    key: Dimension | None  # None: the key is always ""
+    resource: Dimension | None  # None: the resource is always ""
+    scope: str  # the scope of locks on its series; "": it has none
+    phrase: str  # in "at most 5 requests for each caller"
+
+    @property
+    def is_of_callers(self) -> bool:
+        """Whether the key is a caller, and so may be the overflow."""
+        return self.key == CALLER
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether policies may judge its series."""
+        return bool(self.scope)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether many partitions may count requests of one series; most callers are in one partition."""
+        return not self.is_of_callers
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        return tuple(part for part in (self.key, self.resource) if part is not None)
+
+
+BASES: Mapping[str, Grouping] = {
+    base.name: base
+    for base in (
+        Grouping("caller", CALLER, None, "caller", "each caller"),
+        Grouping("tenant", Dimension("tenant"), None, "tenant", "each tenant"),
+        Grouping("resource", RESOURCE, None, "resource", "each resource"),
+        Grouping("address", Dimension("address"), None, "address", "each address"),
+        Grouping("everyone", None, None, "everyone", "all callers together"),
+    )
+}
+# For usage and reports alone: of what the caller has bought, as its records state it.
+UNJUDGED: Mapping[str, Grouping] = {"plan": Grouping("plan", Dimension("plan"), None, "", "each plan")}
+NETWORK_EXAMPLES = ("address/24", "address6/56")
+SHOWN = (*BASES, *NETWORK_EXAMPLES)  # in messages and documentation
+COUNTED = (*SHOWN, *UNJUDGED)
+NOT_BY_RESOURCE = ("resource", "everyone")  # both would equal `resource`
+
+
+@lru_cache(maxsize=256)
+def grouping_of(name: str) -> Grouping:
+    """Returns the grouping called `name`.
+
+    >>> grouping_of("address/24+resource").key
+    Dimension(field='address', network=Network(version=4, prefix=24))
+
+    Raises ValueError for any other name, with the names there are.
+    """
+    if name.endswith(BY_ADDRESS):
+        network = _base_of(name.removesuffix(BY_ADDRESS))
+        if network is not None and network.scope == "range":
+            return network._replace(name=name, resource=Dimension("address"))
+    if name.endswith(BY_OUTCOME):
+        parts = grouping_of(name.removesuffix(BY_OUTCOME))
+        whole = BASES["everyone" if parts.resource is None else "resource"]
+        return whole._replace(name=name, resource=Dimension("outcome"))
+    base = _base_of(name.removesuffix(BY_RESOURCE))
+    if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
+        raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")
+    if not name.endswith(BY_RESOURCE):
+        return base
+    return base._replace(name=name, resource=RESOURCE, phrase=f"{base.phrase} and resource")
+
+
+def _base_of(name: str) -> Grouping | None:
+    network = NETWORK.fullmatch(name)
+    if network is None:
+        return BASES.get(name) or UNJUDGED.get(name)
+    of = Network(6 if network[1] else 4, int(network[2]))
+    # Leading zeros would give one grouping two names.
+    if not 1 <= of.prefix <= PREFIX_MAX[of.version] or str(of.prefix) != network[2]:
+        return None
+    return Grouping(
+        name, Dimension("address", of), None, "range", f"each IPv{of.version} /{of.prefix} network"
+    )

@@ -1,0 +1,328 @@
+"""The plan: everything that decides a count or a judgement. It is stored in a tagged, versioned format.
+
+    [3, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
+         "overrides": [{"kind": "limit", "subject_kind": "caller", ...}],
+         "policies": [["quota", {"name": "daily", ...}]],
+         "sources": {"access-log": {"format": "json", ...}}}]
+
+Each policy stands behind its kind (`policies.POLICY_CLASSES`). Overrides are those that the configuration
+states; without any, the key is absent. So is `forgotten`, the references of callers whose names were deleted:
+an act of operators that no configuration states or takes back.
+
+A list, because the first version of the format was an object in which an unknown field was ignored: an
+analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
+open every gate. Format 2 had no sources: each analyzer read records by its own configuration.
+
+A plan has parts: its rules (groupings, meters, policies), and the mapping of each source. Each part has a
+digest of its meaning, without values that are at their default: a release that adds a setting does not change
+the digest of a configuration that does not use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any, Literal, cast
+
+import msgspec
+
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.mapping import FORMAT_NAMES, Condition, Not, SourceMapping
+from analyzer.plan.meters import (
+    JOIN_NAMES,
+    REQUESTS,
+    Meter,
+    built_in_meters,
+    in_buckets,
+    with_requests,
+)
+from analyzer.plan.policies import POLICY_CLASSES, ComparedLoad, Policy, Quota, StatedOverride
+from analyzer.plan.windows import Calendar
+from gatekeeper.model import Rate
+
+FORMAT = 3
+READABLE = (2, 3)  # as lists; format 1 is an object
+RULES = "rules"  # name of a part
+SOURCE = "source "  # beginning of the names of the other parts
+
+
+class UnknownPlan(ValueError):
+    """The stored plan has a format, a policy kind, a join or a grouping that this version does not know."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is counted and judged. Equal plans have equal texts and digests."""
+
+    groupings: tuple[str, ...] = ("caller",)
+    meters: tuple[Meter, ...] = (REQUESTS,)
+    policies: tuple[Policy, ...] = ()
+    sources: Mapping[str, SourceMapping] = field(default_factory=dict, hash=False)  # by name
+    overrides: tuple[StatedOverride, ...] = ()
+    forgotten: tuple[str, ...] = ()  # references, in order
+
+    def policy(self, name: str) -> Policy | None:
+        return next((policy for policy in self.policies if policy.name == name), None)
+
+    @property
+    def bucket_meters(self) -> Sequence[Meter]:
+        """The meters whose values are kept in buckets, built-in ones included."""
+        return in_buckets(self.meters, built_in_meters(self.sources.values()))
+
+    @cached_property
+    def derived(self) -> dict[type, Any]:
+        """Values that other chapters have computed from this plan, once each."""
+        return {}
+
+    def to_json(self) -> str:
+        """Returns the plan as it is stored: with every value, because defaults may differ elsewhere."""
+        policies = [[policy.kind, policy] for policy in self.policies]
+        body: dict[str, Any] = {
+            "groupings": self.groupings,
+            "meters": self.meters,
+            "policies": policies,
+            "sources": dict(self.sources),
+        }
+        if self.overrides:  # otherwise absent: plans of earlier versions stay equal to today's
+            body["overrides"] = self.overrides
+        if self.forgotten:
+            body["forgotten"] = self.forgotten
+        return msgspec.json.encode([FORMAT, body], order="deterministic").decode()
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its meaning: equal for plans that count and judge alike."""
+        return _digest(dict(self.parts) | ({"forgotten": self.forgotten} if self.forgotten else {}))
+
+    @cached_property
+    def parts(self) -> Mapping[str, str]:
+        """The digest of each part by its name, RULES first; rules that say nothing are not a part."""
+        digests = {} if self.has_default_rules else {RULES: _digest(self.rules)}
+        return digests | {
+            SOURCE + name: _digest(meaning(mapping)) for name, mapping in sorted(self.sources.items())
+        }
+
+    @cached_property
+    def rules(self) -> Any:
+        """The meaning of the rules, as plain values."""
+        return {
+            "groupings": list(self.groupings),
+            "meters": {meter.name: meaning(meter) for meter in self.meters},
+            "policies": {policy.name: [policy.kind, meaning(policy)] for policy in self.policies},
+        } | ({"overrides": meaning(self.overrides)} if self.overrides else {})
+
+    @property
+    def has_default_rules(self) -> bool:
+        """Whether it only counts the requests of each caller, as a configuration without rules does."""
+        return bool(self.rules == Plan().rules)
+
+    def with_rules_of(self, other: Plan) -> Plan:
+        """Returns this plan with the rules of `other` in place of these."""
+        return replace(
+            self,
+            groupings=other.groupings,
+            meters=other.meters,
+            policies=other.policies,
+            overrides=other.overrides,
+        )
+
+    def with_forgotten(self, references: Iterable[str]) -> Plan:
+        """Returns this plan with these callers forgotten too."""
+        return replace(self, forgotten=tuple(sorted({*self.forgotten, *references})))
+
+    def with_sources(self, sources: Mapping[str, SourceMapping]) -> Plan:
+        """Returns this plan with exactly these sources."""
+        return replace(self, sources=dict(sorted(sources.items())))
+
+
+def meaning(value: Any, *, with_defaults: bool = False) -> Any:
+    """Returns a part of a plan as plain values, without those that are at their default unless asked for.
+
+    Values that are absent by default are left out in any case.
+    """
+    if isinstance(value, msgspec.Struct):
+        if value.__struct_config__.array_like:
+            return [meaning(item, with_defaults=with_defaults) for item in msgspec.structs.astuple(value)]
+        tag = value.__struct_config__.tag
+        values = {} if tag is None else {"": tag}
+        for one in _fields_of(type(value)):
+            given = getattr(value, one.name)
+            if one.default_factory is not msgspec.NODEFAULT:
+                is_default = given == one.default_factory()
+            else:
+                is_default = one.default is not msgspec.NODEFAULT and given == one.default
+            if not is_default or (with_defaults and given is not msgspec.UNSET):
+                values[one.encode_name] = meaning(given, with_defaults=with_defaults)
+        return values
+    if isinstance(value, Mapping):
+        return {name: meaning(item, with_defaults=with_defaults) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [meaning(item, with_defaults=with_defaults) for item in value]
+    return value
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Returns the fields of a part of a plan, whose annotations take long to evaluate."""
+    return msgspec.structs.fields(kind)
+
+
+def meaning_of(meter: Meter) -> str:
+    """Returns the digest of what a meter counts, without its name."""
+    return _digest(meaning(msgspec.structs.replace(meter, name="", renamed_from="")))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def plan_of(
+    groupings: Iterable[str],
+    meters: Iterable[Meter],
+    policies: Iterable[Policy],
+    sources: Mapping[str, SourceMapping] | None = None,
+    overrides: Iterable[StatedOverride] = (),
+) -> Plan:
+    """Returns a plan in one fixed order, for any order in the configuration.
+
+    "caller" is always counted, because the audit depends on it, and so is the meter `requests`.
+    """
+    meters = with_requests(meters)
+    joins = {meter.name: meter.join for meter in meters}
+    policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
+    wanted = {"caller", *groupings, *(policy.per for policy in policies)}
+    wanted |= {policy.whole for policy in policies if isinstance(policy, ComparedLoad)}
+    meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
+    rules = Plan(
+        tuple(sorted(wanted)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))
+    )
+    return rules.with_sources(
+        {name: _with_sorted_conditions(mapping) for name, mapping in (sources or {}).items()}
+    )
+
+
+def _with_sorted_conditions(mapping: SourceMapping) -> SourceMapping:
+    count_if = _sorted(mapping.count_if) if mapping.count_if else mapping.count_if
+    return msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if), count_if=count_if)
+
+
+def _with_join(policy: Policy, joins: Mapping[str, str]) -> Policy:
+    """Returns the policy with the join of its meter, which is not stored if it is a sum."""
+    join = joins.get(policy.meter, "sum")
+    stored: Policy = msgspec.structs.replace(cast(Any, policy), join=msgspec.UNSET if join == "sum" else join)
+    return stored
+
+
+def _in_order(meter: Meter) -> Meter:
+    return msgspec.structs.replace(meter, where=_sorted(meter.where))
+
+
+def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Returns conditions in one order: all of them must hold."""
+    in_order = [(one.field, tuple(sorted(one.values)), one.is_not) for one in conditions]
+    return tuple(
+        Condition(field, Not(values) if is_not else values) for field, values, is_not in sorted(in_order)
+    )
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    groupings: tuple[str, ...]
+    meters: tuple[Meter, ...]
+    policies: tuple[tuple[str, dict[str, Any]], ...]
+    sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
+    overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
+    forgotten: tuple[str, ...] = ()  # absent where there are none
+
+
+def plan_from(text: str) -> Plan:
+    """Returns the plan that `to_json` wrote, in this version or an earlier one. Raises UnknownPlan."""
+    try:
+        document = msgspec.json.decode(text)
+        if isinstance(document, dict):
+            return _plan_from_format_1(text)
+        format_, values = msgspec.convert(document, tuple[int, Any])
+        if format_ not in READABLE:
+            raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
+        body = msgspec.convert(_with_conditions_as_lists(values), _Body)
+        _check_names(body)
+        policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
+    except msgspec.DecodeError as error:
+        raise UnknownPlan(str(error)) from error
+    return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
+
+
+def _with_conditions_as_lists(body: Any) -> Any:
+    """Returns the values of a plan, `count_if` as lists in it: earlier versions stored objects there."""
+    sources = body.get("sources", {}) if isinstance(body, dict) else {}
+    for mapping in sources.values():
+        for index, one in enumerate(mapping.get("count_if", ())):
+            if isinstance(one, dict) and one.keys() == {"field", "values", "is_not"}:
+                wanted = {"not": one["values"]} if one["is_not"] else one["values"]
+                mapping["count_if"][index] = [one["field"], wanted]
+    return body
+
+
+def _check_names(body: _Body) -> None:
+    """Raises UnknownPlan for a name that a later version has added to a table."""
+    for meter in body.meters:
+        if meter.join not in JOIN_NAMES:
+            known = ", ".join(JOIN_NAMES)
+            raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {known}")
+    for mapping in body.sources.values():
+        if mapping.format not in FORMAT_NAMES:
+            known = ", ".join(FORMAT_NAMES)
+            raise UnknownPlan(f"it has a source in the format {mapping.format!r}, this version reads {known}")
+    for grouping in body.groupings:
+        try:
+            grouping_of(grouping)
+        except ValueError as error:
+            raise UnknownPlan(str(error)) from error
+
+
+def _policy_from(kind: str, values: dict[str, Any]) -> Policy:
+    if kind not in POLICY_CLASSES:
+        known = ", ".join(POLICY_CLASSES)
+        raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {known}")
+    policy: Policy = msgspec.convert(values, POLICY_CLASSES[kind])
+    return policy
+
+
+# Format 1: an object, quotas only, each meter with the width of its buckets.
+
+
+class _MeterOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    field: str | None
+    join: Literal["sum", "max"]
+    where: tuple[Condition, ...]
+    width_s: int
+
+
+class _QuotaOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    limit: int
+    window: Calendar
+    meter: str
+    per: Literal["caller", "caller+resource"]
+    action: Literal["deny", "slow", "tag"]
+    status: int
+    on_stale: Literal["keep", "allow"]
+    slow: Rate | None
+
+
+class _PlanOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
+    groupings: tuple[str, ...]
+    meters: tuple[_MeterOfFormat1, ...]
+    policies: tuple[_QuotaOfFormat1, ...]
+
+
+def _plan_from_format_1(text: str) -> Plan:
+    old = msgspec.json.decode(text, type=_PlanOfFormat1)
+    meters = [Meter(meter.name, meter.field, meter.join, meter.where) for meter in old.meters]
+    return plan_of(old.groupings, meters, [Quota(**_fields(quota)) for quota in old.policies])
+
+
+def _fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}

@@ -1,0 +1,168 @@
+"""The difference between two plans in words, for the audit log, messages and `gatelock doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from analyzer.plan.plan import Plan, meaning
+from analyzer.plan.policies import CANDIDATE, DEFAULT_BRAKE
+
+SHOWN_MAX = 12  # differences in one text
+VALUE_MAX = 60  # characters of one value
+# Of policies: values that are absent where a configuration states none, and that have an effect.
+ABSENT = {"mode": "enforce", "brake": meaning(DEFAULT_BRAKE)}
+NOT_REFUSING = ("tag", "notify")  # actions
+
+
+class Part(NamedTuple):
+    """A part of a plan, or one value of it.
+
+    Attributes:
+        stated: What differs from the defaults, as `meaning` returns it; None for nothing.
+        effective: The same with the defaults.
+    """
+
+    stated: Any
+    effective: Any
+
+    @classmethod
+    def of(cls, value: Any, absent: Mapping[str, Any] | None = None) -> Part:
+        """Returns a part of a plan. `absent` has what holds where the part states nothing."""
+        absent = absent or {}
+        return cls({**absent, **meaning(value)}, {**absent, **meaning(value, with_defaults=True)})
+
+    def at(self, name: str) -> Part:
+        """Returns the value of this name."""
+        is_stated = isinstance(self.stated, Mapping)
+        return Part(self.stated.get(name) if is_stated else None, self.effective.get(name))
+
+
+def differences(before: Plan, after: Plan) -> list[str]:
+    """Returns one line for each difference: "policy daily: limit 500 to 2,000".
+
+    Empty for plans that count and judge alike.
+    """
+    return [
+        *_of_lists("grouping", before.groupings, after.groupings),
+        *_of_kind("meter", _meters(before), _meters(after)),
+        *_of_kind("policy", _policies(before), _policies(after)),
+        *_of_kind("override", _overrides(before), _overrides(after)),
+        *_of_kind(
+            "source",
+            {name: Part.of(mapping) for name, mapping in before.sources.items()},
+            {name: Part.of(mapping) for name, mapping in after.sources.items()},
+        ),
+        *_of_forgotten(len({*after.forgotten} - {*before.forgotten})),
+    ]
+
+
+def unenforced(before: Plan, after: Plan) -> tuple[str, ...]:
+    """Returns the policies by which `before` refuses requests and `after` does not.
+
+    They are gone, in shadow, or only tag requests.
+    """
+    refusing = {*_refusing(after)}
+    return tuple(name for name in _refusing(before) if name not in refusing)
+
+
+def _refusing(plan: Plan) -> Iterable[str]:
+    return (
+        policy.name
+        for policy in plan.policies
+        if not policy.is_shadow and policy.action not in NOT_REFUSING and not policy.name.endswith(CANDIDATE)
+    )
+
+
+def stopped_text(policies: Iterable[str], locks: int) -> str:
+    """Returns what happens when these policies refuse no more: "this stops enforcing 2 locks by surge".
+
+    >>> stopped_text(["surge"], 2)
+    'this stops enforcing 2 locks by surge'
+    >>> stopped_text(["daily", "surge"], 0)
+    'this stops enforcing daily, surge, without a lock at this time'
+    """
+    names = ", ".join(policies)
+    if locks:
+        return f"this stops enforcing {locks:,} {'lock' if locks == 1 else 'locks'} by {names}"
+    return f"this stops enforcing {names}, without a lock at this time"
+
+
+def _of_forgotten(added: int) -> Iterator[str]:
+    if added:
+        yield f"{added} {'caller' if added == 1 else 'callers'} forgotten"
+
+
+def _meters(plan: Plan) -> dict[str, Part]:
+    return {meter.name: Part.of(meter) for meter in plan.meters}
+
+
+def _policies(plan: Plan) -> dict[str, Part]:
+    return {policy.name: Part.of(policy, ABSENT | {"kind": policy.kind}) for policy in plan.policies}
+
+
+def _overrides(plan: Plan) -> dict[str, Part]:
+    """Returns the reason of each override, by the override as a phrase."""
+    reasons = {
+        f"of {one.subject_kind} {one.subject}: "
+        + ("exempt" if one.kind == "exempt" else f"{one.policy} {one.kind} {one.amount:,}")
+        + f"{_time(' from', one.from_s)}{_time(' until', one.until_s)}": {"reason": one.reason}
+        for one in plan.overrides
+    }
+    return {name: Part(reason, reason) for name, reason in reasons.items()}
+
+
+def _time(word: str, at_s: int | None) -> str:
+    return "" if at_s is None else f"{word} {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%MZ}"
+
+
+def in_words(lines: list[str]) -> str:
+    """Returns differences as one bounded text."""
+    more = len(lines) - SHOWN_MAX
+    return "; ".join(lines[:SHOWN_MAX] + ([f"and {more} more"] if more > 0 else [])) or "no difference"
+
+
+def _of_lists(kind: str, before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"{kind} {name} added" for name in after if name not in before)
+    yield from (f"{kind} {name} removed" for name in before if name not in after)
+
+
+def _of_kind(kind: str, before: Mapping[str, Part], after: Mapping[str, Part]) -> Iterator[str]:
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before:
+            yield f"{kind} {name} added"
+        elif name not in after:
+            yield f"{kind} {name} removed"
+        else:
+            changes = ", ".join(_changes(before[name], after[name], ""))
+            if changes:
+                yield f"{kind} {name}: {changes}"
+
+
+def _changes(before: Part, after: Part, path: str) -> Iterator[str]:
+    """Yields "limit 500 to 2,000" for each value that differs; paths as in the configuration."""
+    if before.stated == after.stated:
+        return
+    if isinstance(before.effective, Mapping) and isinstance(after.effective, Mapping):
+        stated = [part.stated for part in (before, after) if isinstance(part.stated, Mapping)]
+        for name in sorted({name for one in stated for name in one}):
+            yield from _changes(before.at(name), after.at(name), f"{path}.{name}" if path else name)
+        return
+    yield f"{path} {_shown(before.effective)} to {_shown(after.effective)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "" or (isinstance(value, list | Mapping) and not value):
+        return "(none)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        text = ", ".join(_shown(item) for item in value)
+    elif isinstance(value, Mapping):
+        text = ", ".join(f"{name} {_shown(item)}" for name, item in value.items() if name)
+    else:
+        text = str(value)
+    return text if len(text) <= VALUE_MAX else text[: VALUE_MAX - 3] + "..."

@@ -1,0 +1,48 @@
+"""Sums: a meter, added up for policies. Policies with equal sums share their totals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.windows import Windows
+
+# As the `next` of a total: no policy has anything more to judge in this window. No total is larger.
+NEVER = 2**63 - 1
+
+
+class Sum(NamedTuple):
+    """A meter of a grouping, joined over windows. Policies with equal sums share their totals."""
+
+    grouping: str
+    meter: str
+    window: Windows
+    # That of the meter: the total of a maximum is the largest value of the window. The total of distinct
+    # values is their number; that of a rolling sum adds up the numbers of all slots, so it grows by at least
+    # as much as any window.
+    join: str = "sum"
+    # Sums of different roles share nothing. "share": of series that are compared with a "whole", of which
+    # there are slots and no totals. A whole that began later than its parts would make them too large.
+    # "outcome": of the outcomes of the requests of a whole, as slots, too.
+    # "address": of the addresses of networks, of which there are slots and no totals either. "base": of the
+    # series of a surge by share, as slots, too; "part of requests": of what is compared with that base.
+    role: str = ""
+
+
+def order_of(sum_: Sum) -> tuple[str, str, str]:
+    """Returns the sum's key in the table of totals."""
+    return sum_.grouping, sum_.meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)
+
+
+def lock_order(sum_: Sum) -> tuple[bool, str, str, str]:
+    """Returns the place of a sum in the order in which every transaction locks the rows of totals.
+
+    Those that many callers share come last, because all analyzers add to them: a flush holds them from there
+    to its commit only.
+    """
+    return grouping_of(sum_.grouping).is_shared, *order_of(sum_)
+
+
+def sum_text(sum_: Sum) -> str:
+    """Returns the name of a sum: "caller requests day UTC"."""
+    return " ".join(order_of(sum_))

@@ -1,0 +1,21 @@
+"""Record sets from Kafka.
+
+`source` is what the pipeline reads. It is made of
+
+- `client`: one connection at a time, with `options`; `metadata` of its topics; `connection_health` and
+  `connection_errors`, which say what is wrong with it;
+- `partitions`: the assigned partitions with their positions and gaps; `topic_ids`, by which a recreated topic
+  is recognised;
+- `group`: `membership`, `members`, `dead_members`, and `offset_commits` for lag monitors;
+- `probes` over separate connections: `damage_probe`, `log_bounds`, `log_ends`, `plain_records`,
+  `replayed_records`, `reachability`, `record_counts`;
+- `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
+  `features`, `interfaces` between them and `raw_fetcher`, `join_coordinator`, `connection_watch`,
+  `large_reads`, `decompression_bound` and `class_swap`.
+
+Not here: the format of batches and records (`analyzer.sources.batches`), and where positions are stored.
+"""
+
+from analyzer.sources.kafka.source import KafkaRecords
+
+__all__ = ["KafkaRecords"]

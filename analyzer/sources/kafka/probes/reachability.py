@@ -1,0 +1,47 @@
+"""Reachability of Kafka, and the number of partitions of some topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from kafka.errors import KafkaError
+
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.sources.kafka.client import connect
+from analyzer.sources.kafka.connection_errors import ConnectionTrouble, missing_permission
+from analyzer.sources.kafka.internals.features import supported_features
+from analyzer.sources.kafka.metadata import AdminMetadata
+from analyzer.sources.kafka.options import Options, consumer_options
+
+CONNECT_MS = 3_000
+CLOSE_MS = 1_000
+
+
+class KafkaUnreachable(AnalyzerError):
+    """No broker can be used."""
+
+
+def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | str]:
+    """Returns the number of partitions of each topic, or a sentence that says why it cannot be read.
+
+    Raises KafkaUnreachable within some seconds.
+    """
+    try:
+        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+        consumer, _ = connect(options, supported_features())  # its errors name the option to change
+        consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
+        metadata = AdminMetadata(options, topics, time.monotonic)
+    except (KafkaError, ConnectionTrouble, ValueError) as error:
+        raise KafkaUnreachable(str(error)) from error
+    found, forbidden = metadata.topics(), metadata.forbidden()
+    metadata.close()
+
+    def of(topic: str) -> int | str:
+        if topic in found:
+            return len(found[topic].partitions)
+        if topic in forbidden:
+            return missing_permission([topic], options)
+        return f"the cluster does not have the topic {topic}: create it, or correct the name"
+
+    return {topic: of(topic) for topic in topics}

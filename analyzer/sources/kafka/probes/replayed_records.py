@@ -1,0 +1,126 @@
+"""Records of a topic, read again between two offsets without a consumer group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from analyzer.kernel.errors import LogUnreadable
+from analyzer.kernel.model import Partition, RecordColumns, Records
+from analyzer.sources.batches.codecs import Decompressor
+from analyzer.sources.batches.record_batches import decode_batches
+from analyzer.sources.batches.record_decoder import concatenate
+from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.kafka.connection_errors import ConnectionTrouble
+from analyzer.sources.kafka.internals.features import supported_features
+from analyzer.sources.kafka.options import Options, consumer_options
+from analyzer.sources.kafka.probes.log_bounds import CONNECT_MS
+
+SILENCE_S_MAX = 30.0  # without anything new of the partition
+READ_TOGETHER = 2_000  # records of small batches: every column of a count has a fixed cost
+
+
+class LogTimes(NamedTuple):
+    """The first offset of a log, and the first ones at or behind some times; -1: there is none."""
+
+    kept: int
+    at: Sequence[int]
+
+
+def log_times(part: Partition, times_ms: Sequence[int], options: Options) -> LogTimes:
+    """Returns the offsets at which times begin, by the Kafka times of the records. Raises LogUnreadable."""
+    tp = TopicPartition(part.topic, part.number)
+    given = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    try:
+        with closing(KafkaConsumer(**given)) as consumer:
+            consumer.assign([tp])
+            kept = consumer.beginning_offsets([tp])[tp]
+            found = [consumer.offsets_for_times({tp: max(0, at_ms)})[tp] for at_ms in times_ms]
+    except (KafkaError, ValueError) as error:
+        raise LogUnreadable(f"{part}: {error!r}") from error
+    return LogTimes(kept, [-1 if one is None else one.offset for one in found])
+
+
+def records_of(
+    part: Partition,
+    begin: int,
+    end: int,
+    skipped: Sequence[tuple[int, int]],
+    options: Options,
+    batch_bytes_max: int,
+    uptime_s: Callable[[], float] = time.monotonic,
+) -> Iterator[Records]:
+    """Yields the committed records of [begin, end), without those that an operator let the partition skip.
+
+    The topic is asked for by its id: another one of that name does not answer. Raises LogUnreadable.
+    """
+    tp, at = TopicPartition(part.topic, part.number), begin
+    given = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    decompressor = Decompressor(batch_bytes_max)
+    try:
+        client = KafkaClient([part.topic], given, raw=True, features=supported_features(), uptime_s=uptime_s)
+        with closing(client):
+            client.assign([tp])
+            at = _behind(skipped, begin)
+            if at > begin and begin < end:
+                yield Records.of(part, begin, min(at, end), [])
+            client.resume(tp, at, part.topic_id)
+            moved_s = uptime_s()
+            while at < end:
+                for fetched in client.poll(0.2):
+                    if isinstance(fetched, UnreadablePartition):
+                        raise LogUnreadable(f"{part}: {fetched.gap.why}")
+                    if fetched.start != at:
+                        continue  # fetched before a gap was skipped
+                    until = next((start for start, _ in skipped if at <= start < fetched.next), fetched.next)
+                    yield from _decoded(part, fetched, min(until, end), decompressor)
+                    moved_s, at = uptime_s(), min(until, end)
+                    if (behind := _behind(skipped, at)) > at:
+                        yield Records.of(part, at, min(behind, end), [])
+                        at = behind
+                        client.resume(tp, at, part.topic_id)
+                if uptime_s() > moved_s + SILENCE_S_MAX:
+                    raise LogUnreadable(f"{part}: nothing was read for {SILENCE_S_MAX:.0f} s")
+    except (KafkaError, ConnectionTrouble, ValueError) as error:
+        raise LogUnreadable(f"{part}: {error!r}") from error
+
+
+def _behind(skipped: Sequence[tuple[int, int]], at: int) -> int:
+    """Returns where to continue at an offset that may be skipped."""
+    return max((until for start, until in skipped if start <= at < until), default=at)
+
+
+def _decoded(
+    part: Partition, fetched: FetchedPartition, end: int, decompressor: Decompressor
+) -> Iterator[Records]:
+    """Yields the records of a fetch that lie before `end`, up to it."""
+    taken = fetched.of(part)
+    if isinstance(taken, Records):
+        yield _before(taken, end)
+        return
+    at, pending, number = taken.start, list[RecordColumns](), 0
+    for batch in decode_batches(taken.raw, taken.start, taken.aborted, decompressor):
+        if batch.status != "ok":
+            raise LogUnreadable(f"{part}: the batch at offset {batch.base:,} cannot be read: {batch.status}")
+        pending.append(batch.records)
+        number += len(batch.records.values)
+        if number >= READ_TOGETHER and batch.next > at:
+            yield _before(Records(part, at, batch.next, concatenate(pending)), end)
+            at, pending, number = batch.next, [], 0
+        if at >= end:
+            return
+    if at < fetched.next:
+        yield _before(Records(part, at, fetched.next, concatenate(pending)), end)
+
+
+def _before(records: Records, end: int) -> Records:
+    if records.next <= end:
+        return records
+    columns = records.columns
+    kept = columns.only([offset < end for offset in columns.offsets])
+    return records._replace(next=end, columns=kept)

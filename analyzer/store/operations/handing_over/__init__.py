@@ -1,1 +1,0 @@
-"""Stores what billing services have acknowledged."""

@@ -1,1 +1,0 @@
-"""The state of one caller, and the outcomes of locks."""

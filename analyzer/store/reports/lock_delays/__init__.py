@@ -1,1 +1,0 @@
-"""Delays of records and locks, as the living installation has measured them."""

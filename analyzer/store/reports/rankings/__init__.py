@@ -1,1 +1,0 @@
-"""The callers that send the most, over time."""

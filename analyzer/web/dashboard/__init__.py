@@ -1,5 +1,0 @@
-"""Pages for operators: what the commands say, drawn, and what they do, as forms.
-
-A page is a function that returns its content (`page_content`) from reports and from the objects of
-`analyzer.answers`; one template draws all contents. What a form does is an endpoint of the API.
-"""
