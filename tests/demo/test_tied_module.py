@@ -10,13 +10,13 @@ from tests.support.servers.child import free_port
 from tests.support.waiting import PATIENCE_S, wait_for
 
 PARENT = """\
-import subprocess, sys, time
+import signal, subprocess, sys
 child = subprocess.Popen(
     [sys.executable, "-m", "analyzer.demo.tied_module", "http.server", sys.argv[1], "--bind", "127.0.0.1"],
     stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sys.stderr, start_new_session=True,
 )
 print(child.pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
