@@ -1,12 +1,17 @@
 """The analyzer: counts requests from their logs into a database, judges policies, and raises locks.
 
-- `pipeline` is the loop that counts, `flush_executors` runs its flushes, `daemon` runs it with its threads;
-  `jobs` is the work besides counting; `watchdog` ends a process whose loop hangs; `sources` has the protocol
-  between them and a log;
-- `core` computes, `kafka` and `files` read, `store` writes, `config` reads the settings; `build` puts them
-  together;
-- `health`, `metrics` and `logs` report; `doctor` and `retry` are jobs behind commands;
-- `cli`, `web` and `demo` are what an operator uses.
+Chapters by subject; each imports only those before it:
+
+- `kernel`: the database, its tables, and values that all chapters share
+- `plan`: what is counted, how records are read, what policies say
+- `sources`: record sets in; `server`: HTTP, whatever is served
+- `counting`, `judging`, `callers`, `billing`, `gates`, `forecast`: the subjects
+- `flush`: the transaction that counts, and the loop; it composes the subjects
+- `replay`, `maintenance`, `delays`: a log counted again, work for all analyzers, how late locks are
+- `config`: the settings; `demo`: processes to show the main job
+- `build` puts a process together, `daemon` runs the loop with its threads, `watchdog` ends a process whose
+  loop hangs, `garbage_collector` makes collections rare
+- `faces`: commands, the API, pages, the lock feed, health and metrics
 
 Not here: code that runs inside an application, which is the package `gatekeeper`.
 """

@@ -60,7 +60,7 @@ def change(
         return NOTHING
     numbers = catalog.load(db)
     steps = stored.steps
-    filling = filled_to(steps, numbers.sum_numbers(sums_of(plan).policies_of))
+    filling = filled_to(steps, sums_of(plan).numbers(numbers.sum_number))
     now = instant(clock_ms(db))
     after = directory.limits_of(db, plan, version, keys)
     judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, after)
@@ -180,7 +180,7 @@ def refill(
         plan, numbers = stored.plan, catalog.load(db)
         state, now = directory.newest(db), instant(clock_ms(db))
         limits = directory.limits_of(db, plan, state, {one.refill.key for one in missing})
-        filling = filled_to(stored.steps, numbers.sum_numbers(sums_of(plan).policies_of))
+        filling = filled_to(stored.steps, sums_of(plan).numbers(numbers.sum_number))
         judge = Judge(plan, version, numbers, now, 0.0, filling, state, limits)
         done = list(refills.add(db, numbers, limits, state.judged_by(version), missing))
         changed = {
@@ -209,8 +209,9 @@ def _missing(
     numbers, now_s = catalog.load(db), clock_ms(db) // 1000
     if numbers.has_old_rows:
         return None  # until all rows of the earlier version are in the buckets
-    positions = filled_to(stored.steps, numbers.sum_numbers(sums_of(plan).policies_of))
-    sums = {number: sum_ for sum_, number in numbers.sum_numbers(sums_of(plan).policies_of).items()}
+    numbered = sums_of(plan).numbers(numbers.sum_number)
+    positions = filled_to(stored.steps, numbered)
+    sums = {number: sum_ for sum_, number in numbered.items()}
     limits = directory.limits_of(db, plan, directory.newest(db), {row.key for row in rows})
     found: list[refills.Missing] = []
     gone: list[sa.ColumnElement[bool]] = []

@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
-import threading
 
 import uvicorn
 
+from analyzer.demo.tied_module import when_parent_ends
 from analyzer.demo.traffic_size import PERIOD_S
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard, Receive, Scope, Send, header
@@ -58,15 +57,10 @@ def main() -> None:
         app, host="127.0.0.1", port=arguments.port, log_level="error", access_log=False, lifespan="off"
     )
     server = uvicorn.Server(config)
-    threading.Thread(target=_stop_with_parent, args=(server,), daemon=True).start()
+    when_parent_ends(lambda: setattr(server, "should_exit", True))
     with contextlib.closing(gate), contextlib.closing(app):
         server.run()
     os._exit(0)  # everything is closed: do not wait for the threads of the Kafka client
-
-
-def _stop_with_parent(server: uvicorn.Server) -> None:
-    sys.stdin.read()  # returns when the parent closes the pipe, or has ended
-    server.should_exit = True
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs another module in this process, and ends it as SIGTERM does when the parent has ended in any way."""
+"""Runs another module in this process, and ends it by SIGTERM when the parent has ended in any way."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import runpy
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 
 def main() -> None:
     module, *arguments = sys.argv[1:]
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _end_with_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # returns when the parent closes the pipe, or has ended
-    os.kill(os.getpid(), signal.SIGTERM)
+def when_parent_ends(act: Callable[[], None]) -> None:
+    """Calls `act` in a thread when the parent closes the pipe of standard input, or has ended."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":

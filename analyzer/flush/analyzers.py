@@ -1,6 +1,6 @@
 """The analyzers of a database by name, and the agreement on the plan that each of them counts by.
 
-`core/judging/proposals.py` decides; this module reads and stores what it compares.
+`plan/proposals.py` decides; this module reads and stores what it compares.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class SqlFlush:
         catalog = self._catalogs.of(self._db, self._plan_row)
         self._stretches.note(self._db, counted.parts, version, self._plan_row.mark)
         steps = steps_of(self._plan_row.pending)
-        filling = filled_to(steps, catalog.sum_numbers(sums_of(plan).policies_of)) if steps else {}
+        filling = filled_to(steps, sums_of(plan).numbers(catalog.sum_number)) if steps else {}
         counted = self._decided(counted, plan)
         self.steps.ended("verdicts")
         now_s, directory = int(now.timestamp()), self._plan_row.directory

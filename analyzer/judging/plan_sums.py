@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from analyzer.counting.records.formats import with_default_fields
@@ -40,6 +40,10 @@ class PlanSums:
         for policy in self.plan.policies:
             found.setdefault(kind_of(policy).sum_of(policy), []).append(policy)
         return found
+
+    def numbers(self, sum_number: Callable[[Sum], int]) -> dict[Sum, int]:
+        """Returns the number of each sum that is judged, in a database where the plan was in force."""
+        return {sum_: sum_number(sum_) for sum_ in self.policies_of}
 
     @cached_property
     def thresholds_of(self) -> Mapping[Sum, Sequence[int]]:
@@ -127,13 +131,8 @@ class PlanSums:
     @cached_property
     def slot_sums(self) -> Sequence[Sum]:
         """All sums of which only slots are kept."""
-        of = (
-            self.wholes,
-            self.addresses_of.values(),
-            self.base_of.values(),
-            self.outcomes_of.values(),
-        )
-        return sorted({sum_ for sums in of for sum_ in sums}, key=order_of)
+        addresses, bases, outcomes = self.addresses_of, self.base_of, self.outcomes_of
+        return sorted({*self.wholes, *addresses.values(), *bases.values(), *outcomes.values()}, key=order_of)
 
     @property
     def all_sums(self) -> Sequence[Sum]:
@@ -158,7 +157,7 @@ class PlanSums:
     def slot_layouts(self) -> Sequence[SlotLayout]:
         """The slots that the counter must count, besides the buckets."""
         meters: dict[tuple[str, int], set[str]] = {}
-        for sum_ in (*self.policies_of, *self.slot_sums):
+        for sum_ in self.all_sums:
             if sum_.join != DISTINCT and isinstance(sum_.window, Rolling) and sum_.window.has_slots:
                 meters.setdefault((sum_.grouping, sum_.window.slot_s), set()).add(sum_.meter)
         return [SlotLayout(*at, tuple(sorted(names))) for at, names in sorted(meters.items())]

@@ -71,7 +71,7 @@ def differing_locks(
 def _unready(plan: Plan, pending: str, known: Catalog) -> set[str]:
     steps = steps_of(pending)
     cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
-    return cleared | set(unready_policies(steps, plan, known.sum_numbers(sums_of(plan).policies_of)))
+    return cleared | set(unready_policies(steps, plan, sums_of(plan).numbers(known.sum_number)))
 
 
 def _right(

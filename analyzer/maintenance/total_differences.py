@@ -53,7 +53,7 @@ def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[Open
     """
     if known.has_old_rows:
         return []
-    numbers = known.sum_numbers(sums_of(plan).policies_of)
+    numbers = sums_of(plan).numbers(known.sum_number)
     filling = filled_to(steps_of(pending), numbers)
     return [
         OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))

@@ -66,10 +66,6 @@ class Catalog(NamedTuple):
         """Returns the number of a sum of a plan that was in force. Raises KeyError for any other."""
         return self.sums[sum_text(sum_)]
 
-    def sum_numbers(self, sums: Iterable[Sum]) -> dict[Sum, int]:
-        """Returns the numbers of sums of a plan that was in force."""
-        return {sum_: self.sum_number(sum_) for sum_ in sums}
-
     @property
     def joins(self) -> dict[int, dict[int, str]]:
         """The join of each meter, by page and place."""

@@ -46,10 +46,7 @@ def texts_of(source: str) -> Iterator[str]:
             parts_of_others.add(id(node.value))  # a docstring
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(
-                part.value if isinstance(part, ast.Constant) else "{}"  # type: ignore[misc]
-                for part in node.values
-            )
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
         elif isinstance(node, ast.Constant) and id(node) not in parts_of_others:
             yield str(node.value)
 

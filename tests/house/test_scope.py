@@ -16,7 +16,7 @@ from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.judging.kinds import KINDS
 from analyzer.kernel.tokens import SCOPES
 from tests.house.commands import COMMANDS
-from tests.house.reading import ROOT, modules, tracked_files
+from tests.house.reading import ROOT, modules, tracked_files, within
 from tests.house.test_settings_page import HEADINGS
 
 COMPARISON = (ROOT / "docs/comparison.md").read_text()
@@ -154,6 +154,27 @@ def test_the_docstring_of_a_room_names_each_file_and_folder_in_it(room: str) -> 
     }
     docstring = ast.get_docstring(modules()[room].tree) or ""
     assert set(re.findall(r"`(\w+)`", docstring)) == inside
+
+
+PLAIN = re.compile(r"`([a-z_]+)`")
+ELSEWHERE = {"gatekeeper", "gatelock", "policy"}  # a package, a command, a method
+
+
+def test_docstrings_of_packages_name_modules_that_are_in_them() -> None:
+    """A module that moves leaves its name behind in the docstring of its old package."""
+    stale = {}
+    for name, module in modules().items():
+        if module.path.name == "__init__.py" and within(name, "analyzer"):
+            known = {part for other in modules() if within(other, name) for part in other.split(".")}
+            named = set(PLAIN.findall(ast.get_docstring(module.tree) or ""))
+            if unknown := named - known - ELSEWHERE - set(chapters()):
+                stale[name] = unknown
+    assert stale == {}
+
+
+def chapters() -> set[str]:
+    """Returns the names of what is directly in the analyzer."""
+    return {name.split(".")[1] for name in modules() if within(name, "analyzer") and "." in name}
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

@@ -8,5 +8,6 @@
 - `serving_endpoints`: adds the table to the application
 - `openapi`: the document of the API
 
-The lock feed, status reports of gates, health and metrics are in the package above.
+The lock feed and status reports of gates are in `analyzer.faces.feed`, health and metrics in
+`analyzer.faces.signals`.
 """

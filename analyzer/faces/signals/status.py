@@ -102,7 +102,7 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
         _, plan = active(db)
     except SchemaBehind:  # of another version of this program
         return []
-    return unready_policies(steps_of(pending), plan, known.sum_numbers(sums_of(plan).policies_of))
+    return unready_policies(steps_of(pending), plan, sums_of(plan).numbers(known.sum_number))
 
 
 def shadow_locks(engine: sa.Engine, policy: str) -> int:

@@ -1,8 +1,8 @@
 """The kinds of policy.
 
-A new kind is a class in `policies`, a module with its functions, an entry here, a table of the configuration
-with its method `policy`, documentation and tests. All other code that checks, stores, judges or explains
-policies reads this table.
+A new kind is a class in `plan.policies` and its `POLICY_CLASSES`, a module with its functions, an entry here,
+a table of the configuration with its method `policy`, documentation and tests. All other code that checks,
+stores, judges or explains policies reads this table.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def activate(
     known = catalog.load(db)
     numbers = catalog.register(db, plan, sums_of(plan).all_sums, before, version)
     unfinished = steps_of(old.pending) if old is not None else ()
-    sums = numbers.sum_numbers(sums_of(plan).policies_of)
+    sums = sums_of(plan).numbers(numbers.sum_number)
     kept = {sum_ for sum_, number in sums.items() if known.sums.get(sum_text(sum_)) == number}
     _end_notices(db, before or Plan(), plan, kept, now_ms // 1000)
     # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
@@ -241,7 +241,7 @@ def judge_again(db: sa.Connection, *, clock_was_ahead: bool) -> Plan | None:
     if in_force is None:
         return None
     plan, unfinished = in_force.plan, in_force.steps
-    numbers = catalog.load(db).sum_numbers(sums_of(plan).policies_of)
+    numbers = sums_of(plan).numbers(catalog.load(db).sum_number)
     steps = steps_to_judge_again(unfinished, plan, numbers, clock_was_ahead=clock_was_ahead)
     judge_later_windows_again(db, numbers, clock_ms(db) // 1000)
     store_steps(db, in_force.version, steps)

@@ -57,7 +57,7 @@ class JudgeOfWarden:
             row.version or 0,
             numbers,
             instant(row.now_ms),
-            filling=filled_to(steps_of(row.pending), numbers.sum_numbers(sums_of(self._plan).policies_of)),
+            filling=filled_to(steps_of(row.pending), sums_of(self._plan).numbers(numbers.sum_number)),
             directory=row.directory,
             is_warden=True,
             usual=self._usual,
@@ -73,7 +73,7 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
         return JudgedRows(0)
     now_ms = millis(judge.now)
     sums = sums_of(judge.plan)
-    numbers = {number: sum_ for sum_, number in judge.catalog.sum_numbers(sums.policies_of).items()}
+    numbers = {number: sum_ for sum_, number in sums.numbers(judge.catalog.sum_number).items()}
     wanted, rows = postponed.due(db, numbers, now_ms, sums.together)
     limits = limits_of(db, judge.plan, judge.directory, {one.key for one in wanted})
     judge = judge._replace(behind_s=behind_s(db, now_ms), limits=limits)

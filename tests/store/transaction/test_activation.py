@@ -62,7 +62,7 @@ def unready(engine: sa.Engine) -> list[str]:
         row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).one()
         _, active = plans.active(db)
         return unready_policies(
-            steps_of(row.pending), active, catalog.load(db).sum_numbers(sums_of(active).policies_of)
+            steps_of(row.pending), active, sums_of(active).numbers(catalog.load(db).sum_number)
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import NotInTime, wait_until
 
 LAUNCH = Path(__file__).with_name("launch.py")
 START_S_MAX = 60.0
@@ -74,7 +74,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self, ready: Callable[[], bool]) -> None:
-        """Starts it and waits until `ready()`. Raises RuntimeError with the end of the log."""
+        """Starts it and waits until `ready()`. Raises RuntimeError, or NotInTime, with the end of the log."""
         assert not self.alive, f"{self._name} is running already"
         with (self._folder / "log").open("ab") as log:
             self._process = psutil.Popen(
@@ -87,9 +87,11 @@ class Child:
             )
         end_s = time.monotonic() + START_S_MAX
         while not ready():
-            if self._process.poll() is not None or time.monotonic() > end_s:
+            has_ended = self._process.poll() is not None
+            if has_ended or time.monotonic() > end_s:
                 self.kill()
-                raise RuntimeError(f"{self._name} did not start:\n{self.log[-3000:]}")
+                error = RuntimeError if has_ended else NotInTime
+                raise error(f"{self._name} did not start:\n{self.log[-3000:]}")
             time.sleep(0.02)
 
     def end(self, number: signal.Signals) -> None:
