@@ -4,7 +4,7 @@ Chapters by subject; each imports only those before it:
 
 - `kernel`: the database, its tables, and values that all chapters share
 - `plan`: what is counted, how records are read, what policies say
-- `sources`: record sets in; `server`: HTTP, whatever is served
+- `sources`: record sets in; `server`: HTTP, apart from what it serves
 - `counting`, `judging`, `callers`, `billing`, `gates`, `forecast`: the subjects
 - `flush`: the transaction that counts, and the loop; it composes the subjects
 - `replay`, `maintenance`, `delays`: a log counted again, work for all analyzers, how late locks are
