@@ -171,10 +171,7 @@ def now_s_of(date: str) -> int:
     [
         ("days close --reason x tomorrow", "'tomorrow' is not a time: write 2026-11-20,"),
         ("days close --reason x today", "is not over"),
-        (
-            "days show 2020-01-01",
-            "2020-01-01 (UTC) was never closed: `gatelock days close 2020-01-01 --zone UTC --reason TEXT`",
-        ),
+        ("days show 2020-01-01", "2020-01-01 (UTC) was never closed; see `gatelock days close --help`"),
         ("days close --reason x yesterday --zone Mars", "--zone Mars: write one of [billing] zones: UTC"),
         ("days correct 2026-11-20 --amount 5 --reason x", "--caller: write whose amount is corrected"),
         ("report decade", "decade: write day, week, month, corrections, or dates such as"),

@@ -273,10 +273,7 @@ def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) ->
     wanted = date_of(engine, date, named)
     if found := day_statuses(engine, named, date=wanted):
         return found[0]
-    say(
-        f"{wanted} ({named}) was never closed: `gatelock days close {wanted} --zone {named} --reason TEXT`",
-        err=True,
-    )
+    say(f"{wanted} ({named}) was never closed; see `gatelock days close --help`", err=True)
     raise typer.Exit(FOUND)
 
 
