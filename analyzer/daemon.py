@@ -324,7 +324,7 @@ class Daemon:
         if counted.rejected:
             seen, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
             self.warn_rarely(
-                "%d of %d records were rejected (gatelock rejects list); the first is %s@%d: %s: %r",
+                "%d of %d records were rejected (gatelock upkeep rejects list); the first is %s@%d: %s: %r",
                 len(counted.rejected), seen,
                 first.part, first.offset, first.reason, first.sample[:SAMPLE_BYTES],
             )  # fmt: skip

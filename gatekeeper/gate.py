@@ -46,8 +46,9 @@ class Gate:
     Args:
         source: The URL of a source (`https://HOST:PORT`, `postgresql+psycopg://USER@HOST/DATABASE`,
             `sqlite:///PATH`, `file:///PATH`), or a LockSource.
-        token: For a URL of a server: the token that `gatelock tokens create` printed, or the path of a file
-            that holds it. By default $GATEKEEPER_TOKEN, otherwise the file that $GATEKEEPER_TOKEN_FILE names.
+        token: For a URL of a server: the token that `gatelock upkeep tokens create` printed, or the path of a
+            file that holds it. By default $GATEKEEPER_TOKEN, otherwise the file that $GATEKEEPER_TOKEN_FILE
+            names.
         stale_after: Seconds after which a view that was not confirmed is stale.
         on_stale: What callers without a lock get when the view is stale: "allow", "deny" (status 503), or the
             decision of a limiter.

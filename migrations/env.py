@@ -1,4 +1,4 @@
-"""Runs the migrations, for `gatelock db` and for the alembic command alike."""
+"""Runs the migrations, for `gatelock upkeep db` and for the alembic command alike."""
 
 from __future__ import annotations
 

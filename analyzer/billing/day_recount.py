@@ -1,4 +1,4 @@
-"""The job behind `gatelock audit --against-kafka`: reads the logs of a closed day, and counts them again."""
+"""The job behind `gatelock billing audit --against-kafka`: counts the logs of a closed day again."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from analyzer.plan.policies import OverrideKind, base_name
 OVERRIDES_MAX = 100_000  # that have not ended; each analyzer holds them in memory
 RANGES_MAX = 1_000  # exempt addresses and ranges that have not ended; each address is compared with all
 ACTS: Mapping[OverrideKind, str] = {
-    "limit": "override added", "grant": "limit raised", "exempt": "exemption added",
+    "limit": "callers limit", "grant": "callers limit", "exempt": "callers allow",
 }  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def end_override(
 
         def write(version: int) -> None:
             _move(db, [id_], ENDED, version)
-            record(db, who, "override ended", f"{id_}: {in_words(stored)}", why)
+            record(db, who, "callers end", f"{id_}: {in_words(stored)}", why)
 
         return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
 

@@ -201,7 +201,9 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
         decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
-            raise NoSuchGap(f"{part}: the gap was decided or is obsolete: see `gatelock gaps list --all`")
+            raise NoSuchGap(
+                f"{part}: the gap was decided or is obsolete: see `gatelock upkeep gaps list --all`"
+            )
         record(db, who, "gap accepted", f"{part}: {gap.kind} {range_of(gap)}, on at {to}", reason)
 
 

@@ -241,7 +241,7 @@ class Authenticator:
                     "not-local",
                     HTTPStatus.FORBIDDEN,
                     "While no token exists, only direct requests from this machine are answered: "
-                    "run `gatelock tokens create NAME --scope read`.",
+                    "run `gatelock upkeep tokens create NAME --scope read`.",
                 )
             if acts:
                 raise _unauthorized(acts_need_a_token(scope), "")
@@ -250,7 +250,7 @@ class Authenticator:
         if kind.lower() != "bearer":
             detail = (
                 "Send a token, `Authorization: Bearer ...`, made by "
-                "`gatelock tokens create NAME --scope read`."
+                "`gatelock upkeep tokens create NAME --scope read`."
             )
             raise _unauthorized(detail, "")
         token = known.bearer(given.strip())
@@ -280,7 +280,7 @@ def acts_need_a_token(scope: TokenScope) -> str:
     """Returns why a request that acts is refused while no token exists, and the command that makes one."""
     return (
         "Without a token this machine may read, and nothing else. "
-        f"Make one: `gatelock tokens create NAME --scope {scope}`."
+        f"Make one: `gatelock upkeep tokens create NAME --scope {scope}`."
     )
 
 

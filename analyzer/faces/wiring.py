@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 READ_ONLY_YET = (
     "no token was made yet: programs on this machine may read over HTTP and report the status of gates, and "
-    "nothing else; to act there, make a token: gatelock tokens create NAME --scope operate"
+    "nothing else; to act there, make a token: gatelock upkeep tokens create NAME --scope operate"
 )
 
 
@@ -139,7 +139,7 @@ def _require_tokens(address: str, engine: Engine) -> None:
     if not stored_tokens(engine).tokens:
         raise CannotListen(
             f"refusing to listen on {address}, where other machines could read the locks without a token: "
-            "run `gatelock tokens create NAME --scope read`, or listen on 127.0.0.1"
+            "run `gatelock upkeep tokens create NAME --scope read`, or listen on 127.0.0.1"
         )
 
 

@@ -101,5 +101,5 @@ def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
         retired = unfollow(db, sa.and_(offsets.c.source == source, is_silent))
         if retired:
             forget(db, source)
-            record(db, who, "source retired", source, why)
+            record(db, who, "upkeep sources retire", source, why)
         return retired

@@ -16,7 +16,7 @@ class FleetSummary(NamedTuple):
 
     Attributes:
         gates: How many there are, by application and state: "fine", "shadow", "fleet" while all locks are
-            suspended, or the first of the gate's problems, as `gatelock gates list` names them.
+            suspended, or the first of the gate's problems, as `gatelock upkeep gates list` names them.
         view_ages_s: The age of the oldest view, by application; without gates that never had an answer.
     """
 

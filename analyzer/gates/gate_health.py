@@ -25,7 +25,7 @@ REPORTS_CURE = (
 # The cure for each problem of a gate. That of "refused" depends on the reason.
 CURES = {
     "silent": "check that the application runs; if it is gone for good, run "
-    "`gatelock gates forget NAME --reason TEXT`",
+    "`gatelock upkeep gates forget NAME --reason TEXT`",
     "off": "unset GATEKEEPER when it is no longer needed",
     "stale": "see the application's log, logger `gatekeeper`",
     "foreign": "compare its URL with [database] url here",

@@ -200,7 +200,7 @@ def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
         statement = sa.delete(gates).where(gates.c.instance.in_([name, *gates_of]))
         number = len(db.execute(statement.returning(gates.c.instance)).all())
         if number:
-            record(db, who, "gates forgotten", name, why)
+            record(db, who, "upkeep gates forget", name, why)
         return number
 
 

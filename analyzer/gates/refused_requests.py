@@ -9,12 +9,12 @@ from typing import NamedTuple
 REASONS = {
     "no-token": (
         "asks without a token",
-        "run `gatelock tokens create NAME --scope read`, and give it the token, as GATEKEEPER_TOKEN or "
-        "Gate(..., token=...)",
+        "run `gatelock upkeep tokens create NAME --scope read`, and give it the token, as GATEKEEPER_TOKEN "
+        "or Gate(..., token=...)",
     ),
     "invalid-token": (
         "asks with a token that was revoked, has expired or never existed",
-        "give it a token of `gatelock tokens list`, or a new one; stop it unless it is your gate",
+        "give it a token of `gatelock upkeep tokens list`, or a new one; stop it unless it is your gate",
     ),
     "scope": (
         "asks with a token whose scope is not enough",
@@ -22,7 +22,7 @@ REASONS = {
     ),
     "not-local": (
         "asks from another machine, or through a proxy, while no token exists",
-        "run `gatelock tokens create NAME --scope read`, and give it the token",
+        "run `gatelock upkeep tokens create NAME --scope read`, and give it the token",
     ),
     "other-token": (
         "reports for a gate that belongs to another token",

@@ -18,6 +18,7 @@ from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.judging.locks.suspension import suspended_until
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import reading
+from analyzer.kernel.sentences import plural
 from analyzer.plan.groupings import BY_RESOURCE
 from analyzer.plan.meters import REQUESTS, WIDTHS_S
 from gatekeeper.model import Lock, LockKey
@@ -38,6 +39,14 @@ class UnmetLock(NamedTuple):
 
     lock: Lock
     requests: int
+
+    @property
+    def sentence(self) -> str:
+        """The lock and its requests in words."""
+        return (
+            f"{self.lock.key}: no gate has met its lock by {self.lock.policy}, and "
+            f"{plural(self.requests, 'request')} were counted since: `gatelock doctor`"
+        )
 
 
 def unmet_locks(

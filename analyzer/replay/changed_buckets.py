@@ -172,7 +172,7 @@ def _settle(db: sa.Connection, rows: BucketColumns, width_s: int) -> None:
         if any(amount < 0 for amount in amounts):
             raise ReplayRefused(
                 f"{row.key}: less is stored of it than was counted of these records, so they cannot be taken "
-                "back; run `gatelock audit --all`, and look for callers that were folded"
+                "back; run `gatelock billing audit --all`, and look for callers that were folded"
             )
         if not amounts:
             empty.append((rows.grouping, rows.page, width_s, row.bucket_s, row.key, row.resource))

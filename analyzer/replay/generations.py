@@ -128,7 +128,7 @@ def refuse_disbelieved(db: sa.Connection, wanted: ReplayRange) -> None:
     if db.execute(moved.limit(1)).first() is not None:
         raise ReplayRefused(
             f"{wanted.part}: requests count that its records call denied, because no lock was in force "
-            "(see `gatelock report corrections today`); choose a time without them"
+            "(see `gatelock billing report corrections today`); choose a time without them"
         )
 
 
@@ -216,7 +216,7 @@ def stored(engine: sa.Engine, number: int) -> Replay:
     """Returns a replay. Raises ReplayRefused if there is none with this number; StoreAway."""
     found = [one for one in all_stored(engine) if one.id == number]
     if not found:
-        raise ReplayRefused(f"there is no replay {number}: see `gatelock replay list`")
+        raise ReplayRefused(f"there is no replay {number}: see `gatelock upkeep replay list`")
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""The job behind `gatelock replay`: reads logs again, and counts them into a shadow generation.
+"""The job behind `gatelock upkeep replay`: reads logs again, and counts them into a shadow generation.
 
 Each transaction stores the differences together with the position in the log. A replay that was killed reads
 again what fills the memory of its counters, and counts on from its position.
@@ -161,7 +161,7 @@ class LogReplay:
         if counting_digest(self._by.plan, self._source) != replay.parts:
             raise ReplayRefused(
                 f"another plan is in force than when replay {replay.id} began: "
-                f"`gatelock replay drop {replay.id} --reason TEXT`, and begin another one"
+                f"`gatelock upkeep replay drop {replay.id} --reason TEXT`, and begin another one"
             )
         begins = generations.known_logs(self._engine, self._source)
         for at, position in enumerate(replay.positions):

@@ -140,9 +140,9 @@ def swap(
 
 
 _CURES = {
-    "counting": "continue it by `gatelock replay resume NUMBER`",
+    "counting": "continue it by `gatelock upkeep replay resume NUMBER`",
     "swapped": "its counts are in force already",
-    "dropped": "begin another one by `gatelock replay start --help`",
+    "dropped": "begin another one by `gatelock upkeep replay start --help`",
 }
 
 
@@ -215,7 +215,7 @@ def _change_ledger(db: sa.Connection, position: ReplayPosition) -> None:
 
 def _require_equal(db: sa.Connection, replay: Replay, plan: Plan, pending: str) -> None:
     """Raises ReplayRefused if the counts that a generation is compared with, or its plan, are other ones."""
-    again = f"`gatelock replay drop {replay.id} --reason TEXT`, and replay it again"
+    again = f"`gatelock upkeep replay drop {replay.id} --reason TEXT`, and replay it again"
     if counting_digest(plan, replay.source) != replay.parts:
         raise ReplayRefused(f"another plan is in force than replay {replay.id} was counted by: {again}")
     if any(isinstance(step, FillStep) for step in steps_of(pending)):
@@ -241,7 +241,7 @@ def _change_rejected(db: sa.Connection, number: int, position: ReplayPosition, n
     if wanted and db.execute(gone).rowcount != wanted:
         raise ReplayRefused(
             f"{part}: rejected records were counted, or deleted, since the replay: "
-            f"`gatelock replay drop {number} --reason TEXT`, and replay it again"
+            f"`gatelock upkeep replay drop {number} --reason TEXT`, and replay it again"
         )
     names = ("offset", "reason", "sample", "value_bytes", "kafka_ms")
     added = sa.select(*(of[name] for name in names)).where(of_replay, of.is_added == 1)

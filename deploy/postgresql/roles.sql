@@ -1,9 +1,9 @@
 -- Roles for a Gatelock database: owner, analyzer, reader and gate.
 --
--- Run it in the database as a role that may create roles, after `gatelock db upgrade`, and again after each
+-- Run it in the database as a role that may create roles, after `gatelock upkeep db upgrade`, and again after each
 -- further upgrade, because that adds tables. It changes nothing that is right already.
 --
---   gatelock_owner     owns tables, triggers and functions; for `gatelock db upgrade` and for nothing else
+--   gatelock_owner     owns tables, triggers and functions; for `gatelock upkeep db upgrade` and for nothing else
 --   gatelock_analyzer  counts, judges, closes days, deletes what is old; for run, serve and operators' commands
 --   gatelock_reader    reads everything but secrets and tokens; for reports and dashboards of others
 --   gatelock_gate      reads the locks, and reports what a gate does; for applications with a gate over SQL

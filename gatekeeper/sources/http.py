@@ -74,8 +74,8 @@ class HttpSource:
 
     Args:
         url: `https://HOST:PORT`, followed by the path under which a reverse proxy serves Gatelock, if any.
-        token: The token that `gatelock tokens create NAME --scope read` printed, or the path of a file that
-            holds it and is read for each request. By default $GATEKEEPER_TOKEN, otherwise the file that
+        token: The token that `gatelock upkeep tokens create NAME --scope read` printed, or the path of a file
+            that holds it and is read for each request. By default $GATEKEEPER_TOKEN, otherwise the file that
             $GATEKEEPER_TOKEN_FILE names. `caller_view` needs the scope `callers`.
         ca: A PEM file with the certificate authorities to trust; by default those of the system.
         wait: Seconds that the server may hold a request until there is news, from 0 (no long poll) to 60.

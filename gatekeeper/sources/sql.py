@@ -361,7 +361,7 @@ def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
     held = -1 if since is None else since.version
     row = db.execute(_position_statement(NOW_MS[db.dialect.name]), {"held": held}).first()
     if row is None:
-        raise SourceError("the feed has no row: run `gatelock db upgrade`")
+        raise SourceError("the feed has no row: run `gatelock upkeep db upgrade`")
     return FeedPosition(*row)
 
 
@@ -446,4 +446,4 @@ def _explain(error: Exception) -> str:
     cause = getattr(error, "orig", None) or error
     message = " ".join(str(cause).split())
     lacks_tables = "no such table" in message or "does not exist" in message
-    return f"{message} (has `gatelock db upgrade` been run there?)" if lacks_tables else message
+    return f"{message} (has `gatelock upkeep db upgrade` been run there?)" if lacks_tables else message

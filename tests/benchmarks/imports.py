@@ -1,4 +1,4 @@
-"""CPU of `gatelock import` for half a million combined lines, beside GoAccess on the same file.
+"""CPU of `gatelock upkeep import` for half a million combined lines, beside GoAccess on the same file.
 
 Not equal work: GoAccess sums for a report, `import` stores a row per caller and minute and judges a policy.
 """
@@ -74,18 +74,27 @@ def imported(log: Path) -> Cost:
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         config = Path(folder) / "bench.toml"
         config.write_text(CONFIGURATION.format(folder=folder))
-        command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "import", str(log)]
+        command = [
+            sys.executable,
+            "-m",
+            "analyzer.faces.cli",
+            "--config",
+            str(config),
+            "upkeep",
+            "import",
+            str(log),
+        ]
         return cost_of([*command, "--source", "web"])
 
 
 def run(lines: int = LINES, rounds: int = 3) -> None:
     goaccess = shutil.which("goaccess")
-    took: dict[str, list[Cost]] = {"gatelock import": [], "goaccess": []}
+    took: dict[str, list[Cost]] = {"gatelock upkeep import": [], "goaccess": []}
     with tempfile.TemporaryDirectory(prefix="gatelock-bench-") as folder:
         log = Path(folder) / "access.log"
         write_log(log, lines)
         for _ in range(rounds):  # in turn, so that a busy moment hits them alike
-            took["gatelock import"].append(imported(log))
+            took["gatelock upkeep import"].append(imported(log))
             if goaccess:
                 report = str(Path(folder) / "report.json")
                 command = [goaccess, str(log), "--log-format=COMBINED", "--no-progress", "-o", report]
@@ -96,5 +105,7 @@ def run(lines: int = LINES, rounds: int = 3) -> None:
             print(f"  {name:16} was not measured: it is not installed (apt-get install goaccess)")
             continue
         cpu_s, wall_s = (median(column) for column in zip(*costs, strict=True))
-        ratio = median(c.cpu_s / other.cpu_s for c, other in zip(took["gatelock import"], costs, strict=True))
+        ratio = median(
+            c.cpu_s / other.cpu_s for c, other in zip(took["gatelock upkeep import"], costs, strict=True)
+        )
         print(f"  {name:16} {cpu_s:5.2f} s of CPU, {wall_s:5.2f} s; gatelock / this, CPU: {ratio:.2f}")

@@ -48,7 +48,7 @@ def _line(servers: Servers, topic: str, records: int, count: int) -> str:
         cpu_s, server_s = _cpu(analyzers) - cpu_s, _postgres_cpu_s() - server_s
         with store.engine.connect() as db:
             deadlocks, _ = db.execute(DEADLOCKS).one()
-    audit = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "audit"]
+    audit = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(config), "billing", "audit"]
     equal = subprocess.run(audit, capture_output=True, check=False).returncode == 0
     done, cpu_s = records - first, max(cpu_s, TICK_S)
     return (

@@ -116,7 +116,7 @@ def run_step(day: StoredDay, arguments: Sequence[str]) -> Step:
 def steps_of(day: StoredDay) -> dict[str, Sequence[str]]:
     """Returns the commands that close a day, audit it and write its report."""
     return {
-        "close": ["days", "close", day.date, "--reason", "measured", "--yes"],
-        "audit": ["audit", "--day", day.date],
-        "report": ["report", "day", day.date, "--final", "--out", str(day.folder / "day.csv")],
+        "close": ["billing", "days", "close", day.date, "--reason", "measured", "--yes"],
+        "audit": ["billing", "audit", "--day", day.date],
+        "report": ["billing", "report", "day", day.date, "--final", "--out", str(day.folder / "day.csv")],
     }

@@ -79,7 +79,7 @@ def test_a_customer_sees_what_remains_why_it_is_locked_and_that_it_was_given_mor
         limit = 5
         window = {{ per = "month" }}
     """)
-    token = gatelock("tokens", "create", "shop", "--scope", "callers").output.strip()
+    token = gatelock("upkeep", "tokens", "create", "shop", "--scope", "callers").output.strip()
     with serving(tmp_path, "run") as server, Gate(server.url, token=token) as gate:
         assert gate.ready(20)
         shop, why = Shop(gate, log), server.log.read_text
@@ -99,7 +99,9 @@ def test_a_customer_sees_what_remains_why_it_is_locked_and_that_it_was_given_mor
         assert own["locks"][0]["detail"] == refused.json()["detail"]
         assert shop.remaining("acme") == 0
         assert shop.remaining("bob") == 5, "it was never seen"
-        given = gatelock("callers", "grant", "api_key:acme", "+1000", "--for", "30d", "--reason", "paid")
+        given = gatelock(
+            "callers", "limit", "api_key:acme", "--amount", "+1000", "--for", "30d", "--reason", "paid"
+        )
         assert given.exit_code == 0, given.output
         wait_until(lambda: shop.ask("/items", "acme").status_code == 200, DEADLINE_S, why)
         logged = len(log.read_text().splitlines())
@@ -112,7 +114,7 @@ def test_a_token_for_gates_cannot_ask_for_callers(
     migrated_url: str, tmp_path: Path, configure: Configure, gatelock: Gatelock
 ) -> None:
     configure(f'database = {{ url = "{migrated_url}" }}\nanalyzer = {{ http = "127.0.0.1:0", log = "json" }}')
-    token = gatelock("tokens", "create", "shop", "--scope", "read").output.strip()
+    token = gatelock("upkeep", "tokens", "create", "shop", "--scope", "read").output.strip()
     with serving(tmp_path) as server, Gate(server.url, token=token) as gate:
         assert gate.ready(20)
         assert Shop(gate, tmp_path / "log").ask("/v1/me", "acme").status_code == 503

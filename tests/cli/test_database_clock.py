@@ -69,14 +69,14 @@ def counted(engine: sa.Engine, clock: None) -> None:
 
 
 def stored(gatelock: Gatelock) -> list[dict[str, str]]:
-    listed = gatelock("overrides", "list", "--json")
+    listed = gatelock("callers", "overrides", "--json")
     return [json.loads(line) for line in listed.stdout.splitlines()]
 
 
 def test_an_override_lasts_by_the_clock_of_the_database(gatelock: Gatelock) -> None:
     assert gatelock("policies", "apply").exit_code == 0
     now = datetime.now(UTC) + AHEAD
-    add = ("overrides", "add", "--caller", "acme", "--limit", "90", "--reason", "WHY")
+    add = ("callers", "limit", "acme", "--amount", "90", "--reason", "WHY")
     over = gatelock(*add, "--until", written(now - timedelta(hours=1)))
     assert (over.exit_code, "is over: write a time of the future" in over.stderr) == (2, True)
     assert gatelock(*add, "--until", written(now + timedelta(hours=1))).exit_code == 0
@@ -88,9 +88,16 @@ def test_an_override_lasts_by_the_clock_of_the_database(gatelock: Gatelock) -> N
 
 def test_lists_since_an_age_have_what_came_since(gatelock: Gatelock) -> None:
     gatelock("callers", "set", "acme", "--plan", "pro")
-    for command in ("events list --since 1h", "usage --since 1h --width minute", "explain acme --since 1h"):
+    for command in (
+        "upkeep events list --since 1h",
+        "usage --since 1h --width minute",
+        "explain acme --since 1h",
+    ):
         assert "acme" in gatelock(*command.split()).stdout, command
-    assert "acme" not in gatelock("events", "list", "--since", "2000d", "--json", "--since", "0s").stdout
+    assert (
+        "acme"
+        not in gatelock("upkeep", "events", "list", "--since", "2000d", "--json", "--since", "0s").stdout
+    )
     listed = gatelock("usage", "--from", "today", "--width", "minute", "--json").stdout
     assert json.loads(listed.splitlines()[0])["value"] == 60
     minute = written(datetime.now(UTC) + AHEAD - timedelta(minutes=2))

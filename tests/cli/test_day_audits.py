@@ -1,4 +1,4 @@
-"""`gatelock audit` of closed days, of report files and against the log, on SQLite and PostgreSQL."""
+"""`gatelock billing audit` of closed days, of report files and against the log, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def closed(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> Path:
     log = tmp_path / "access.log"
     lines = [LINE.format(number % 3 + 1, YESTERDAY, number, 100 + number) for number in range(30)]
     log.write_text("".join([*lines[:10], "no line\n\n", *lines[10:]]))
-    assert gatelock("import", "access.log", "--source", "access.log").exit_code == 1, "a line is none"
-    assert gatelock("days", "close", DATE, "--reason", "counted", "--yes").exit_code == 0
+    assert gatelock("upkeep", "import", "access.log", "--source", "access.log").exit_code == 1, (
+        "a line is none"
+    )
+    assert gatelock("billing", "days", "close", DATE, "--reason", "counted", "--yes").exit_code == 0
     return log
 
 
@@ -56,35 +58,35 @@ def shave(engine: sa.Engine) -> None:
 def test_a_day_is_audited_and_the_outcome_is_shown(
     gatelock: Gatelock, closed: Path, engine: sa.Engine
 ) -> None:
-    [before] = [one for one in objects(gatelock("days", "list", "--json")) if one["day"] == DATE]
+    [before] = [one for one in objects(gatelock("billing", "days", "list", "--json")) if one["day"] == DATE]
     assert before["audit"] == "equal", "it was audited when it was closed"
-    result = gatelock("audit", "--day", DATE)
+    result = gatelock("billing", "audit", "--day", DATE)
     assert (result.exit_code, result.stdout) == (
         0,
         f"{DATE} (UTC): 30 requests of callers in 3 rows: equal\n",
     )
-    listed = gatelock("days", "list")
+    listed = gatelock("billing", "days", "list")
     assert listed.exit_code == 0
     assert " equal" in listed.stdout
-    whole = gatelock("audit")
+    whole = gatelock("billing", "audit")
     assert whole.exit_code == 0
     assert "digests of 1 closed day compared: equal" in whole.stdout
     shave(engine)
-    result = gatelock("audit", "--day", DATE)
+    result = gatelock("billing", "audit", "--day", DATE)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         f"{DATE} (UTC): 28 requests of callers in 3 rows: NOT EQUAL",
         f"{DATE} (UTC): its digest does not fit: a row of it, its cut, or what was booked on it was changed, "
         "added or lost since it was closed: NOT EQUAL",
     ]
-    shown = gatelock("days", "show", DATE)
+    shown = gatelock("billing", "days", "show", DATE)
     assert shown.exit_code == 1
     assert "differences: its digest does not fit: " in shown.stdout
-    assert gatelock("days", "list").exit_code == 1
+    assert gatelock("billing", "days", "list").exit_code == 1
     assert f"the audit of {DATE} (UTC) found: its digest does not fit: " in gatelock("doctor").stdout
-    [found] = objects(gatelock("audit", "--day", DATE, "--json"))
+    [found] = objects(gatelock("billing", "audit", "--day", DATE, "--json"))
     assert [one["kind"] for one in found["differences"]] == ["digest"]
-    [whole] = objects(gatelock("audit", "--json"))
+    [whole] = objects(gatelock("billing", "audit", "--json"))
     assert (whole["closed_days"]["equal"], whole["closed_days"]["closed"]) == (False, 1)
 
 
@@ -92,7 +94,7 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
     gatelock: Gatelock, closed: Path, engine: sa.Engine
 ) -> None:
     """Also if the file was rotated and compressed since."""
-    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
         0,
         f"{DATE} (UTC): 30 records counted again, 3 series compared: no difference",
@@ -104,7 +106,7 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
     )
     closed.with_name("access.log.2").unlink()
     closed.write_text(LINE.format(9, YESTERDAY, 1, 1))
-    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-2:] == [
         "address:192.0.2.1: requests by caller: 8 in the day, 10 in the log: NOT EQUAL",
@@ -112,12 +114,12 @@ def test_the_log_of_a_file_shows_whose_requests_are_missing(
     ]
     copy = closed.with_name("access.log.1.copy")
     copy.write_bytes(closed.with_name("access.log.1.gz").read_bytes())
-    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "begin with the same line: move those away that were not counted" in result.stderr
     copy.unlink()
     closed.with_name("access.log.1.gz").unlink()
-    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "cannot be counted again: no file " in result.stderr
 
@@ -126,30 +128,30 @@ def test_a_forgotten_caller_is_equal_and_a_lost_name_differs(
     gatelock: Gatelock, closed: Path, engine: sa.Engine
 ) -> None:
     assert gatelock("callers", "forget", "address:192.0.2.1", "--reason", "asked", "--yes").exit_code == 0
-    assert gatelock("audit", "--day", DATE).exit_code == 0
-    result = gatelock("audit", "--day", DATE, "--against-kafka")
+    assert gatelock("billing", "audit", "--day", DATE).exit_code == 0
+    result = gatelock("billing", "audit", "--day", DATE, "--against-kafka")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
         0,
         f"{DATE} (UTC): 30 records counted again, 3 series compared: no difference",
     )
     assert tamper(engine, "delete from referenced_names where name = 'address:192.0.2.2'") == 1
-    [found] = objects(gatelock("audit", "--day", DATE, "--json"))
+    [found] = objects(gatelock("billing", "audit", "--day", DATE, "--json"))
     assert {one["kind"] for one in found["differences"]} == {"name", "counts"}
 
 
 def test_a_report_is_audited_by_its_file(gatelock: Gatelock, closed: Path, engine: sa.Engine) -> None:
-    assert gatelock("report", "day", DATE, "--out", "day.csv").exit_code == 0
+    assert gatelock("billing", "report", "day", DATE, "--out", "day.csv").exit_code == 0
     for name in ("day.csv", "day.csv.manifest.json"):
-        result = gatelock("audit", "--report", name)
+        result = gatelock("billing", "audit", "--report", name)
         assert (result.exit_code, result.stdout) == (0, "day.csv: 6 lines, day.csv.manifest.json: equal\n")
     file = Path("day.csv")
     file.write_bytes(file.read_bytes().replace(b",requests,,10,0", b",requests,,90,0"))
-    [found] = objects(gatelock("audit", "--report", "day.csv", "--json"))
+    [found] = objects(gatelock("billing", "audit", "--report", "day.csv", "--json"))
     assert not found["equal"]
-    result = gatelock("audit", "--report", "day.csv")
+    result = gatelock("billing", "audit", "--report", "day.csv")
     assert result.exit_code == 1
     assert "day.csv, line 2: it has " in result.stdout
-    result = gatelock("audit", "--report", "other.csv")
+    result = gatelock("billing", "audit", "--report", "other.csv")
     assert result.exit_code == 2
     assert result.stderr.startswith(
         "--report other.csv: its manifest other.csv.manifest.json cannot be read:"
@@ -160,14 +162,14 @@ def test_a_key_that_was_replaced_is_given_by_its_file(
     gatelock: Gatelock, closed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text("fedcba9876543210")
-    result = gatelock("audit", "--day", DATE)
+    result = gatelock("billing", "audit", "--day", DATE)
     assert result.exit_code == 1
     assert "its digest was made with the key " in result.stdout
     (tmp_path / "old").write_text(f"{KEY}\n")
-    assert gatelock("audit", "--day", DATE, "--earlier-key", "old").exit_code == 0
+    assert gatelock("billing", "audit", "--day", DATE, "--earlier-key", "old").exit_code == 0
     (tmp_path / "short").write_text("short")
     for name, why in (("short", "a key has at least 16 bytes"), ("none", "cannot be read: No such file")):
-        result = gatelock("audit", "--day", DATE, "--earlier-key", name)
+        result = gatelock("billing", "audit", "--day", DATE, "--earlier-key", name)
         assert result.exit_code == 2
         assert f"--earlier-key {name}: {why}" in result.stderr
 
@@ -177,13 +179,13 @@ def test_a_key_that_was_replaced_is_given_by_its_file(
     [
         ("--day yesterday --kafka", "--day and --report stand alone: leave --kafka and --all out"),
         ("--against-kafka", "--against-kafka counts one day again: write --day DATE"),
-        ("--day 2020-01-01", "2020-01-01 (UTC) is not closed; see `gatelock days list`"),
+        ("--day 2020-01-01", "2020-01-01 (UTC) is not closed; see `gatelock billing days list`"),
     ],
 )
 def test_impossible_arguments_are_refused(
     gatelock: Gatelock, engine: sa.Engine, arguments: str, why: str
 ) -> None:
-    result = gatelock("audit", *arguments.split())
+    result = gatelock("billing", "audit", *arguments.split())
     assert result.exit_code in (1, 2)
     assert why in result.stderr
 

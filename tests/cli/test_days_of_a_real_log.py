@@ -59,18 +59,18 @@ def test_each_day_has_the_lines_and_bytes_that_awk_finds(
     """Nearly all lines of the log are out of order, by up to a minute."""
     log = tmp_path / "access.log"
     log.write_bytes(gzip.decompress(LOG.read_bytes()))
-    gatelock("import", "access.log", "--source", "access.log")
+    gatelock("upkeep", "import", "access.log", "--source", "access.log")
     expected = counted_by_awk(log)
     assert len({day for day, _ in expected}) == 4
     assert (sum(lines for lines, _ in expected.values())) == 10_000
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for day in DATES:
-        assert gatelock("days", "close", day, "--reason", "counted", "--yes").exit_code == 0
-        result = gatelock("report", "day", day, "--final")
+        assert gatelock("billing", "days", "close", day, "--reason", "counted", "--yes").exit_code == 0
+        result = gatelock("billing", "report", "day", day, "--final")
         assert result.exit_code == 0, result.output
         found |= reported(result.stdout, day)
     assert found == expected
-    whole = reported(gatelock("report", f"{FIRST}..{LAST}", "--final").stdout, "")
+    whole = reported(gatelock("billing", "report", f"{FIRST}..{LAST}", "--final").stdout, "")
     for (_, caller), (lines, sent) in whole.items():
         of_days = [amounts for (_, name), amounts in expected.items() if name == caller]
         assert (lines, sent) == tuple(map(sum, zip(*of_days, strict=True)))

@@ -185,13 +185,15 @@ def test_the_sources_show_their_delays(gatelock: Gatelock, engine: sa.Engine) ->
     make_healthy(engine)
     with engine.begin() as db:
         db.execute(sa.update(offsets).values(owner="here:7"))
-    assert json.loads(gatelock("sources", "list", "--json").output)["shipping_p99_s"] is None
+    assert json.loads(gatelock("upkeep", "sources", "list", "--json").output)["shipping_p99_s"] is None
     clocks = {"access.jsonl[0]": PartitionClock("web", -250, 10)}
     measure(engine, MeasuredDelays(sources={"web": SourceDelay(120, 900, 50)}, clocks=clocks))
-    [shown] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
+    [shown] = [
+        json.loads(line) for line in gatelock("upkeep", "sources", "list", "--json").output.splitlines()
+    ]
     assert (shown["shipping_p50_s"], shown["shipping_p99_s"]) == (0.12, 0.9)
     assert (shown["kafka_ahead_s"], shown["requests_ahead_s"]) == (-0.25, -0.01)
-    printed = gatelock("sources", "list").output
+    printed = gatelock("upkeep", "sources", "list").output
     assert "0.9 s" in printed
     assert "at most 0.2 s behind" in printed
 
@@ -411,7 +413,7 @@ def test_a_day_that_waits_for_a_partition_is_found(gatelock: Gatelock, engine: s
     found = first_wrong(gatelock)["days"]
     day = f"{before.date} (UTC)"
     assert found["what"] == f"{day} waits for access-log[3]: is not counted yet, and must be up to 7"
-    assert "gatelock days close" in found["cure"]
+    assert "gatelock billing days close" in found["cure"]
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
@@ -445,7 +447,7 @@ def test_tables_of_an_older_version_are_found(gatelock: Gatelock, engine: sa.Eng
     with engine.begin() as db:
         db.execute(sa.text("update alembic_version set version_num = '0001'"))
     cure = first_wrong(gatelock)["database"]["cure"]
-    assert cure == "run `gatelock db upgrade`"
+    assert cure == "run `gatelock upkeep db upgrade`"
 
 
 def test_an_unreachable_database_exits_with_3(gatelock: Gatelock, configure: Configure) -> None:
@@ -562,7 +564,7 @@ def test_gates_in_processes_report_and_a_wrong_kind_of_name_is_found(
 
 def complete_reports(gatelock: Gatelock) -> list[dict[str, Any]] | None:
     """The rows of all six gates, as soon as each has checked its callers and four of them met a lock."""
-    rows = [json.loads(line) for line in gatelock("gates", "list", "--json").output.splitlines()]
+    rows = [json.loads(line) for line in gatelock("upkeep", "gates", "list", "--json").output.splitlines()]
     checked = [row for row in rows if row["callers"] == 20]
     met = [row for row in checked if row["checks"]]
     return rows if len(checked) == 6 and len(met) == 4 else None

@@ -61,9 +61,9 @@ def counted(gatelock: Gatelock, process: Gatelock, tmp_path: Path) -> None:
     rows = [{"ts": now_s - 1, "path": "/a"} | row for row in rows]
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION)
     (tmp_path / "access.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert gatelock("db", "upgrade").exit_code == 0
+    assert gatelock("upkeep", "db", "upgrade").exit_code == 0
     assert gatelock("policies", "apply").exit_code == 0
-    assert process("import", "access.jsonl", "--source", "web").returncode == 0
+    assert process("upkeep", "import", "access.jsonl", "--source", "web").returncode == 0
 
 
 def explained(gatelock: Gatelock, caller: str, *options: str) -> dict[str, Any]:
@@ -78,11 +78,8 @@ def test_a_locked_caller_is_explained_by_its_lock_and_its_use(gatelock: Gatelock
     assert shown.splitlines()[0] == "api_key:acme is locked"
     assert "daily, deny 429, " in shown
     assert "50 requests per day (UTC), 60 counted" in shown
-    assert "to admit it now: gatelock locks clear --caller api_key:acme --reason WHY" in shown
-    assert (
-        "to allow it more: gatelock overrides add --caller api_key:acme --policy daily --limit AMOUNT"
-        in shown
-    )
+    assert "to admit it now: gatelock locks unlock api_key:acme --reason WHY" in shown
+    assert "to allow it more: gatelock callers limit api_key:acme --policy daily --amount AMOUNT" in shown
     found = explained(gatelock, "api_key:acme")
     uses = {use["policy"]: (use["used"], use["limit"], use["mode"]) for use in found["policies"]}
     assert uses == {
@@ -118,14 +115,14 @@ def test_locks_of_an_address_its_network_and_everyone_are_found(gatelock: Gatelo
     client = "address:203.0.113.9"
     assert gatelock("explain", client).stdout.startswith(f"{client} is not locked\n")
     for options in (("--address", "203.0.113.0/24"), ("--address", "203.0.113.9"), ("--everyone",)):
-        assert gatelock("locks", "set", *options, "--for", "1h", *REASON).exit_code == 0
+        assert gatelock("locks", "lock", *options, "--for", "1h", *REASON).exit_code == 0
     found = explained(gatelock, client)
     assert sorted(lock["scope"] for lock in found["locks"]) == ["address", "everyone", "range"]
     assert gatelock("explain", client).stdout.startswith(f"{client} is locked\n")
 
 
 def test_a_cleared_lock_says_who_holds_it_off(gatelock: Gatelock) -> None:
-    assert gatelock("locks", "clear", "--caller", "api_key:acme", *REASON).exit_code == 0
+    assert gatelock("locks", "unlock", "api_key:acme", *REASON).exit_code == 0
     shown = gatelock("explain", "api_key:acme").stdout
     assert shown.startswith("api_key:acme is not locked\n")
     assert "daily sets no lock before " in shown
@@ -135,7 +132,7 @@ def test_a_cleared_lock_says_who_holds_it_off(gatelock: Gatelock) -> None:
 
 def test_the_locks_of_a_time_are_found(gatelock: Gatelock) -> None:
     began = explained(gatelock, "api_key:acme")["locks"][0]["began"]
-    gatelock("locks", "clear", "--caller", "api_key:acme", "--policy", "daily", *REASON)
+    gatelock("locks", "unlock", "api_key:acme", "--policy", "daily", *REASON)
     then = explained(gatelock, "api_key:acme", "--at", f"{began[:19]}Z")["history"]
     assert all(one["began"] <= f"{began[:19]}Z" for one in then)
     assert explained(gatelock, "api_key:acme", "--at", "2020-01-01")["history"] == []
@@ -153,13 +150,13 @@ def test_a_time_is_as_exact_as_it_is_written(gatelock: Gatelock) -> None:
     assert shown.splitlines()[0] == f"no lock at {before:%Y-%m-%dT%H:%MZ}"
     assert "the one after: " in shown
     assert "the one before" not in shown
-    assert gatelock("locks", "clear", "--caller", "api_key:acme", *REASON).exit_code == 0
+    assert gatelock("locks", "unlock", "api_key:acme", *REASON).exit_code == 0
     later = f"{datetime.now(UTC) + timedelta(minutes=2):%Y-%m-%dT%H:%MZ}"
     assert "the one before: " in gatelock("explain", "api_key:acme", "--at", later).stdout
 
 
 def test_an_exempt_caller_is_shown_as_such(gatelock: Gatelock) -> None:
-    assert gatelock("exempt", "add", "--caller", "api_key:acme", *REASON).exit_code == 0
+    assert gatelock("callers", "allow", "api_key:acme", *REASON).exit_code == 0
     assert "exempt" in gatelock("explain", "api_key:acme").stdout
     assert all(use["exempt"] for use in explained(gatelock, "api_key:acme")["policies"])
 
@@ -181,22 +178,22 @@ def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gate
 @pytest.mark.parametrize(
     "command",
     [
-        "usage --caller acme", "locks list --caller acme", "callers show acme", "notices list --caller acme",
-        "overrides add --caller acme --limit 90 --policy daily --reason WHY",
-        "exempt add --caller acme --reason WHY", "locks clear --caller acme --reason WHY",
-        "callers set acme --plan pro", "callers grant acme +9 --policy daily --for 1d --reason WHY",
+        "usage --caller acme", "locks list --caller acme", "callers show acme", "locks notices --caller acme",
+        "callers limit acme --amount 90 --policy daily --reason WHY",
+        "callers allow acme --reason WHY", "locks unlock acme --reason WHY",
+        "callers set acme --plan pro", "callers limit acme --amount +9 --policy daily --for 1d --reason WHY",
     ],
 )  # fmt: skip
 def test_each_command_finds_it(gatelock: Gatelock, command: str) -> None:
     found = gatelock(*command.split())
     assert (found.exit_code, "write the kind" in found.output) == (0, False), found.output
-    assert "api_key:acme" in found.stdout or command.startswith("notices")
+    assert "api_key:acme" in found.stdout or command.startswith("locks notices")
 
 
 def test_of_several_kinds_one_must_be_chosen(gatelock: Gatelock, tmp_path: Path) -> None:
     row = {"ts": int(time.time()) - 1, "login": "acme", "path": "/a"}
     (tmp_path / "more.jsonl").write_text(f"{json.dumps(row)}\n")
-    imported = gatelock("import", "more.jsonl", "--source", "web")
+    imported = gatelock("upkeep", "import", "more.jsonl", "--source", "web")
     assert imported.exit_code == 0, imported.output
     refused = gatelock("explain", "acme")
     assert refused.exit_code == 2
@@ -211,7 +208,7 @@ def test_a_name_that_was_never_counted_is_a_wrong_one(gatelock: Gatelock) -> Non
     fields = json.loads(found.stdout)
     assert (found.exit_code, fields["counted"], fields["near"]) == (1, False, ["api_key:acme"])
     assert explained(gatelock, "api_key:acme")["counted"] is True
-    found = gatelock("notices", "list", "--caller", "api_key:acne")
+    found = gatelock("locks", "notices", "--caller", "api_key:acne")
     assert (found.exit_code, found.stdout) == (1, "")
     assert gatelock("callers", "set", "api_key:acne", "--plan", "pro").exit_code == 0
     found = gatelock("explain", "api_key:acne")  # an operator knows it
@@ -233,7 +230,7 @@ def test_each_command_that_it_prints_succeeds_as_printed(gatelock: Gatelock) -> 
             r"^  to [a-z ]+: gatelock (.*)$", gatelock("explain", "acme").stdout, re.MULTILINE
         )
     ]
-    assert [words[:2] for words in printed] == [["locks", "clear"], ["overrides", "add"]]
+    assert [words[:2] for words in printed] == [["locks", "unlock"], ["callers", "limit"]]
     for words in printed:
         done = gatelock(*words)
         assert done.exit_code == 0, done.output
@@ -245,9 +242,9 @@ def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:
 
     def clearing(scope: str, key: str, resource: str = "") -> str:
         lock = Lock(scope, key, "daily", now, now, resource)
-        return next(iter(_next_commands("api_key:a b", [lock], []))).partition("locks clear ")[2]
+        return next(iter(_next_commands("api_key:a b", [lock], []))).partition("locks unlock ")[2]
 
-    assert clearing("caller", "api_key:a b") == "--caller 'api_key:a b' --reason WHY"
+    assert clearing("caller", "api_key:a b") == "'api_key:a b' --reason WHY"
     assert clearing("caller", "api_key:a b", "/v1") == "--caller 'api_key:a b' --resource /v1 --reason WHY"
     assert clearing("address", "192.0.2.7") == "--address 192.0.2.7 --reason WHY"
     assert clearing("range", "192.0.2.0/24") == "--address 192.0.2.0/24 --reason WHY"

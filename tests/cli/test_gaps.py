@@ -1,4 +1,4 @@
-"""`gatelock gaps` on SQLite and PostgreSQL. tests/kafka has the faults that cause gaps."""
+"""`gatelock upkeep gaps` on SQLite and PostgreSQL. tests/kafka has the faults that cause gaps."""
 
 from __future__ import annotations
 
@@ -56,11 +56,16 @@ def engine(engine: sa.Engine) -> sa.Engine:
 
 
 def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in gatelock("gaps", "list", "--json", *arguments).stdout.splitlines()]
+    return [
+        json.loads(line)
+        for line in gatelock("upkeep", "gaps", "list", "--json", *arguments).stdout.splitlines()
+    ]
 
 
 def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "a reason") -> Any:
-    return gatelock("gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, "--yes", *more)
+    return gatelock(
+        "upkeep", "gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, "--yes", *more
+    )
 
 
 def next_offsets(engine: sa.Engine) -> dict[int, int]:
@@ -69,13 +74,13 @@ def next_offsets(engine: sa.Engine) -> dict[int, int]:
 
 
 def test_list_shows_each_gap_and_the_commands_that_accept_it(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("gaps", "list")
+    result = gatelock("upkeep", "gaps", "list")
     assert result.exit_code == 1
     assert re.search(r"access-log\[3\] +corrupt +70 +80 ", result.output)
-    commands = [line for line in result.output.splitlines() if line.startswith("gatelock gaps accept")]
+    commands = [line for line in result.output.splitlines() if line.startswith("gatelock upkeep gaps accept")]
     shown = [command.partition(" --reason TEXT")[0].split(" --to ") for command in commands]
     assert shown == [
-        [f"gatelock gaps accept 'access-log[{number}]'", to]
+        [f"gatelock upkeep gaps accept 'access-log[{number}]'", to]
         for number, values in enumerate(
             (["next"], ["next"], ["next"], ["next", "again"], ["OFFSET", "again"], ["again", "next"])
         )
@@ -97,7 +102,7 @@ def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
 
 def test_without_gaps_the_exit_code_is_0(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
     configure(f'[database]\nurl = "{migrated_url}"\n{SOURCE}')
-    result = gatelock("gaps", "list")
+    result = gatelock("upkeep", "gaps", "list")
     assert (result.exit_code, result.output) == (0, "no partition is stopped\n")
     assert listed(gatelock) == []
     result = accept(gatelock, 3, "next")
@@ -110,16 +115,18 @@ def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine
         0, "access-log[3]: corrupt [70, 80): continuing at 80, 10 offsets are skipped\n",
     )  # fmt: skip
     assert next_offsets(engine)[3] == 80
-    assert "access-log[3]" not in gatelock("gaps", "list").output
+    assert "access-log[3]" not in gatelock("upkeep", "gaps", "list").output
     [row] = [row for row in listed(gatelock, "--all") if row["accepted"]]
     assert (row["accepted_to"], row["reason"], row["skipped"]) == (80, "the disk of broker 2", 10)
     assert "@" in row["accepted_by"]
-    [event] = [json.loads(line) for line in gatelock("events", "list", "--json").stdout.splitlines()]
+    [event] = [
+        json.loads(line) for line in gatelock("upkeep", "events", "list", "--json").stdout.splitlines()
+    ]
     assert (event["act"], event["about"]) == ("gap accepted", "access-log[3]: corrupt [70, 80), on at 80")
     assert (event["who"], event["why"]) == (row["accepted_by"], row["reason"])
     apart = datetime.fromisoformat(event["at"]) - datetime.fromisoformat(row["accepted"])
     assert abs(apart.total_seconds()) < 5
-    audit = gatelock("audit")
+    audit = gatelock("billing", "audit")
     assert audit.exit_code == 0
     assert "skipped: access-log[3] [70, 80), corrupt: " in audit.output
     assert accept(gatelock, 3, "next").exit_code == 1, "there is nothing to change"
@@ -138,7 +145,11 @@ def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine
         (3, "-1", "--to -1: write an offset, `next` or `again`"),
         (3, "soon", "--to soon: write an offset, `next` or `again`"),
         (4, "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
-        ("x", "next", "'access-log[x]' does not name a partition; `gatelock gaps list` shows the names: "),
+        (
+            "x",
+            "next",
+            "'access-log[x]' does not name a partition; `gatelock upkeep gaps list` shows the names: ",
+        ),
         ("*", "80", "--to 80: write `next` or `again`; an offset applies to a single partition"),
         ("*", "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
     ],
@@ -162,7 +173,7 @@ def test_a_partition_that_is_not_stopped_exits_with_1(gatelock: Gatelock, engine
 
 def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock(
-        "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json", "--yes"
+        "upkeep", "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json", "--yes"
     )
     assert json.loads(result.stdout) == {
         "partition": "access-log[3]", "kind": "corrupt", "start": 70, "to": 80
@@ -173,7 +184,7 @@ def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
 def test_on_a_terminal_a_gap_is_accepted_when_the_operator_agrees(
     engine: sa.Engine, answer: str, exit_code: int, position: int
 ) -> None:
-    arguments = ("gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk")
+    arguments = ("upkeep", "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk")
     code, _, shown = on_a_terminal(*arguments, answer=answer)
     assert code == exit_code
     assert "10 offsets" in shown
@@ -182,7 +193,7 @@ def test_on_a_terminal_a_gap_is_accepted_when_the_operator_agrees(
 
 
 def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("gaps", "accept", "access-log[3]", "--to", "80")
+    result = gatelock("upkeep", "gaps", "accept", "access-log[3]", "--to", "80")
     assert result.exit_code == 2
     assert "--reason" in result.stderr
     assert accept(gatelock, 3, "next", reason=" ").stderr.startswith("--reason: write a reason")
@@ -218,7 +229,7 @@ def test_all_gaps_of_a_topic_can_be_accepted_together(gatelock: Gatelock, engine
     result = accept(gatelock, "*", "next")
     assert result.exit_code == 0
     assert len(result.output.splitlines()) == 5
-    assert gatelock("gaps", "list").exit_code == 0
+    assert gatelock("upkeep", "gaps", "list").exit_code == 0
 
 
 def test_a_name_of_two_logs_needs_the_option_log(gatelock: Gatelock, engine: sa.Engine) -> None:

@@ -55,7 +55,7 @@ def test_the_written_configuration_has_no_fault_and_reads_its_log(
     checked = gatelock("check")
     assert checked.exit_code == 0, checked.output
     assert "policy      daily: at most 100,000 requests" in checked.stdout
-    imported = gatelock("import", str(log), "--source", "requests.log", "--json")
+    imported = gatelock("upkeep", "import", str(log), "--source", "requests.log", "--json")
     assert imported.exit_code == 0, imported.output
     assert json.loads(imported.stdout)["counted"] == len(log.read_text().splitlines())
 
@@ -76,7 +76,7 @@ def test_a_guard_asks_for_the_resources_that_are_counted(
         text = re.sub(r", routes = \[[^]]*\]", "", text)
     groupings = 'groupings = ["resource"]\n\n[sources.fields]'
     configuration.write_text(text.replace("[sources.fields]", groupings, 1))
-    imported = gatelock("import", str(log), "--source", "requests.log")
+    imported = gatelock("upkeep", "import", str(log), "--source", "requests.log")
     assert imported.exit_code == 0, imported.output
     rows = [json.loads(line) for line in gatelock("usage", "--by", "resource", "--json").output.splitlines()]
     if origin is Origin.REQUESTLOG:

@@ -125,11 +125,11 @@ def test_the_last_suspension_replaces_the_one_before_and_each_action_is_logged(
     assert until is not None
     assert timedelta(minutes=4) < until - datetime.now(UTC) <= timedelta(minutes=5)
     gatelock("locks", "resume", "--reason", "resolved")
-    events = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
+    events = [json.loads(line) for line in gatelock("upkeep", "events", "list", "--json").output.splitlines()]
     assert [(event["act"], event["why"]) for event in events] == [
-        ("gates resumed", "resolved"),
-        ("gates suspended", "that was too long"),
-        ("gates suspended", WHY[1]),
+        ("locks resume", "resolved"),
+        ("locks suspend", "that was too long"),
+        ("locks suspend", WHY[1]),
     ]
     assert all("@" in event["who"] for event in events)
     assert re.fullmatch(r"until 20\d\d-.*Z", events[1]["about"])
@@ -162,16 +162,16 @@ def test_the_help_shows_suspend_and_resume_in_one_line_each(gatelock: Gatelock) 
 def test_resuming_without_a_suspension_exits_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock("locks", "resume", *WHY)
     assert (result.exit_code, result.stderr) == (1, "the locks are not suspended: the gates enforce them\n")
-    assert gatelock("events", "list").output == "no action was recorded\n"
+    assert gatelock("upkeep", "events", "list").output == "no act was recorded\n"
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--for", "soon", *WHY], "--for soon: write a length"),
-        (["--for", "0s", *WHY], "--for 0s: write a length"),
-        (["--for", "31d", *WHY], "--for 31d: write a length such as 30m, 12h or 7d; at most 30d"),
+        (["--for", "soon", *WHY], "--for: soon: write a length"),
+        (["--for", "0s", *WHY], "--for: 0s: write a length"),
+        (["--for", "31d", *WHY], "--for: 31d: write a length such as 30m, 12h or 7d; at most 30d"),
         (["--for", "1h", "--reason", " "], "--reason: write a reason"),
     ],
 )

@@ -333,11 +333,11 @@ def test_denied_requests_are_not_counted_by_the_configuration_that_it_writes(
     now = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime())
     line = f'203.0.113.9 - - [{now}] "GET / HTTP/1.1" 429 5 "-" "curl"\n'
     (tmp_path / "later.log").write_text(line * 7)
-    assert gatelock("db", "upgrade").exit_code == 0
+    assert gatelock("upkeep", "db", "upgrade").exit_code == 0
     assert gatelock("policies", "apply").exit_code == 0
-    lock = ("locks", "set", "--caller", "address:203.0.113.9", "--for", "1h", "--reason", "TICKET-7")
+    lock = ("locks", "lock", "address:203.0.113.9", "--for", "1h", "--reason", "TICKET-7")
     assert gatelock(*lock).exit_code == 0
-    assert process("import", "later.log", "--source", "access.log").returncode == 0
+    assert process("upkeep", "import", "later.log", "--source", "access.log").returncode == 0
     [row] = map(json.loads, gatelock("usage", "--json").output.splitlines())
     assert (row["value"], row["denied"]) == (0, 7)
 

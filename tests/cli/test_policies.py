@@ -39,7 +39,7 @@ def configured(gatelock: Gatelock, tmp_path: Path) -> Callable[[str], None]:
         (tmp_path / "gatelock.toml").write_text(text)
 
     write(LOG)
-    assert gatelock("db", "upgrade").exit_code == 0
+    assert gatelock("upkeep", "db", "upgrade").exit_code == 0
     return write
 
 
@@ -59,7 +59,7 @@ def test_a_configuration_is_put_in_force_with_its_difference(
     assert "this configuration is not in force" in listed.output
     applied = gatelock("policies", "apply", "--reason", "more is sold")
     assert "in force as plan 2" in applied.output
-    events = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
+    events = [json.loads(line) for line in gatelock("upkeep", "events", "list", "--json").output.splitlines()]
     assert events[0]["why"] == "more is sold: policy daily: limit 500 to 2,000"
     assert gatelock("policies", "list").exit_code == 0
 

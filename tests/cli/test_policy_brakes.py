@@ -33,7 +33,7 @@ def test_a_braked_policy_is_shown(gatelock: Gatelock) -> None:
     shown = gatelock("policies", "show", "daily").output
     assert "its brake in the first day: 1 new lock in 5m, then its locks are in shadow" in shown
     assert "at this time: in shadow since" in shown
-    assert WHY in gatelock("events", "list").output
+    assert WHY in gatelock("upkeep", "events", "list").output
     explained = gatelock("explain", "api_key:ann").output
     assert "api_key:ann is not locked" in explained
     assert "not locked by daily: its brake holds the lock, in shadow since" in explained
@@ -51,14 +51,14 @@ def test_a_release_says_what_it_will_lock_and_locks_it(gatelock: Gatelock) -> No
     tried = gatelock("policies", "release", "daily", "--reason", "a flood", "--dry-run")
     assert tried.exit_code == 0
     assert WHY in tried.output
-    assert "without --dry-run, gates get 2 locks at once" in tried.output
+    assert "gates get 2 locks at once" in tried.output
     assert gatelock("locks", "list").output == "no lock is in force\n"
     done = gatelock("policies", "release", "daily", "--reason", "a flood")
     assert done.exit_code == 0
     assert "daily is enforced again: 2 locks in shadow are in force now" in done.output
     assert len(lines(gatelock("locks", "list", "--json").output)) == 2
-    [event, *_] = lines(gatelock("events", "list", "--json").output)
-    assert (event["act"], event["about"], event["why"]) == ("policy released", "policy daily", "a flood")
+    [event, *_] = lines(gatelock("upkeep", "events", "list", "--json").output)
+    assert (event["act"], event["about"], event["why"]) == ("policies release", "policy daily", "a flood")
     again = gatelock("policies", "release", "daily", "--reason", "a flood")
     assert (again.exit_code, again.output) == (1, "the brake does not hold daily\n")
     assert gatelock("policies", "release", "dayly", "--reason", "a flood").exit_code == 2

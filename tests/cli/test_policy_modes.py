@@ -32,9 +32,9 @@ def counted(gatelock: Gatelock, process: Gatelock, tmp_path: Path) -> Callable[[
         names = ["ann"] * 8 + ["bob"] * 2
         records = [json.dumps({"ts": now_s - 1, "key": name}) for name in names]
         (tmp_path / "access.jsonl").write_text("".join(f"{line}\n" for line in records))
-        assert gatelock("db", "upgrade").exit_code == 0
+        assert gatelock("upkeep", "db", "upgrade").exit_code == 0
         assert gatelock("policies", "apply").exit_code == 0
-        done = process("import", "access.jsonl", "--source", "web")
+        done = process("upkeep", "import", "access.jsonl", "--source", "web")
         assert done.returncode == 0, done.stderr
 
     return count
@@ -108,7 +108,7 @@ def test_a_promotion_says_before_whom_it_locks_and_that_is_whom_a_simulation_loc
     [fields] = lines(gatelock("policies", "promote", "daily", "--dry-run", "--json").stdout)
     assert (fields["plan"], fields["changed"], fields["locked"], fields["freed"]) == (1, False, 1, 0)
     assert gatelock("locks", "list", "--json").output == ""
-    simulated = gatelock("simulate", "--policy", "daily", "--limit", "4", "--since", "1d")
+    simulated = gatelock("policies", "simulate", "--policy", "daily", "--limit", "4", "--since", "1d")
     assert "would have locked 1 of 2 callers" in simulated.output
     done = gatelock("policies", "promote", "daily", "--reason", "a week")
     assert "in force as plan 2; 1 locked, 0 freed" in done.output
@@ -117,7 +117,7 @@ def test_a_promotion_says_before_whom_it_locks_and_that_is_whom_a_simulation_loc
 
 def test_no_override_is_for_a_candidate(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
     counted(DAILY + "candidate = { limit = 2 }\n")
-    added = ("overrides", "add", "--caller", "api_key:ann", "--limit", "50", "--reason", "sold")
+    added = ("callers", "limit", "api_key:ann", "--amount", "50", "--reason", "sold")
     refused = gatelock(*added, "--policy", "daily/candidate")
     assert refused.exit_code == 2
     assert "--policy daily/candidate: no such name; use one of daily" in refused.output
@@ -130,12 +130,12 @@ def test_the_difference_to_the_plan_in_force_is_shown(
     gatelock: Gatelock, counted: Callable[[str], None], tmp_path: Path
 ) -> None:
     counted(DAILY)
-    same = gatelock("policies", "diff")
+    same = gatelock("policies", "apply", "--dry-run")
     assert (same.exit_code, same.output) == (0, "this configuration is in force\n")
     (tmp_path / "gatelock.toml").write_text(LOG + DAILY.replace("5", "7"))
-    other = gatelock("policies", "diff")
+    other = gatelock("policies", "apply", "--dry-run")
     assert (other.exit_code, other.output) == (1, "policy daily: limit 5 to 7\n")
-    assert lines(gatelock("policies", "diff", "--json").output) == [
+    assert lines(gatelock("policies", "apply", "--dry-run", "--json").output) == [
         {"differences": ["policy daily: limit 5 to 7"]}
     ]
 

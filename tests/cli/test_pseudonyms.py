@@ -46,7 +46,11 @@ def counted(gatelock: Gatelock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines = [json.dumps({"ts": now_s} | row) for row in rows]
     (tmp_path / "access.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "gatelock.toml").write_text(CONFIGURATION)
-    for command in (("db", "upgrade"), ("policies", "apply"), ("import", "access.jsonl", "--source", "web")):
+    for command in (
+        ("upkeep", "db", "upgrade"),
+        ("policies", "apply"),
+        ("upkeep", "import", "access.jsonl", "--source", "web"),
+    ):
         assert gatelock(*command).exit_code == 0
 
 
@@ -77,9 +81,9 @@ def test_locks_and_limits_take_names_in_clear(gatelock: Gatelock, tmp_path: Path
         assert ACME in result.output
     (tmp_path / "several.csv").write_text("scope,key\ncaller,api_key:acme\n")
     for act in (
-        ("locks", "set", "--file", "several.csv", "--for", "1h"),
-        ("overrides", "add", "--caller", "api_key:acme", "--limit", "7"),
-        ("exempt", "add", "--caller", "api_key:acme"),
+        ("locks", "lock", "--file", "several.csv", "--for", "1h"),
+        ("callers", "limit", "api_key:acme", "--amount", "7"),
+        ("callers", "allow", "api_key:acme"),
     ):
         result = gatelock(*act, *because)
         assert (result.exit_code, ACME in result.output) == (0, True), result.output

@@ -162,7 +162,7 @@ def test_a_log_is_counted_by_each_grouping(
     lines = [json.dumps(request | {"ts": now}) for request in REQUESTS]
     Path("requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
     configure(GROUPED)
-    assert gatelock("import", "requests.jsonl", "--source", "log").exit_code == 0
+    assert gatelock("upkeep", "import", "requests.jsonl", "--source", "log").exit_code == 0
     rows = [json.loads(line) for line in gatelock("usage", "--by", by, "--json").output.splitlines()]
     key = {"everyone": "everyone"}.get(by, by.partition("+")[0].partition("/")[0].replace("6", ""))
     found: dict[str, int] = {}
@@ -266,7 +266,7 @@ def test_days_begin_at_midnight_utc() -> None:
 def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine) -> None:
     add_bucket(engine, "user:ann", 0, 5, denied=1)
     add_ledger(engine, seen=9, counted=6, duplicate=1, dead=1, late=1)
-    result = gatelock("audit", "--json")
+    result = gatelock("billing", "audit", "--json")
     assert result.exit_code == 0
     assert json.loads(result.output) == {
         "partitions": [
@@ -289,7 +289,7 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "gaps": [],
         "closed_days": {"closed": 0, "read": 0, "equal": True, "lost": [], "differing": []},
     }  # fmt: skip
-    shown = gatelock("audit").output
+    shown = gatelock("billing", "audit").output
     assert "6 counted, 6 in buckets: equal" in shown
     assert shown.splitlines()[-1].startswith(
         "not compared with the log: a record that is missing among the holes"
@@ -301,8 +301,10 @@ def test_the_audit_shows_duplicates_only_if_there_are_any(
     gatelock: Gatelock, engine: sa.Engine, duplicates: int, is_shown: bool
 ) -> None:
     add_ledger(engine, seen=duplicates, duplicate=duplicates)
-    assert ("duplicate" in gatelock("audit").output) == is_shown
-    assert json.loads(gatelock("audit", "--json").output)["partitions"][0]["duplicate"] == duplicates
+    assert ("duplicate" in gatelock("billing", "audit").output) == is_shown
+    assert (
+        json.loads(gatelock("billing", "audit", "--json").output)["partitions"][0]["duplicate"] == duplicates
+    )
 
 
 @pytest.mark.parametrize(("seen", "in_buckets"), [(9, 5), (9, 7), (8, 6)])
@@ -311,10 +313,10 @@ def test_an_audit_that_differs_exits_with_1(
 ) -> None:
     add_bucket(engine, "user:ann", 0, in_buckets)
     add_ledger(engine, seen=seen, counted=6, dead=3)
-    result = gatelock("audit", "--json")
+    result = gatelock("billing", "audit", "--json")
     assert result.exit_code == 1
     assert json.loads(result.output)["equal"] is False
-    result = gatelock("audit")
+    result = gatelock("billing", "audit")
     assert result.exit_code == 1
     assert ("NOT EQUAL" in result.output) == (in_buckets != 6)
     assert ("differs" in result.output) == (seen != 9)
@@ -365,14 +367,17 @@ def test_tables_are_created_once_and_checked(
     gatelock: Gatelock, configure: Configure, database_url: str
 ) -> None:
     configure(f'[database]\nurl = "{database_url}"\n')
-    result = gatelock("db", "upgrade")
+    result = gatelock("upkeep", "db", "upgrade")
     assert (result.exit_code, f"are at version {head()} (from none)" in result.output) == (0, True), (
         result.output
     )
-    assert f"were already at version {head()}" in gatelock("db", "upgrade").output
-    assert gatelock("db", "current").output == f"{head()}\n"
-    assert json.loads(gatelock("db", "current", "--json").output) == {"current": head(), "head": head()}
-    result = gatelock("db", "check")
+    assert f"were already at version {head()}" in gatelock("upkeep", "db", "upgrade").output
+    assert json.loads(gatelock("upkeep", "db", "check", "--json").output) == {
+        "current": head(),
+        "head": head(),
+        "differences": [],
+    }
+    result = gatelock("upkeep", "db", "check")
     assert result.exit_code == 0
     assert result.output.endswith("nothing differs\n")
 
@@ -380,12 +385,12 @@ def test_tables_are_created_once_and_checked(
 def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("alter table rejects add column extra text")
-    result = gatelock("db", "check", "--json")
+    result = gatelock("upkeep", "db", "check", "--json")
     assert result.exit_code == 1
     assert "extra" in json.loads(result.output)["differences"][0]
 
 
-@pytest.mark.parametrize("command", [["usage"], ["audit"], ["locks", "list"]])
+@pytest.mark.parametrize("command", [["usage"], ["billing", "audit"], ["locks", "list"]])
 def test_tables_of_another_version_exit_with_2_and_the_cure(
     gatelock: Gatelock, engine: sa.Engine, command: list[str]
 ) -> None:
@@ -393,7 +398,7 @@ def test_tables_of_another_version_exit_with_2_and_the_cure(
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
     result = gatelock(*command)
     assert result.exit_code == 2
-    assert "run `gatelock db upgrade`" in result.stderr
+    assert "run `gatelock upkeep db upgrade`" in result.stderr
 
 
 # events
@@ -402,15 +407,17 @@ def test_tables_of_another_version_exit_with_2_and_the_cure(
 def test_events_lists_the_actions_of_operators(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         record(db, "ann@desk", "token created", "shop", "new gate")
-    [event] = [json.loads(line) for line in gatelock("events", "list", "--json").output.splitlines()]
+    [event] = [
+        json.loads(line) for line in gatelock("upkeep", "events", "list", "--json").output.splitlines()
+    ]
     assert [event[name] for name in ("who", "act", "about", "why")] == [
         "ann@desk",
         "token created",
         "shop",
         "new gate",
     ]
-    assert gatelock("events", "list", "--from", "2999-01-01").output == "no action was recorded\n"
-    assert gatelock("events", "list", "--from", "soon").exit_code == 2
+    assert gatelock("upkeep", "events", "list", "--since", "2999-01-01").output == "nothing matches\n"
+    assert gatelock("upkeep", "events", "list", "--since", "soon").exit_code == 2
 
 
 # sources
@@ -427,11 +434,16 @@ def test_a_source_without_an_analyzer_is_listed_and_retired(gatelock: Gatelock, 
     }
     with engine.begin() as db:
         db.execute(sa.insert(offsets).values(**place, beat_ms=0, owner="one:7"))
-    result = gatelock("sources", "list")
+    result = gatelock("upkeep", "sources", "list")
     assert result.exit_code == 1
     assert "access-log[3]" in result.output
-    [fields] = [json.loads(line) for line in gatelock("sources", "list", "--json").output.splitlines()]
+    [fields] = [
+        json.loads(line) for line in gatelock("upkeep", "sources", "list", "--json").output.splitlines()
+    ]
     assert (fields["source"], fields["next"]) == ("shop", 9)
-    assert gatelock("sources", "retire", "shop", "--reason", "moved").output == "shop: 1 partition retired\n"
-    assert gatelock("sources", "list").exit_code == 0
-    assert gatelock("sources", "retire", "shop", "--reason", "moved").exit_code == 1
+    assert (
+        gatelock("upkeep", "sources", "retire", "shop", "--reason", "moved").output
+        == "shop: 1 partition retired\n"
+    )
+    assert gatelock("upkeep", "sources", "list").exit_code == 0
+    assert gatelock("upkeep", "sources", "retire", "shop", "--reason", "moved").exit_code == 1

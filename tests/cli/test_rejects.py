@@ -1,4 +1,4 @@
-"""`gatelock rejects` on SQLite and PostgreSQL."""
+"""`gatelock upkeep rejects` on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def objects(result: Any) -> list[dict[str, Any]]:
 
 
 def test_the_list_shows_place_reason_and_beginning(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("rejects", "list")
+    result = gatelock("upkeep", "rejects", "list")
     assert result.exit_code == 0
     assert "access-log[3]@5" in result.output
     assert "\x1b" not in result.output
     assert "\\x1b[2J\\xff" in result.output
-    found = objects(gatelock("rejects", "list", "--json"))
+    found = objects(gatelock("upkeep", "rejects", "list", "--json"))
     assert [reject["offset"] for reject in found] == [8, 7, 6, 5]
     assert found[3] == {
         "record": "access-log[3]@5", "source": "access-log", "topic": "access-log", "partition": 3,
@@ -102,9 +102,13 @@ def test_rejects_are_selected_by_source_topic_partition_reason_and_time(
 ) -> None:
     """All options must apply, in each command."""
     words = options.split()
-    assert [reject["offset"] for reject in objects(gatelock("rejects", "list", "--json", *words))] == offsets
-    assert [reject["offset"] for reject in objects(gatelock("rejects", "export", *words))] == offsets[::-1]
-    (result,) = objects(gatelock("rejects", "retry", "--json", "--why", "corrected", *words))
+    assert [
+        reject["offset"] for reject in objects(gatelock("upkeep", "rejects", "list", "--json", *words))
+    ] == offsets
+    assert [
+        reject["offset"] for reject in objects(gatelock("upkeep", "rejects", "export", *words))
+    ] == offsets[::-1]
+    (result,) = objects(gatelock("upkeep", "rejects", "retry", "--json", "--why", "corrected", *words))
     assert result["counted"] + sum(result["left"].values()) == len(offsets)
 
 
@@ -117,7 +121,9 @@ def test_an_age_is_measured_from_now(gatelock: Gatelock, engine: sa.Engine) -> N
         db.execute(sa.update(rejects).where(rejects.c.offset > 6).values(at_ms=now_ms - 3 * 3_600_000))
 
     def since(age: str) -> list[int]:
-        return [reject["offset"] for reject in objects(gatelock("rejects", "export", "--since", age))]
+        return [
+            reject["offset"] for reject in objects(gatelock("upkeep", "rejects", "export", "--since", age))
+        ]
 
     assert [since(age) for age in ("1m", "2m", "2h", "4h", "1d")] == [
         [5],
@@ -141,45 +147,45 @@ def test_an_age_is_measured_from_now(gatelock: Gatelock, engine: sa.Engine) -> N
 def test_an_invalid_option_exits_with_2_and_the_accepted_forms(
     gatelock: Gatelock, engine: sa.Engine, options: str, message: str
 ) -> None:
-    result = gatelock("rejects", "list", *options.split())
+    result = gatelock("upkeep", "rejects", "list", *options.split())
     assert result.exit_code == 2
     assert message in result.stderr
 
 
 def test_without_rejects_the_table_says_so(gatelock: Gatelock, engine: sa.Engine) -> None:
-    assert "no rejected record matches" in gatelock("rejects", "list", "--reason", "future").output
+    assert "no rejected record matches" in gatelock("upkeep", "rejects", "list", "--reason", "future").output
 
 
 def test_show_prints_what_is_expected_and_the_result_of_reading_it_today(
     gatelock: Gatelock, engine: sa.Engine
 ) -> None:
-    result = gatelock("rejects", "show", "access-log[3]@5")
+    result = gatelock("upkeep", "rejects", "show", "access-log[3]@5")
     assert "a caller: text in at least one of" in result.output
     assert "one of key (api_key)" in result.output
     assert "can be read: " in result.output
     assert READABLE.decode() in result.output
-    (found,) = objects(gatelock("rejects", "show", "access-log[3]@7", "--json"))
+    (found,) = objects(gatelock("upkeep", "rejects", "show", "access-log[3]@7", "--json"))
     assert (found["whole"], found["today"]) == (False, "only its beginning was kept")
-    assert gatelock("rejects", "show", "access-log[3]@99").exit_code == 1
-    assert "does not name a record" in gatelock("rejects", "show", "access-log").stderr
+    assert gatelock("upkeep", "rejects", "show", "access-log[3]@99").exit_code == 1
+    assert "does not name a record" in gatelock("upkeep", "rejects", "show", "access-log").stderr
 
 
 def test_export_writes_objects_or_raw_records(gatelock: Gatelock, engine: sa.Engine, tmp_path: Path) -> None:
     file = tmp_path / "rejects.jsonl"
-    assert gatelock("rejects", "export", "--output", str(file)).exit_code == 0
+    assert gatelock("upkeep", "rejects", "export", "--output", str(file)).exit_code == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [row["offset"] for row in rows] == [5, 6, 7, 8], "in the order of the log"
     assert len({tuple(row) for row in rows}) == 1, "with the same keys"
-    result = gatelock("rejects", "export", "--format", "raw")
+    result = gatelock("upkeep", "rejects", "export", "--format", "raw")
     assert result.exit_code == 1
     assert result.stdout_bytes == READABLE + b"\n" + HOSTILE + b"\n"
     assert "2 left out" in result.stderr
-    result = gatelock("rejects", "export", "--output", str(file))
+    result = gatelock("upkeep", "rejects", "export", "--output", str(file))
     assert (result.exit_code, "not overwritten" in result.stderr) == (2, True)
 
 
 def test_retry_counts_readable_records_and_reports_the_others(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("rejects", "retry", "--why", "the field was renamed", "--json")
+    result = gatelock("upkeep", "rejects", "retry", "--why", "the field was renamed", "--json")
     assert result.exit_code == 1
     assert objects(result) == [
         {
@@ -191,21 +197,21 @@ def test_retry_counts_readable_records_and_reports_the_others(gatelock: Gatelock
     ]
     with engine.connect() as db:
         assert db.execute(sa.select(buckets.c["key", "value_0"])).all() == [("api_key:acme", 1)]
-    assert gatelock("audit").exit_code == 0
-    event, _activation = objects(gatelock("events", "list", "--json"))
+    assert gatelock("billing", "audit").exit_code == 0
+    event, _activation = objects(gatelock("upkeep", "events", "list", "--json"))
     assert (event["act"], event["about"], event["why"]) == (
         "rejects counted", "access-log[3]@5", "the field was renamed",
     )  # fmt: skip
-    again = gatelock("rejects", "retry", "--why", "once more", "--reason", "bad-caller")
+    again = gatelock("upkeep", "rejects", "retry", "--why", "once more", "--reason", "bad-caller")
     assert (again.exit_code, again.output) == (0, "0 counted, 0 left\n")
-    assert gatelock("rejects", "retry", "--why", " ").exit_code == 2
+    assert gatelock("upkeep", "rejects", "retry", "--why", " ").exit_code == 2
 
 
 def test_every_reason_has_an_expectation(gatelock: Gatelock, engine: sa.Engine) -> None:
     for reason in get_args(RejectReason):
         with engine.begin() as db:
             db.execute(sa.update(rejects).where(rejects.c.offset == 5).values(reason=reason))
-        (found,) = objects(gatelock("rejects", "show", "access-log[3]@5", "--json"))
+        (found,) = objects(gatelock("upkeep", "rejects", "show", "access-log[3]@5", "--json"))
         assert found["expected"]
 
 
@@ -214,9 +220,9 @@ def test_usage_and_audit_show_the_overflow(gatelock: Gatelock, engine: sa.Engine
         for key, value in (("api_key:acme", 2), ("overflow:", 5)):
             put_counts(db, [CountRow("caller", key, "", "requests", 60, 0, value, 1)])
         db.execute(sa.update(offsets).values(seen=13, counted=9, dead=4))
-    result = gatelock("audit")
+    result = gatelock("billing", "audit")
     assert "9 counted, 9 in buckets: equal" in result.output
     assert "6 of these are in overflow:" in result.output
-    assert objects(gatelock("audit", "--json"))[0]["overflow"] == 6
+    assert objects(gatelock("billing", "audit", "--json"))[0]["overflow"] == 6
     (found,) = objects(gatelock("usage", "--json", "--caller", "overflow:"))
     assert (found["caller"], found["value"], found["denied"]) == ("overflow:", 5, 1)

@@ -77,8 +77,8 @@ def test_a_report_of_100_000_callers_needs_little_more_memory_than_one_of_one(
     close_days(engine, CALLERS)
 
     def peak_mib(*arguments: str) -> int:
-        """Returns the peak of the resident memory of `gatelock report`, whose output goes nowhere."""
-        command = [sys.executable, "-c", PROGRAM, "report", *arguments]
+        """Returns the peak of the resident memory of `gatelock billing report`, whose output goes nowhere."""
+        command = [sys.executable, "-c", PROGRAM, "billing", "report", *arguments]
         result = subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=240, check=True
         )
@@ -96,7 +96,17 @@ def test_a_report_of_100_000_callers_needs_little_more_memory_than_one_of_one(
 def test_a_terminal_shows_progress(engine: sa.Engine, process: Callable[..., object]) -> None:
     close_days(engine, 5_000)
     terminal, child = pty.openpty()
-    command = [sys.executable, "-m", "analyzer.faces.cli", "report", "day", "2026-09-22", "--out", "day.csv"]
+    command = [
+        sys.executable,
+        "-m",
+        "analyzer.faces.cli",
+        "billing",
+        "report",
+        "day",
+        "2026-09-22",
+        "--out",
+        "day.csv",
+    ]
     env = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, env=env)
     os.close(child)

@@ -1,4 +1,4 @@
-"""`gatelock report send`: each event reaches the service once, through kills and lost answers."""
+"""`gatelock billing report send`: each event reaches the service once, through kills and lost answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def objects(result: Any) -> list[dict[str, Any]]:
 def send(
     gatelock: Gatelock, url: str, kind: str, *more: str, what: str = "day", when: str = "yesterday"
 ) -> Any:
-    return gatelock("report", "send", what, when, "--to", url, "--format", kind, *more)
+    return gatelock("billing", "report", "send", what, when, "--to", url, "--format", kind, *more)
 
 
 @each_service
@@ -93,7 +93,7 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, kind: str
 ) -> None:
     sums = count(store, engine)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     with billing_server(kind) as server:
         first = objects(send(gatelock, server.url, kind, "--json"))
         assert {one["meter"]: (one["events"], one["amount"]) for one in first} == {
@@ -110,14 +110,14 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
         assert "nothing was left to send" in again.stdout
         events = [
             one
-            for line in gatelock("report", "day", "--format", kind).stdout.splitlines()
+            for line in gatelock("billing", "report", "day", "--format", kind).stdout.splitlines()
             if (one := json.loads(line))
         ]
         name = {"stripe": "identifier", "lago": "transaction_id", "cloudevents": "id"}[kind]
         assert {event[name] for event in events} == server.events.keys(), "a file has the same identifiers"
-    listed = objects(gatelock("report", "sent", "--json"))
+    listed = objects(gatelock("billing", "report", "sent", "--json"))
     assert {one["complete"] for one in listed} == {True}
-    assert gatelock("report", "sent").exit_code == 0
+    assert gatelock("billing", "report", "sent").exit_code == 0
 
 
 def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
@@ -125,6 +125,7 @@ def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
         sys.executable,
         "-m",
         "analyzer.faces.cli",
+        "billing",
         "report",
         "send",
         "day",
@@ -154,7 +155,7 @@ def test_a_killed_process_leaves_no_gap_and_no_double(
     drawn = random.Random(seed)
     callers = 120 if kind == "stripe" else CALLERS
     sums = count(store, engine, callers)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     running: list[subprocess.Popen[str]] = []
     kills = 0
 
@@ -194,7 +195,7 @@ def test_two_processes_do_not_send_to_one_destination(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 3)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     arrived, may_answer = threading.Event(), threading.Event()
 
     def fault(number: int) -> Fault:
@@ -228,7 +229,7 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
     configuration: str,
 ) -> None:
     sums = count(store, engine, 3)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     config = Path("gatelock.toml")
     config.write_text(config.read_text().replace("grace = 0", 'grace = 0\ncustomers_file = "customers.csv"'))
     file = Path("customers.csv")
@@ -245,7 +246,7 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
         assert result.exit_code == 1
         assert f"{server.url} refuses " in result.stderr
         assert "bad" in result.stderr
-        assert gatelock("report", "sent").exit_code == 1, "it is not complete"
+        assert gatelock("billing", "report", "sent").exit_code == 1, "it is not complete"
         file.write_text(file.read_text().replace("bad", "b"))
         assert send(gatelock, server.url, kind).exit_code == 0
         assert {event.customer for event in server.events.values()} == {"a", "b"}
@@ -254,7 +255,10 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
             "api_requests": sums["requests"] - last["requests"],
             "busy": sums["busy"] - last["busy"],
         }
-    left_out = {one["meter"]: one["left_out_amount"] for one in objects(gatelock("report", "sent", "--json"))}
+    left_out = {
+        one["meter"]: one["left_out_amount"]
+        for one in objects(gatelock("billing", "report", "sent", "--json"))
+    }
     assert left_out == last | {"peak": 0}
 
 
@@ -273,10 +277,11 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
     two_days_ago_s = now_s(engine) - 2 * DAY_S
     with writing(engine) as db:
         add_day(db, "UTC", two_days_ago_s)
-    assert gatelock("days", "close", earlier, "--reason", "counted", "--yes").exit_code == 0
+    assert gatelock("billing", "days", "close", earlier, "--reason", "counted", "--yes").exit_code == 0
     late = [row._replace(value=4) for row in before]
     flush(store, PLAN, late)
     correct = (
+        "billing",
         "days",
         "correct",
         earlier,
@@ -287,12 +292,12 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
         "a mistake",
     )
     assert gatelock(*correct).exit_code == 0
-    result = gatelock("report", "corrections", date, "--format", "lago")
+    result = gatelock("billing", "report", "corrections", date, "--format", "lago")
     assert (result.exit_code, result.stderr) == (
         1,
         f"{date} (UTC) is not closed: events are made of closed days alone\n",
     )
-    assert gatelock("days", "close", date, "--reason", "counted", "--yes").exit_code == 0
+    assert gatelock("billing", "days", "close", date, "--reason", "counted", "--yes").exit_code == 0
     with billing_server("lago") as server:
         for day in (earlier, date):
             assert send(gatelock, server.url, "lago", when=day).exit_code == 0
@@ -313,12 +318,12 @@ def test_an_identifier_outlasts_the_name_of_a_caller(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 1)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
-    before = objects(gatelock("report", "day", "--format", "lago"))
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+    before = objects(gatelock("billing", "report", "day", "--format", "lago"))
     with writing(engine) as db:
         [(reference, name)] = db.execute(sa.select(referenced_names)).all()
         db.execute(sa.update(referenced_names).values(name="api_key:another"))
-    after = objects(gatelock("report", "day", "--format", "lago"))
+    after = objects(gatelock("billing", "report", "day", "--format", "lago"))
     assert name == "api_key:00000"
     assert [one["transaction_id"] for one in before] == [one["transaction_id"] for one in after]
     assert {one["external_subscription_id"] for one in after} == {"another"}
@@ -336,7 +341,7 @@ def test_events_that_a_service_may_have_forgotten_are_not_sent_again(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     with billing_server("stripe") as server:
         assert send(gatelock, server.url, "stripe", "--meter", "requests").exit_code == 0
         a_day_ago = now_s(engine) * 1000 - 24 * 3_600_000
@@ -373,11 +378,11 @@ def test_a_hand_over_that_cannot_be_done_is_refused_in_a_sentence(
     gatelock: Gatelock, engine: sa.Engine, store: SqlStore, date: str, arguments: str, code: int, why: str
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     with billing_server("lago") as server:
         words = arguments.split()
         to = [] if "--to" in words else ["--to", server.url]
-        result = gatelock("report", "send", *words, *to, "--format", "lago")
+        result = gatelock("billing", "report", "send", *words, *to, "--format", "lago")
         assert (result.exit_code, server.requests) == (code, 0)
         assert why in result.stderr
         if not code:
@@ -400,7 +405,7 @@ def test_redirects_and_wrong_keys_end_a_delivery(
     why: str,
 ) -> None:
     count(store, engine, 2)
-    gatelock("days", "close", date, "--reason", "counted", "--yes")
+    gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
     (tmp_path / "key").write_text("another\n")
     with billing_server("stripe", lambda _: fault) as server:
         result = send(gatelock, server.url, "stripe", "--token-file", "key")
@@ -416,7 +421,7 @@ def test_stripe_takes_no_event_that_is_older_than_35_days(
     minute = (now_s(engine) - 40 * DAY_S) // 60 * 60
     flush(store, PLAN, [CountRow("caller", "api_key:a", "", "requests", 60, minute, 1, 0)])
     old = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}"
-    assert gatelock("days", "close", old, "--reason", "counted", "--yes").exit_code == 0
+    assert gatelock("billing", "days", "close", old, "--reason", "counted", "--yes").exit_code == 0
     with billing_server("stripe") as server:
         result = send(gatelock, server.url, "stripe", when=old)
         assert (result.exit_code, server.requests) == (1, 0)

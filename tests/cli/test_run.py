@@ -145,7 +145,7 @@ def test_a_growing_file_is_counted_until_the_analyzer_stops(
         "address:192.0.2.1 2026-11-21": (2, 1),
         "address:192.0.2.2 2026-11-21": (1, 0),
     }
-    assert gatelock("audit").exit_code == 0
+    assert gatelock("billing", "audit").exit_code == 0
     messages = [event["message"] for event in analyzer.logged()]
     assert "configured by gatelock.toml" in messages
     assert messages[-1] == "stopped"
@@ -214,7 +214,7 @@ def test_tables_of_another_version_are_not_changed(
 ) -> None:
     import sqlalchemy as sa
 
-    assert process("db", "upgrade").returncode == 0
+    assert process("upkeep", "db", "upgrade").returncode == 0
     engine = sa.create_engine(database_url)
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
@@ -262,7 +262,9 @@ def test_files_that_are_imported_again_are_counted_once(
 ) -> None:
     (tmp_path / "old.log").write_text(line("192.0.2.1", 20) * 3 + "no line\n")
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
-    result = process("import", "old.log", "new.log", "--source", "web", "--json", "--max-rejected", "20%")
+    result = process(
+        "upkeep", "import", "old.log", "new.log", "--source", "web", "--json", "--max-rejected", "20%"
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {
         "seen": 5,
@@ -275,13 +277,13 @@ def test_files_that_are_imported_again_are_counted_once(
         "advice": {},
         "question": "",
     }
-    result = process("import", "new.log", "old.log", "--source", "web")
+    result = process("upkeep", "import", "new.log", "old.log", "--source", "web")
     assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
     assert usage_by_day(gatelock) == {
         "address:192.0.2.1 2026-11-20": (3, 0),
         "address:192.0.2.2 2026-11-21": (1, 0),
     }
-    assert gatelock("audit").exit_code == 0
+    assert gatelock("billing", "audit").exit_code == 0
     assert json.loads(gatelock("locks", "list", "--json").output)["key"] == "address:192.0.2.1"
 
 
@@ -296,12 +298,12 @@ def test_a_new_policy_is_in_force_after_an_import_also_without_a_running_analyze
     """The totals of its window are filled from the counts, which takes several steps."""
     (tmp_path / "old.log").write_text("".join(line(f"192.0.2.{n}", 20) for n in range(9)))
     (tmp_path / "new.log").write_text(line("192.0.2.1", 20))
-    assert gatelock("import", "old.log", "--source", "web").exit_code == 0
+    assert gatelock("upkeep", "import", "old.log", "--source", "web").exit_code == 0
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
     monkeypatch.setattr(upkeep, "ACTIVATION_ROWS", 2)
     configured.write_text(configured.read_text().replace("month", "day"))
     assert gatelock("policies", "apply").exit_code == 0
-    assert gatelock("import", "new.log", "--source", "web").exit_code == 0
+    assert gatelock("upkeep", "import", "new.log", "--source", "web").exit_code == 0
     engine = open_engine(database_url)
     with reading(engine) as db:
         assert db.scalars(sa.select(schema.plans.c.pending).where(schema.plans.c.active == 1)).all() == [""]
@@ -317,7 +319,7 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     """Host names in place of addresses, for example, all count under one name."""
 
     def sentences(lines: str) -> list[str]:
-        result = process("import", "-", "--source", "web", input=lines)
+        result = process("upkeep", "import", "-", "--source", "web", input=lines)
         assert result.returncode == 0
         doubts = ("one caller has 100 %", "had no usable name")
         return [text for text in result.stderr.splitlines() if any(doubt in text for doubt in doubts)]
@@ -330,7 +332,7 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
     assert second.startswith("102 of them had no usable name")
     assert 'caller = ["host"]' in second
     as_json = process(
-        "import", "-", "--source", "web", "--json", input="\n" + lines + line("a.example", 20) * 9
+        "upkeep", "import", "-", "--source", "web", "--json", input="\n" + lines + line("a.example", 20) * 9
     )
     assert json.loads(as_json.stdout)["question"].startswith("one caller has 100 % of 108 requests")
     lines = "".join(line(f"192.0.2.{n % 200}", 20) for n in range(2_000))
@@ -339,7 +341,7 @@ def test_an_import_says_when_all_of_its_records_have_one_caller(
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_standard_input_can_be_imported(configured: Path, process: Gatelock, gatelock: Gatelock) -> None:
-    result = process("import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
+    result = process("upkeep", "import", "-", "--source", "web", input=line("192.0.2.1", 20) * 2)
     assert (result.returncode, result.stdout) == (0, "2 seen, 2 counted, 0 dead, 0 late\n")
     assert usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (2, 0)}
 
@@ -358,7 +360,7 @@ def test_an_invalid_file_or_source_exits_with_2(
     configured: Path, tmp_path: Path, process: Gatelock, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "access.log").touch()
-    result = process("import", *arguments)
+    result = process("upkeep", "import", *arguments)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == sentence
 
@@ -370,11 +372,11 @@ def test_a_truncated_file_exits_with_1_and_the_others_are_counted(
     whole = gzip.compress(line("192.0.2.1", 20).encode() * 3)
     (tmp_path / "cut.log.gz").write_bytes(whole[:-9])
     (tmp_path / "access.log").write_text(line("192.0.2.2", 20))
-    result = process("import", "cut.log.gz", "access.log", "--source", "web")
+    result = process("upkeep", "import", "cut.log.gz", "access.log", "--source", "web")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("cut.log.gz: the rest cannot be read: EOFError")
     assert usage_by_day(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
-    result = process("import", "cut.log.gz", "--source", "web", "--json")
+    result = process("upkeep", "import", "cut.log.gz", "--source", "web", "--json")
     assert (result.returncode, list(json.loads(result.stdout)["problems"])) == (1, ["cut.log.gz"])
 
 
@@ -383,9 +385,9 @@ def test_a_file_without_readable_records_exits_with_1(
     configured: Path, tmp_path: Path, process: Gatelock
 ) -> None:
     (tmp_path / "other.log").write_text("not in the combined format\n" * 3)
-    result = process("import", "other.log", "--source", "web")
+    result = process("upkeep", "import", "other.log", "--source", "web")
     assert (result.returncode, result.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
-    assert result.stderr.splitlines()[-1].endswith("gatelock rejects list")
+    assert result.stderr.splitlines()[-1].endswith("gatelock upkeep rejects list")
 
 
 @pytest.mark.parametrize("database", ["postgresql"])

@@ -127,16 +127,18 @@ def test_tokens_that_are_created_or_revoked_apply_to_a_running_server(
 ) -> None:
     with serving(tmp_path) as server:
         assert HttpSource(server.url).fetch(None).snapshot
-        token = gatelock("tokens", "create", "shop", "--scope", "read").output.strip()
+        token = gatelock("upkeep", "tokens", "create", "shop", "--scope", "read").output.strip()
         deadline_s = time.monotonic() + DEADLINE_S
         while plain_http.get(f"{server.url}/v1/locks").status_code != 401:
             assert time.monotonic() < deadline_s
         assert HttpSource(server.url, token).fetch(None).snapshot
-        short = gatelock("tokens", "create", "till", "--scope", "read", "--expires", "8s").output.strip()
+        short = gatelock(
+            "upkeep", "tokens", "create", "till", "--scope", "read", "--expires", "8s"
+        ).output.strip()
         deadline_s = time.monotonic() + DEADLINE_S
         while _status(server.url, short) != 200:  # servers read tokens every two seconds
             assert time.monotonic() < deadline_s
-        gatelock("tokens", "revoke", "shop")
+        gatelock("upkeep", "tokens", "revoke", "shop")
         while _status(server.url, token) != 401 or _status(server.url, short) != 401:
             assert time.monotonic() < deadline_s
         assert plain_http.get(f"{server.url}/livez").status_code == 200
@@ -158,7 +160,7 @@ def test_without_a_token_the_server_listens_on_loopback_only(
         f"refusing to listen on {everywhere}, where other machines could read the locks"
         in result.stderr.splitlines()[-1]
     )
-    gatelock("tokens", "create", "shop", "--scope", "read")
+    gatelock("upkeep", "tokens", "create", "shop", "--scope", "read")
     with serving(tmp_path, GATELOCK_ANALYZER__HTTP=everywhere) as server:
         assert server.url
         assert "cross the network unencrypted" in str(server.logged())

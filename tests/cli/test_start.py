@@ -7,16 +7,16 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from typer.main import get_command
 
-from analyzer.faces.cli import app
+from analyzer.faces.cli.command_table import COMMANDS as COMMAND_TABLE
+from analyzer.faces.cli.command_table import Command, Group
 from analyzer.kernel.tables.schema import rejects
 
 Gatelock = Callable[..., Any]
@@ -34,55 +34,53 @@ HEAVY = (
 )
 
 
-def commands_of(group: Any, *words: str) -> Iterator[str]:
-    """Every command below `group`, groups included, as it is typed."""
-    for name, command in group.commands.items():
-        yield " ".join([*words, name])
-        if hasattr(command, "commands"):
-            yield from commands_of(command, *words, name)
+def called_as(entries: Iterable[Command | Group], *words: str) -> Iterator[str]:
+    """Every command as it is typed, groups included."""
+    for entry in entries:
+        yield " ".join([*words, entry.name])
+        if isinstance(entry, Group):
+            yield from called_as(entry.commands, *words, entry.name)
 
 
-EVERY = sorted(commands_of(get_command(app)))
+EVERY = sorted(called_as([entry for heading in COMMAND_TABLE for entry in heading.entries]))
 COMMANDS = [name for name in EVERY if not any(other.startswith(f"{name} ") for other in EVERY)]
 REQUIRED = {  # arguments that a command requires
     "callers forget": "api_key:acme --reason WHY",
-    "callers grant": "api_key:acme +50 --policy daily",
+    "callers limit": "api_key:acme --amount +50 --policy daily --reason WHY",
     "callers import": "callers.csv",
     "callers set": "api_key:acme --plan pro",
     "callers show": "api_key:acme",
-    "days close": "2026-11-20 --reason WHY",
-    "days correct": "2026-11-20 --caller api_key:acme --amount -5 --reason WHY",
-    "days show": "2026-11-20",
+    "billing days close": "2026-11-20 --reason WHY",
+    "billing days correct": "2026-11-20 --caller api_key:acme --amount -5 --reason WHY",
+    "billing days show": "2026-11-20",
     "explain": "api_key:acme",
-    "exempt add": "--caller api_key:acme --reason WHY",
-    "exempt end": "abc",
-    "jobs run": "roll-up",
-    "import": "access.log --source access.log",
+    "callers allow": "api_key:acme --reason WHY",
+    "callers end": "abc",
+    "upkeep jobs run": "roll-up",
+    "upkeep import": "access.log --source access.log",
     "look": "access.log",
-    "gaps accept": "access-log[0] --to next --reason WHY",
-    "gates forget": "shop",
-    "locks clear": "--caller api_key:acme --reason WHY",
-    "locks extend": "--caller api_key:acme --for 1h --reason WHY",
-    "locks set": "--caller api_key:acme --for 1h --reason WHY",
+    "upkeep gaps accept": "access-log[0] --to next --reason WHY",
+    "upkeep gates forget": "shop",
+    "locks unlock": "api_key:acme --reason WHY",
+    "locks extend": "api_key:acme --for 1h --reason WHY",
+    "locks lock": "api_key:acme --for 1h --reason WHY",
     "locks suspend": "--for 1h --reason WHY",
     "locks resume": "--reason WHY",
-    "overrides add": "--caller api_key:acme --policy daily --limit 5 --reason WHY",
-    "overrides end": "abc",
     "policies promote": "daily",
     "policies release": "daily --reason WHY",
     "policies show": "daily",
-    "rejects show": "access-log[0]@1",
-    "rejects retry": "--why WHY",
-    "replay compare": "1",
-    "replay drop": "1 --reason WHY",
-    "replay resume": "1",
-    "replay start": "access.log --source access.log",
-    "replay swap": "1 --reason WHY",
-    "report send": "day 2026-11-20 --to https://localhost --format lago",
-    "report write": "day 2026-11-20",
-    "sources retire": "shop --reason WHY",
-    "tokens create": "shop --scope read",
-    "tokens revoke": "shop",
+    "upkeep rejects show": "access-log[0]@1",
+    "upkeep rejects retry": "--why WHY",
+    "upkeep replay compare": "1",
+    "upkeep replay drop": "1 --reason WHY",
+    "upkeep replay resume": "1",
+    "upkeep replay start": "access.log --source access.log",
+    "upkeep replay swap": "1 --reason WHY",
+    "billing report send": "day 2026-11-20 --to https://localhost --format lago",
+    "billing report write": "day 2026-11-20",
+    "upkeep sources retire": "shop --reason WHY",
+    "upkeep tokens create": "shop --scope read",
+    "upkeep tokens revoke": "shop",
 }
 CONFIGURED = [
     name for name in COMMANDS if name not in ("demo", "init", "look")
@@ -92,7 +90,7 @@ A_REJECT = {
     "cluster": "c", "topic_id": "t", "partition": 3, "offset": 1, "source": "s", "topic": "access-log",
     "reason": "bad-json", "sample": b"{", "value_bytes": 1, "at_ms": 0,
 }  # fmt: skip
-READING = [name for name in STORING if name not in ("run", "serve", "import", "db upgrade")]
+READING = [name for name in STORING if name not in ("run", "serve", "upkeep import", "upkeep db upgrade")]
 
 
 def arguments_of(command: str) -> list[str]:
@@ -108,20 +106,20 @@ def test_help_imports_nothing_heavy() -> None:
     assert {name.partition(".")[0] for name in result.splitlines()[-1].split()}.isdisjoint(HEAVY)
 
 
-def test_without_typer_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['typer'] = None; import analyzer.faces.cli"
+def test_without_click_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['click'] = None; import analyzer.faces.cli"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr == "gatelock: typer is not installed; pip install 'gatelock[analyzer]'\n"
+    assert result.stderr == "gatelock: click is not installed; pip install 'gatelock[analyzer]'\n"
 
 
 @pytest.mark.parametrize("command", EVERY)
 def test_every_command_is_described_in_the_list_of_commands(gatelock: Gatelock, command: str) -> None:
     result = gatelock(*command.split(), "--help")
     assert result.exit_code == 0
-    name, _, rest = command.partition(" ")
-    listed = gatelock(*([name] if rest else []), "--help").output
-    (line,) = [line for line in listed.splitlines() if line.startswith(f"  {rest or name} ")]
+    *group, name = command.split()
+    listed = gatelock(*group, "--help").output
+    (line,) = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
     assert not line.endswith("...")
 
 
@@ -131,10 +129,10 @@ def test_the_version_is_printed(gatelock: Gatelock) -> None:
 
 def test_completion_is_offered(process: Gatelock, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variables that the shell's script sets; without a shell it cannot be detected."""
-    monkeypatch.setenv("_GATELOCK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("_GATELOCK_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "gatelock us")
     monkeypatch.setenv("COMP_CWORD", "1")
-    assert process().stdout.split() == ["usage"]
+    assert process().stdout.split() == ["plain,usage"]
 
 
 def test_without_a_command_the_help_is_printed(process: Gatelock) -> None:
@@ -149,7 +147,7 @@ def test_without_a_command_the_help_is_printed(process: Gatelock) -> None:
         ["ran"],
         ["usage", "--wdith", "day"],
         ["usage", "--width", "fortnight"],
-        ["import", "x"],
+        ["upkeep", "import", "x"],
         ["locks", "show"],
     ],
 )
@@ -198,7 +196,7 @@ UNREACHABLE = """
 """
 
 
-@pytest.mark.parametrize("command", [*READING, "db upgrade"])
+@pytest.mark.parametrize("command", [*READING, "upkeep db upgrade"])
 def test_an_unreachable_database_exits_with_3_and_one_sentence(
     gatelock: Gatelock, configure: Configure, command: str
 ) -> None:
@@ -212,7 +210,7 @@ def test_an_unreachable_database_exits_with_3_and_one_sentence(
     assert "s3cret" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "serve", "import"])
+@pytest.mark.parametrize("command", ["run", "serve", "upkeep import"])
 def test_the_loop_does_not_start_without_a_database(
     process: Gatelock, configure: Configure, tmp_path: Path, command: str
 ) -> None:
@@ -233,7 +231,7 @@ def test_reading_does_not_create_a_database(gatelock: Gatelock, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [*READING, "db upgrade"])
+@pytest.mark.parametrize("command", [*READING, "upkeep db upgrade"])
 def test_a_file_that_is_not_a_database_exits_with_3_and_one_sentence(
     gatelock: Gatelock, tmp_path: Path, command: str
 ) -> None:
@@ -262,7 +260,7 @@ def test_a_missing_database_privilege_is_named_and_exits_with_3(
         url = engine.url.set(username=role, password="pw")
         configure(f'[database]\nurl = "{url.render_as_string(hide_password=False)}"\n')
         assert gatelock("usage").exit_code == 0
-        result = gatelock("tokens", "create", "shop", "--scope", "read")
+        result = gatelock("upkeep", "tokens", "create", "shop", "--scope", "read")
         assert (result.exit_code, result.stdout) == (3, "")
         assert "permission denied for table tokens" in result.stderr
     finally:
@@ -271,7 +269,7 @@ def test_a_missing_database_privilege_is_named_and_exits_with_3(
             db.exec_driver_sql(f"drop role {role}")
 
 
-@pytest.mark.parametrize("command", ["usage", "rejects list --json", "rejects export"])
+@pytest.mark.parametrize("command", ["usage", "upkeep rejects list --json", "upkeep rejects export"])
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
     engine: sa.Engine, command: str
@@ -289,7 +287,7 @@ def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
     ("arguments", "sentence"),
     [
         ("usage --from soon", "'soon' is not a time: write 2026-11-20, "),
-        ("events list --since 2026-13-01", "'2026-13-01' is not a time: write 2026-11-20, "),
+        ("upkeep events list --since 2026-13-01", "--since: '2026-13-01' is not a time: write 2026-11-20, "),
         ("usage --to 2026-11-20T10:00", "'2026-11-20T10:00' lacks its time zone: write 2026-11-20, "),
         ("usage --from today --to yesterday", "--from today is not before --to yesterday"),
         ("demo --kafka localhost", "--kafka localhost: write host and port, as in localhost:9092"),
@@ -308,7 +306,12 @@ def test_invalid_arguments_exit_with_2_and_the_accepted_forms(
 
 @pytest.mark.parametrize(
     "command",
-    ["locks suspend --for 1h", "locks resume", "gaps accept access-log[0] --to next", "sources retire shop"],
+    [
+        "locks suspend --for 1h",
+        "locks resume",
+        "upkeep gaps accept access-log[0] --to next",
+        "upkeep sources retire shop",
+    ],
 )
 def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
     result = gatelock(*command.split(), "--reason", " ")
@@ -317,7 +320,7 @@ def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
 
 
 def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
-    code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['db', 'current']\n"
+    code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['upkeep', 'db', 'check']\n"
     code += "import analyzer.faces.cli as c; c.main()"
     url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}
     result = subprocess.run(
@@ -329,7 +332,7 @@ def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
 
 def test_an_upgrade_is_json(gatelock: Gatelock, configure: Callable[[str], Path]) -> None:
     configure('[database]\nurl = "sqlite:///gatelock.db"\n')
-    done = [json.loads(gatelock("db", "upgrade", "--json").stdout) for _ in range(2)]
+    done = [json.loads(gatelock("upkeep", "db", "upgrade", "--json").stdout) for _ in range(2)]
     assert [(one["database"], one["before"] == one["current"]) for one in done] == [
         ("sqlite:///gatelock.db", False),
         ("sqlite:///gatelock.db", True),

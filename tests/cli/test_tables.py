@@ -29,8 +29,8 @@ def test_a_table_has_no_blank_lines_and_no_trailing_blanks(capsys: pytest.Captur
 def test_times_in_a_table_are_whole_seconds(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         record(db, "ann@desk", "token created", "shop", "new gate")
-    assert re.search(r"\d\d:\d\d:\d\dZ", gatelock("events", "list").stdout)
-    assert not re.search(r":\d\d\.\d+Z", gatelock("events", "list").stdout)
+    assert re.search(r"\d\d:\d\d:\d\dZ", gatelock("upkeep", "events", "list").stdout)
+    assert not re.search(r":\d\d\.\d+Z", gatelock("upkeep", "events", "list").stdout)
 
 
 def test_no_color_leaves_no_escape_sequence(

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +21,7 @@ class Model(BaseModel):
     number: int
 
 
-def raise_validation_error() -> None:
+def raise_validation_error(**_options: object) -> None:
     Model.model_validate({"number": "postgresql://ada:s3cret@db/x"})
 
 
@@ -34,7 +35,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A command line whose `demo` fails by a fault of the program; returns the folder for temporary files."""
-    command = next(one for one in cli.app.registered_commands if one.name == "demo")
+    command = cli.app.get_command(click.Context(cli.app), "demo")
     monkeypatch.setattr(command, "callback", raise_validation_error)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path

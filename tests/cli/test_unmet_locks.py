@@ -59,10 +59,10 @@ def test_a_lock_that_no_gate_has_met_is_named_while_its_caller_is_still_counted(
     (found,) = findings(gatelock, exit_code=1)["locks"]
     assert (found["state"], EVE in found["what"], "60" in found["what"]) == ("wrong", True, True)
     assert "address" in found["cure"]
-    result = gatelock("gates", "locks")
+    result = gatelock("locks", "met")
     assert (result.exit_code, SENTENCE in result.output) == (1, True)
     assert ANN in result.output
-    rows = [json.loads(line) for line in gatelock("gates", "locks", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in gatelock("locks", "met", "--json").stdout.splitlines()]
     assert [(row["key"], row["checks"], row.get("counted")) for row in rows] == [(ANN, 5, None), (EVE, 0, 60)]
     for more in ((), ("--json",)):
         listed = gatelock("locks", "list", *more)
@@ -105,7 +105,7 @@ def test_a_lock_is_not_named(gatelock: Gatelock, engine: sa.Engine, case: str) -
     if case == "more":
         report(engine, gate_status(more=(1, 1)))
     assert number_of_unmet_locks(engine) == (None if case == "more" else 0)
-    assert gatelock("gates", "locks").exit_code == 0
+    assert gatelock("locks", "met").exit_code == 0
     assert "no gate has met" not in gatelock("locks", "list").stderr
     assert "no gate has met" not in gatelock("doctor").output
 
@@ -116,4 +116,4 @@ def test_a_lock_that_is_narrowed_to_a_resource_is_named_by_its_requests_there(
     make_healthy(engine)
     set_lock(engine, EVE, resource="other")
     count(engine, EVE, 60, resource="other")
-    assert SENTENCE in gatelock("gates", "locks").output
+    assert SENTENCE in gatelock("locks", "met").output

@@ -146,7 +146,7 @@ def test_amounts_have_their_unit(gatelock: Gatelock, engine: sa.Engine) -> None:
     now = datetime.now(UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
     line = f'192.0.2.1 - - [{now}] "GET / HTTP/1.1" 200 1024\n'
     Path("access.log").write_text(line * 4)
-    assert gatelock("import", "access.log", "--source", "access.log").exit_code == 0
+    assert gatelock("upkeep", "import", "access.log", "--source", "access.log").exit_code == 0
     head, _, row, *_ = gatelock("usage", "--meter", "traffic").stdout.splitlines()
     assert head.endswith("traffic (bytes)")
     assert row.endswith(" 4,096")

@@ -39,11 +39,11 @@ def configuration() -> str:
 
 @pytest.mark.usefixtures("engine")
 def test_a_source_that_does_not_exist_has_no_empty_list(gatelock: Gatelock) -> None:
-    result = gatelock("rejects", "list", "--source", "webb")
+    result = gatelock("upkeep", "rejects", "list", "--source", "webb")
     assert (result.exit_code, result.stdout) == (2, "")
     assert '--source webb: no such name; did you mean "web"?' in result.stderr
-    assert gatelock("rejects", "list", "--source", "web").exit_code == 0
-    result = gatelock("rejects", "list", "--topic", "nope")
+    assert gatelock("upkeep", "rejects", "list", "--source", "web").exit_code == 0
+    result = gatelock("upkeep", "rejects", "list", "--topic", "nope")
     assert (result.exit_code, result.stderr) == (2, "--topic nope: no such name; there is none yet\n")
 
 
@@ -51,9 +51,9 @@ def test_a_source_that_does_not_exist_has_no_empty_list(gatelock: Gatelock) -> N
 def test_a_policy_that_does_not_exist_has_no_empty_list(gatelock: Gatelock) -> None:
     result = gatelock("locks", "list", "--policy", "dayly")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert '--policy dayly: no such name; did you mean "daily"?' in result.stderr
+    assert '--policy: dayly: no such name; did you mean "daily"?' in result.stderr
     result = gatelock("locks", "list", "--policy", "daily")
-    assert (result.exit_code, result.stdout) == (0, "no lock matches\n")
+    assert (result.exit_code, result.stdout) == (0, "nothing matches\n")
 
 
 def test_a_caller_that_was_never_counted_is_not_one_without_locks(
@@ -65,14 +65,14 @@ def test_a_caller_that_was_never_counted_is_not_one_without_locks(
     assert (result.exit_code, result.stdout) == (1, "")
     assert "nothing was ever counted for api_key:acne; did you mean api_key:acme?" in result.stderr
     result = gatelock("locks", "list", "--caller", "api_key:acme")
-    assert (result.exit_code, result.stdout) == (0, "no lock matches\n")
+    assert (result.exit_code, result.stdout) == (0, "nothing matches\n")
 
 
 @pytest.mark.usefixtures("engine")
 def test_an_import_that_rejects_a_tenth_says_why_and_exits_with_1(gatelock: Gatelock) -> None:
     lines = LINE.format(host="192.0.2.1") * 9 + "no line\n"
     Path("access.log").write_text(lines * 3)
-    result = gatelock("import", "access.log", "--source", "web")
+    result = gatelock("upkeep", "import", "access.log", "--source", "web")
     assert (result.exit_code, result.stdout) == (1, "30 seen, 27 counted, 3 dead, 0 late\n")
     assert "3 rejected: bad-line: expected a line of the format combined" in result.stderr
     assert "10.0% of the records are rejected" in result.stderr
@@ -84,7 +84,7 @@ def test_the_cure_for_host_names_counts_them(gatelock: Gatelock, tmp_path: Path)
     text = file.read_text().replace('caller = "address"', 'caller = ["host"]\nfields = { host = "address" }')
     file.write_text(text)
     Path("access.log").write_text(LINE.format(host="in24.inetnebr.com") * 3)
-    assert gatelock("import", "access.log", "--source", "web").exit_code == 0
+    assert gatelock("upkeep", "import", "access.log", "--source", "web").exit_code == 0
     assert "host:in24.inetnebr.com" in gatelock("usage").stdout
 
 
@@ -94,7 +94,7 @@ def test_the_share_of_rejected_records_decides_on_the_exit_code(
     gatelock: Gatelock, share: str, exit_code: int
 ) -> None:
     Path("access.log").write_text(LINE.format(host="192.0.2.1") * 9 + "no line\n")
-    result = gatelock("import", "access.log", "--source", "web", "--max-rejected", share, "--json")
+    result = gatelock("upkeep", "import", "access.log", "--source", "web", "--max-rejected", share, "--json")
     assert result.exit_code == exit_code
     assert json.loads(result.stdout)["rejected"] == {"bad-line": 1}
 
@@ -103,7 +103,7 @@ def test_the_share_of_rejected_records_decides_on_the_exit_code(
 def test_a_share_that_is_none_is_wrong_usage(gatelock: Gatelock) -> None:
     Path("access.log").touch()
     for share in ("1", "101%", "some"):
-        result = gatelock("import", "access.log", "--source", "web", "--max-rejected", share)
+        result = gatelock("upkeep", "import", "access.log", "--source", "web", "--max-rejected", share)
         assert result.exit_code == 2
         assert "write a share of the records, such as 1% or 0%" in result.stderr
 
@@ -111,15 +111,15 @@ def test_a_share_that_is_none_is_wrong_usage(gatelock: Gatelock) -> None:
 @pytest.mark.usefixtures("engine")
 def test_a_stopped_import_is_named_by_the_list_of_rejected_records(gatelock: Gatelock) -> None:
     Path("flood.log").write_text('{"tcp": "udp"}\n' * 1_100)
-    result = gatelock("import", "flood.log", "--source", "web")
+    result = gatelock("upkeep", "import", "flood.log", "--source", "web")
     assert (result.exit_code, result.stdout) == (1, "0 seen, 0 counted, 0 dead, 0 late\n")
     assert "stopped: bad-line: expected a line of the format combined" in result.stderr
     assert result.stderr.count("too many records in a row cannot be read") == 1, (
         "not a second time in the log"
     )
-    result = gatelock("rejects", "list")
+    result = gatelock("upkeep", "rejects", "list")
     assert "flood.log[0] waits at offset 0: too many records in a row cannot be read" in result.stderr
-    assert "`gatelock gaps list`" in result.stderr
+    assert "`gatelock upkeep gaps list`" in result.stderr
 
 
 TWO_SOURCES = (
@@ -151,7 +151,7 @@ def test_the_source_of_an_import_is_the_one_that_is_meant(
 ) -> None:
     for name in files.split():
         Path(name).write_text(LINE.format(host="192.0.2.1") * 9)
-    result = gatelock("import", *files.split())
+    result = gatelock("upkeep", "import", *files.split())
     assert result.exit_code == found
     if found:
         assert result.stderr.startswith("--source is missing: write one of ")
@@ -177,7 +177,7 @@ def test_a_field_at_another_place_and_a_time_in_another_unit_are_recognised(gate
     in_ms = {"ts": 1_795_000_000_123, "api_key": "acme"}
     numbered = {"ts": 1_795_000_000, "api_key": 5}
     Path("requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (nested, in_ms, numbered)))
-    result = gatelock("import", "requests.jsonl", "--source", "web")
+    result = gatelock("upkeep", "import", "requests.jsonl", "--source", "web")
     assert result.exit_code == 1
     assert "the record has no api_key; did you mean caller.api_key?" in result.stderr
     assert 'ts is 1795000000123; did you mean unit = "ms"?' in result.stderr

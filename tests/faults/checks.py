@@ -74,11 +74,11 @@ def by_day_when_old(counts: Counter[CountKey], now_s: int) -> Counter[CountKey]:
 
 
 def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
-    """Checks `gatelock audit`, and the ledger against the expected counts."""
-    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(fleet.config), "audit"]
+    """Checks `gatelock billing audit`, and the ledger against the expected counts."""
+    command = [sys.executable, "-m", "analyzer.faces.cli", "--config", str(fleet.config), "billing", "audit"]
     audited = subprocess.run(command, capture_output=True, text=True)
     if audited.returncode or ": equal" not in audited.stdout:
-        yield f"gatelock audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
+        yield f"gatelock billing audit: {audited.stdout[-300:]}{audited.stderr[-300:]}"
     counted = expected.counts.total()
     wanted = {
         "seen": expected.records,

@@ -238,20 +238,20 @@ def test_each_days_report_is_a_recount_of_its_records_to_the_byte(world: World) 
     late.subtract(frozen)
     assert corrections(world, dates[0]) == {day: count for day, count in late.items() if count}
     assert min(late[date] for date in dates) >= 100
-    assert world.gatelock("audit").returncode == 0
+    assert world.gatelock("billing", "audit").returncode == 0
     for date in dates:
-        checked = world.gatelock("audit", "--day", date)
+        checked = world.gatelock("billing", "audit", "--day", date)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert report_of(world, date) == reports[date]
     shave_one_bill(world)
-    tampered = [world.gatelock("audit", "--day", date) for date in dates]
+    tampered = [world.gatelock("billing", "audit", "--day", date) for date in dates]
     assert sorted(one.returncode for one in tampered) == [0, 0, 1]
     assert "api_key:acme" in next(one.stdout for one in tampered if one.returncode)
 
 
 def report_of(world: World, date: str) -> bytes:
     file = world.folder / f"{date}.csv"
-    done = world.gatelock("report", "day", date, "--final", "--out", str(file))
+    done = world.gatelock("billing", "report", "day", date, "--final", "--out", str(file))
     assert done.returncode == 0, done.stderr
     return file.read_bytes()
 
@@ -259,7 +259,7 @@ def report_of(world: World, date: str) -> bytes:
 def corrections(world: World, since: str) -> dict[str, int]:
     """Returns the number of requests that came after the cut, by the day that they are of."""
     until = f"{datetime.fromtimestamp(world.clock.now_s(), UTC):%Y-%m-%d}"
-    done = world.gatelock("report", "corrections", f"{since}..{until}", "--format", "jsonl")
+    done = world.gatelock("billing", "report", "corrections", f"{since}..{until}", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
     found = Counter[str]()
     for line in map(json.loads, done.stdout.splitlines()):

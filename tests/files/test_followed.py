@@ -566,7 +566,7 @@ class TestAFileThatWasNeverSeenAtThePath:
         assert self.finish(world) == ["one", "three"]
         (message,) = [record.message for record in caplog.records]
         assert message.startswith(f"{world.path}.1.gz was rotated and compressed before it was read")
-        assert "gatelock import" in message
+        assert "gatelock upkeep import" in message
 
     @pytest.mark.parametrize("name", ["access.log.pos", "error.log.1", "access.log.1.swp", "access.log.old"])
     def test_other_files_of_the_folder_are_not_read(

@@ -55,8 +55,10 @@ def test_a_real_log_is_counted_as_by_awk_however_often_it_is_imported(
         truth[f"address:{address}", f"{year}-{MONTHS[month]}-{day}"] = int(n)
     assert sum(truth.values()) == 10_000
 
-    gatelock(config, "import", str(LOG), "--source", "web")
+    gatelock(config, "upkeep", "import", str(LOG), "--source", "web")
     assert counted(config) == truth
-    gatelock(config, "import", str(LOG), str(plain), "--source", "web")  # compressed or not, it is one log
+    gatelock(
+        config, "upkeep", "import", str(LOG), str(plain), "--source", "web"
+    )  # compressed or not, it is one log
     assert counted(config) == truth
-    assert json.loads(gatelock(config, "audit", "--json"))["equal"]
+    assert json.loads(gatelock(config, "billing", "audit", "--json"))["equal"]

@@ -206,11 +206,11 @@ def test_the_error_for_a_database_without_tables_or_feed_names_the_command(
     with engine.begin() as db:
         db.exec_driver_sql("create table other (id integer)")
     source = SqlSource(database_url)
-    with pytest.raises(SourceError, match="gatelock db upgrade"):
+    with pytest.raises(SourceError, match="gatelock upkeep db upgrade"):
         source.fetch(None)
     with engine.begin() as db:
         schema.metadata.create_all(db)
-    with pytest.raises(SourceError, match="the feed has no row: run `gatelock db upgrade`"):
+    with pytest.raises(SourceError, match="the feed has no row: run `gatelock upkeep db upgrade`"):
         source.fetch(None)
     source.close()
     engine.dispose()

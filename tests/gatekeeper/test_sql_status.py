@@ -84,7 +84,7 @@ def test_reports_do_not_affect_fetches(source: SqlSource, engine: sa.Engine) -> 
     with engine.connect() as db:
         db.execute(sa.text("drop table gates"))
         db.commit()
-    with pytest.raises(SourceError, match="has `gatelock db upgrade` been run there"):
+    with pytest.raises(SourceError, match="has `gatelock upkeep db upgrade` been run there"):
         source.report_status(a_status(2))
     assert not source.fetch(first.at).snapshot
 

@@ -93,7 +93,7 @@ class Installation:
             assert child.wait(30) == 0
 
     def wait_for(self, requests: int) -> None:
-        self.shell("gatelock db upgrade")
+        self.shell("gatelock upkeep db upgrade")
         wait_until(lambda: self.counted() == requests, 60, self.counted)
 
 
@@ -104,7 +104,7 @@ def test_a_backup_of_a_running_analyzer_is_restored_and_counting_continues_exact
     url = "sqlite:///gatelock.db" if database == "sqlite" else database_url
     there = Installation(tmp_path, url)
     backup, restore = commands_of("SQLite" if database == "sqlite" else "PostgreSQL")
-    there.shell("gatelock db upgrade")
+    there.shell("gatelock upkeep db upgrade")
     with there.running():
         there.write(50)
         there.wait_for(50)
@@ -118,4 +118,4 @@ def test_a_backup_of_a_running_analyzer_is_restored_and_counting_continues_exact
         there.wait_for(87)
         there.write(2)
         there.wait_for(89)
-    assert re.search(r"89 counted, 89 in buckets: equal", there.shell("gatelock audit"))
+    assert re.search(r"89 counted, 89 in buckets: equal", there.shell("gatelock billing audit"))

@@ -58,7 +58,7 @@ def test_every_option_and_argument_is_described(words: tuple[str, ...]) -> None:
 def test_every_command_that_ends_has_json() -> None:
     """Processes that run until a signal write a log; exports and reports have formats."""
     without = {words for words, command in COMMANDS.items() if "json" not in {p.name for p in command.params}}
-    assert without == {("run",), ("serve",), ("rejects", "export"), ("report", "write")}
+    assert without == {("run",), ("serve",), ("upkeep", "rejects", "export"), ("billing", "report", "write")}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_every_command_that_ends_has_json() -> None:
         "gatelock usage --wdith hour",
         "gatelock usage --width fortnight",
         "gatelock locks suspend --reason INC-311",
-        "gatelock gates forget",
-        "gatelock audit again",
+        "gatelock upkeep gates forget",
+        "gatelock billing audit again",
     ],
 )
 def test_a_wrong_example_is_noticed(example: str) -> None:

@@ -13,7 +13,10 @@ from tests.house.reading import PURE, ROOT, Import, Module, circles, imported_mo
 
 CHAPTERS = (  # from the bottom up: none imports one that stands behind it
     *("kernel", "plan", "sources", "server", "counting", "judging", "callers", "billing", "gates"),
-    *("forecast", "flush", "replay", "maintenance", "delays", "callers.forgetting", "config", "demo"),
+    *("forecast", "flush", "replay", "maintenance", "delays", "callers.forgetting", "config", "acting"),
+    # Acts compose what several chapters do, each in the chapter that it is about.
+    *("judging.lock_acts", "callers.caller_acts", "gates.gate_acts", "flush.plan_acts"),
+    *("maintenance.job_acts", "demo"),
 )
 ASSEMBLY = ("analyzer.build", "analyzer.daemon", "analyzer.watchdog", "analyzer.garbage_collector")
 LOOP = (
@@ -108,7 +111,7 @@ LAWS = {
     "the loop does not import how it is put together": Law(LOOP, COMMAND_LINE),
     "how it is put together imports no face": Law(ASSEMBLY, ("analyzer.faces", "analyzer.demo")),
     "what several faces show imports no face": Law(
-        ("analyzer.faces.answers",),
+        ("analyzer.faces.acts", "analyzer.faces.day_answers"),
         tuple(f"analyzer.faces.{face}" for face in ("api", "cli", "feed", "pages", "signals")),
     ),
     "what is served does not import the command line": Law(
@@ -220,7 +223,7 @@ GUESTS = {
     ),
     "jinja2": ("analyzer.faces.pages",),
     "starlette": ("analyzer.faces", "analyzer.server"),
-    "typer": ("analyzer.faces.cli",),
+    "click": ("analyzer.faces.cli",),
     "uvicorn": ("analyzer.server", "analyzer.demo"),
     "werkzeug": ("gatekeeper.adapters.flask",),
     "zstandard": ("analyzer.sources.batches", "analyzer.sources.files.compressed_files"),

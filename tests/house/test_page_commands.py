@@ -22,7 +22,9 @@ PAGES = (
 INLINE = re.compile(r"`(gatelock [^`\n]+)`")
 BLOCK = re.compile(r"^(?:    |\$ )*(gatelock .+?)(?: +#.*)?$", re.MULTILINE)
 # They run until a signal, need Kafka's partitions, or have their own test.
-ELSEWHERE = re.compile(r"gatelock (run|serve|demo|gaps accept|rejects (show|retry|export)|import|init)\b")
+ELSEWHERE = re.compile(
+    r"gatelock (run|serve|demo|upkeep gaps accept|upkeep rejects (show|retry|export)|upkeep import|init)\b"
+)
 PLACEHOLDERS = {
     "INCIDENT": "INC-1",
     "TEXT": "a reason",
@@ -73,7 +75,7 @@ def gatelock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     def gatelock(*arguments: str) -> Any:
         return run_command(arguments)
 
-    assert gatelock("import", "requests.jsonl", "--source", "web").exit_code == 0
+    assert gatelock("upkeep", "import", "requests.jsonl", "--source", "web").exit_code == 0
     assert gatelock("policies", "apply").exit_code == 0
     return gatelock
 

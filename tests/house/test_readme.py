@@ -52,7 +52,7 @@ def test_an_existing_log_is_counted_in_two_commands(tmp_path: Path) -> None:
     with gzip.open(LOG) as packed, (tmp_path / "access.log").open("wb") as plain:
         shutil.copyfileobj(packed, plain)
     (tmp_path / "gatelock.toml").write_text(blocks("toml")[0])
-    (first,) = [block for block in blocks("") if "gatelock import" in block]
+    (first,) = [block for block in blocks("") if "gatelock upkeep import" in block]
     outputs = [gatelock(tmp_path, *command) for command in commands(first)]
     assert "address:" in outputs[-1]
 

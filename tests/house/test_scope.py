@@ -31,10 +31,10 @@ ABSENT = {
 }
 # Strengths of other programs, by an earlier page, and the command, endpoint or key that we do have for it.
 NOT_BETTER_THERE = {
-    "manual decisions": "locks set",
+    "manual decisions": "locks lock",
     "simulation": "simulate",
-    "days that are closed": "days close",
-    "CloudEvents": "report write",
+    "days that are closed": "billing days close",
+    "CloudEvents": "billing report write",
     "user interface": "serve",
     "reason codes": "explain",
 }

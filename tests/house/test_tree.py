@@ -100,6 +100,6 @@ def test_commands_print_through_one_function() -> None:
         if within(module.name, "analyzer.faces.cli")
         and module.path.name not in ("output.py", "confirmation.py")
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.echo", "typer.secho", "print")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("click.echo", "click.secho", "print")
     ]
     assert found == []

@@ -89,7 +89,7 @@ from tests.store.simulated_analyzers import MAPPING
 from tests.support.counters import reference_counter
 from tests.support.job_runners import SeenJobs
 
-BY_HAND = locks_by_hand.ByHand("operator", "a mistake")
+BY_HAND = locks_by_hand.By("operator", "a mistake")
 
 RARE_MAX = 2
 LATE_S = (FOLDED_DAY_S, MINUTES_DAY_S)

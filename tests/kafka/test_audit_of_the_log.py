@@ -1,4 +1,4 @@
-"""`gatelock audit --kafka`: the topics are read again, and their records counted."""
+"""`gatelock billing audit --kafka`: the topics are read again, and their records counted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def here(real_kafka: RealKafka, tmp_path: Path) -> Iterator[Installation]:
 
 
 def lines(here: Installation, code: int) -> list[str]:
-    result = here.gatelock("audit", "--kafka")
+    result = here.gatelock("billing", "audit", "--kafka")
     assert result.exit_code == code, result.output
     return [line for line in result.output.splitlines() if "records in Kafka" in line]
 
@@ -49,7 +49,10 @@ def test_every_record_of_the_log_was_seen_once(here: Installation) -> None:
     first, second = lines(here, 0)
     assert first.endswith("25 records in Kafka from offset 0 to 32, 25 seen: equal")
     assert second.endswith("30 records in Kafka from offset 0 to 30, 30 seen: equal")
-    [rows] = [json.loads(line) for line in here.gatelock("audit", "--kafka", "--json").output.splitlines()]
+    [rows] = [
+        json.loads(line)
+        for line in here.gatelock("billing", "audit", "--kafka", "--json").output.splitlines()
+    ]
     assert [(row["records"], row["seen"], row["equal"]) for row in rows["kafka"]] == [
         (25, 25, True),
         (30, 30, True),
@@ -61,7 +64,7 @@ def test_a_record_that_was_passed_over_among_the_holes_is_found(here: Installati
     with here.engine.begin() as db:
         db.execute(sa.update(offsets).where(offsets.c.partition == 0).values(
             seen=offsets.c.seen - 1, dead=offsets.c.dead - 1))  # fmt: skip
-    assert here.gatelock("audit").exit_code == 0
+    assert here.gatelock("billing", "audit").exit_code == 0
     assert lines(here, 1)[0].endswith("25 records in Kafka from offset 0 to 32, 24 seen: NOT EQUAL")
 
 
@@ -81,6 +84,6 @@ def test_a_log_that_cannot_be_read_exits_with_3(here: Installation) -> None:
     text = here.file.read_text()
     address = text.partition('bootstrap_servers = "')[2].partition('"')[0]
     here.file.write_text(text.replace(address, "127.0.0.1:1"))
-    result = here.gatelock("audit", "--kafka")
+    result = here.gatelock("billing", "audit", "--kafka")
     assert result.exit_code == 3
     assert "cannot read the log" in result.stderr

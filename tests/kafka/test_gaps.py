@@ -64,7 +64,7 @@ def test_a_recreated_topic_is_noticed_before_a_record_of_it_is_counted(
     assert here.open_gaps() == {}
     assert here.skipped() == {1: 5}
     assert len(here.audit()["partitions"]) == 6, "the old log's ledger stays"
-    assert here.gatelock("sources", "list").exit_code == 0, "the old log does not count as waiting"
+    assert here.gatelock("upkeep", "sources", "list").exit_code == 0, "the old log does not count as waiting"
 
 
 def test_deleted_and_truncated_records_wait_for_an_operator(
@@ -96,7 +96,7 @@ def test_deleted_and_truncated_records_wait_for_an_operator(
     assert here.open_gaps() == {}
     [gap] = here.audit()["gaps"]
     assert (gap["partition"], gap["start"], gap["accepted_to"], gap["skipped"]) == (f"{topic}[0]", 40, 75, 35)
-    audit = here.gatelock("audit").output
+    audit = here.gatelock("billing", "audit").output
     assert f"skipped: {topic}[0] [40, 75), retention: {gap['accepted_by']}, " in audit
     assert ": we were down\n" in audit
 
@@ -150,7 +150,9 @@ def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
     analyzer = Analyzer(tmp_path, "one", configuration, str(here.settings.database.address))
     try:
         why = analyzer.wait_for_problem(f"{topic}[0]")
-        assert why == "[10, 15) was deleted before it was counted; `gatelock gaps list` says what to do"
+        assert (
+            why == "[10, 15) was deleted before it was counted; `gatelock upkeep gaps list` says what to do"
+        )
         truth |= write(real_kafka, topic, 1, 10) | {f"{topic}-0-{n}" for n in range(15, 20)}
         assert here.accept(0, "next").exit_code == 0
         accepted_s = time.time()

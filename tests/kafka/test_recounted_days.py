@@ -1,4 +1,4 @@
-"""`gatelock audit --day --against-kafka`: a day of real records, counted again by the second counter."""
+"""`gatelock billing audit --day --against-kafka`: a day of real records, counted again."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RecountedDay(Installation):
         assert DayClosing(self.engine, billing, lambda _: {}, lambda: "mark", lambda: far_ms).step() == 1
 
     def recount(self, *arguments: str) -> Any:
-        return self.gatelock("audit", "--day", DATE, "--against-kafka", *arguments)
+        return self.gatelock("billing", "audit", "--day", DATE, "--against-kafka", *arguments)
 
     def recounted(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.recount("--json").stdout)
@@ -157,7 +157,7 @@ def test_a_day_is_counted_again_without_a_difference(day: RecountedDay) -> None:
     result = day.recount()
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].endswith("series compared: no difference")
-    assert day.gatelock("audit", "--day", DATE).exit_code == 0
+    assert day.gatelock("billing", "audit", "--day", DATE).exit_code == 0
 
 
 def test_a_wrong_row_is_found_by_name(day: RecountedDay) -> None:
@@ -208,7 +208,7 @@ def test_a_log_that_is_gone_is_refused(day: RecountedDay, admin: KafkaAdminClien
 
 
 def test_the_day_must_be_closed_and_named(day: RecountedDay) -> None:
-    result = day.gatelock("audit", "--against-kafka")
+    result = day.gatelock("billing", "audit", "--against-kafka")
     assert (result.exit_code, result.stderr) == (
         2,
         "--against-kafka counts one day again: write --day DATE\n",
@@ -216,5 +216,5 @@ def test_the_day_must_be_closed_and_named(day: RecountedDay) -> None:
     result = day.recount()
     assert (result.exit_code, result.stderr) == (
         1,
-        f"{DATE} (UTC) is not closed; see `gatelock days list`\n",
+        f"{DATE} (UTC) is not closed; see `gatelock billing days list`\n",
     )

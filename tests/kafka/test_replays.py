@@ -41,9 +41,9 @@ def replay(here: Installation, configuration: str, counted: set[str]) -> None:
     """Replays the topic by another configuration."""
     here.file.write_text(configuration)
     here.gatelock("policies", "apply")
-    number = started(here, "replay", "start", here.topic, "--from", "1h", "--json")["replay"]
+    number = started(here, "upkeep", "replay", "start", here.topic, "--from", "1h", "--json")["replay"]
     assert callers(here) == dict.fromkeys((f"api_key:{key}" for key in counted), 1), "not before the swap"
-    result = here.gatelock("replay", "swap", str(number), "--reason", "the wrong field", "--yes")
+    result = here.gatelock("upkeep", "replay", "swap", str(number), "--reason", "the wrong field", "--yes")
     assert result.exit_code == 0, result.output
 
 

@@ -45,7 +45,7 @@ def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> Non
     lines = list(lines_of(many))
     assert len(lines) == 2 * SHOWN_MAX + 2
     assert lines[SHOWN_MAX] == "2,000 more changes of locks: gatelock locks list"
-    assert lines[-1] == "1 more notices: gatelock notices list"
+    assert lines[-1] == "1 more notices: gatelock locks notices"
 
 
 def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.LogCaptureFixture) -> None:

@@ -248,7 +248,7 @@ def at_version(engine: sa.Engine, version: str) -> None:
 
 
 def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: sa.Engine) -> None:
-    """`gatelock db upgrade` of this older program would not help."""
+    """`gatelock upkeep db upgrade` of this older program would not help."""
     migrate.upgrade(database_url)
     at_version(engine, "9999")
     before = contents(engine)
@@ -261,7 +261,8 @@ def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: 
 def test_a_database_of_an_older_version_is_not_upgraded_without_the_operator(database_url: str) -> None:
     migrate.upgrade(database_url, "0001")
     with pytest.raises(
-        SchemaBehind, match=rf"at version 0001, .* needs {revisions.head()}: run `gatelock db upgrade`$"
+        SchemaBehind,
+        match=rf"at version 0001, .* needs {revisions.head()}: run `gatelock upkeep db upgrade`$",
     ):
         migrate.require_head(database_url)
 

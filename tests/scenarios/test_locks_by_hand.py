@@ -8,7 +8,7 @@ import pytest
 
 from analyzer.config.settings import load
 from analyzer.judging.locks.locks_by_hand import (
-    ByHand,
+    By,
     Effect,
     LockTarget,
     clear_locks,
@@ -26,7 +26,7 @@ from tests.scenarios.test_surges import SOURCE, send
 from tests.support.whole_loop import World
 
 ANN = LockTarget("caller", "api_key:ann")
-BY_ANN = ByHand("ops", "TICKET-7")
+BY_ANN = By("ops", "TICKET-7")
 HOUR_MS = 3_600_000
 SIX_HOURS = """
 [[policies]]

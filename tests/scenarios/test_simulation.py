@@ -70,7 +70,7 @@ def world_of(
 
 
 def simulated(*arguments: str) -> str:
-    result = run_command(["simulate", "--since", "2026-11-01", *arguments])
+    result = run_command(["policies", "simulate", "--since", "2026-11-01", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
 
@@ -105,7 +105,7 @@ def test_locks_in_shadow_are_shown_beside_a_simulation(
 
 @pytest.mark.usefixtures("world")
 def test_a_file_of_policies_is_simulated_and_what_is_too_fine_is_refused() -> None:
-    result = run_command(["simulate", "proposed.toml", "--since", "2026-11-01"])
+    result = run_command(["policies", "simulate", "proposed.toml", "--since", "2026-11-01"])
     assert result.exit_code == 1
     text = result.output
     assert "any-hour at 30 requests in any 1h would have locked 1 of 3 callers, 2 times" in text

@@ -107,5 +107,5 @@ def test_rejected_records_are_logged_at_most_once_a_minute(
         world.log.records.append(Record(len(world.log.records), world.clock.wall_ns() // 1_000_000, b"{no"))
         world.pass_s(0.3)
     lines = [record.getMessage() for record in caplog.records if "rejected" in record.getMessage()]
-    expected = "1 of 1 records were rejected (gatelock rejects list); the first is access-log[0]@0"
+    expected = "1 of 1 records were rejected (gatelock upkeep rejects list); the first is access-log[0]@0"
     assert lines == [f"{expected}: bad-json: b'{{no'"]

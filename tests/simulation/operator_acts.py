@@ -14,9 +14,10 @@ from analyzer.callers.caller_changes import (
     stored_overrides,
 )
 from analyzer.judging.caller_limits import Subject
-from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, set_locks
 from analyzer.judging.locks.suspension import resume, suspend
 from analyzer.judging.sql.braked_policies import release_policy
+from analyzer.kernel.by import By
 from tests.simulation.acts import Act, Size
 from tests.simulation.policies.by_hand import HandAct
 from tests.simulation.policies.plans import CALLERS
@@ -24,7 +25,7 @@ from tests.simulation.policies.plans import CALLERS
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-BY_HAND = ByHand("ann", "test")
+BY_HAND = By("ann", "test")
 
 
 @dataclass(frozen=True)

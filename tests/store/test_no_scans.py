@@ -39,7 +39,8 @@ from analyzer.gates.gate_reports import known_among
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.kinds.compared import sum_of
 from analyzer.judging.locks.lock_outcomes import lock_outcomes
-from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, set_locks
+from analyzer.kernel.by import By
 from analyzer.kernel.database.engine import open_engine, writing
 from analyzer.kernel.database.partition_keys import key_row_of, row_of
 from analyzer.kernel.database.revisions import head
@@ -79,7 +80,7 @@ OF_JUDGEMENTS = (
     *("overrides", "directory_versions", "record_facts", "hold_offs"),
 )
 DROPPED = 30_000  # number of a sum that no plan has
-BY_HAND = ByHand("operator", "a mistake")
+BY_HAND = By("operator", "a mistake")
 ROWS = 20_000  # of each of these tables
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))

@@ -1,7 +1,4 @@
-"""Commands of `gatelock`, in this process or on a terminal.
-
-Typer builds all commands for each call, ten times as long as most of them take: here it builds them once.
-"""
+"""Commands of `gatelock`, in this process or on a terminal."""
 
 from __future__ import annotations
 
@@ -10,23 +7,16 @@ import pty
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import cache
-from unittest.mock import patch
 
-import typer.testing
-from typer.main import get_command
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from analyzer.faces.cli import app
 from tests.support.waiting import PATIENCE_S
 
-built = cache(get_command)
-
 
 def run_command(arguments: Sequence[str]) -> Result:
     """Runs `gatelock` with these arguments; returns its output, exit code and exception."""
-    with patch.object(typer.testing, "_get_command", built):
-        return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(app, arguments)
 
 
 def on_a_terminal(*arguments: str, answer: str) -> tuple[int, str, str]:

@@ -88,19 +88,19 @@ class Installation:
 
     def open_gaps(self) -> dict[str, tuple[str, int, int | None]]:
         """Returns kind and range of each open gap by partition."""
-        result = self.gatelock("gaps", "list", "--json")
+        result = self.gatelock("upkeep", "gaps", "list", "--json")
         rows = [json.loads(line) for line in result.output.splitlines()]
         assert result.exit_code == (1 if rows else 0)
         return {row["partition"]: (row["kind"], row["start"], row["end"]) for row in rows}
 
     def accept(self, number: int | str, to: str, reason: str = "it is gone") -> Any:
         return self.gatelock(
-            "gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason, "--yes"
+            "upkeep", "gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason, "--yes"
         )
 
     def audit(self) -> dict[str, Any]:
-        """Returns the output of `gatelock audit`; checks that its numbers are equal."""
-        result = self.gatelock("audit", "--json")
+        """Returns the output of `gatelock billing audit`; checks that its numbers are equal."""
+        result = self.gatelock("billing", "audit", "--json")
         found: dict[str, Any] = json.loads(result.output)
         assert (result.exit_code, found["equal"]) == (0, True)
         return found
@@ -111,7 +111,10 @@ class Installation:
 
     def acts(self) -> list[dict[str, str]]:
         """Returns the audit log of manual acts, the latest first, without changes of the plan."""
-        events = [json.loads(line) for line in self.gatelock("events", "list", "--json").output.splitlines()]
+        events = [
+            json.loads(line)
+            for line in self.gatelock("upkeep", "events", "list", "--json").output.splitlines()
+        ]
         return [event for event in events if event["act"] != "plan put in force"]
 
 

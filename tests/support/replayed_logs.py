@@ -71,7 +71,7 @@ class FileInstallation:
     def count(self, mapping: Mapping[str, str]) -> None:
         """Imports the file by a mapping, which is in force from then on."""
         self.configure(mapping)
-        self.gatelock("import", str(self.log), "--source", "web", codes=(0, 1))
+        self.gatelock("upkeep", "import", str(self.log), "--source", "web", codes=(0, 1))
 
     def put_in_force(self, mapping: Mapping[str, str]) -> None:
         self.configure(mapping)
@@ -79,7 +79,9 @@ class FileInstallation:
 
     def replay(self, *options: str) -> int:
         """Counts the file again; returns the number of the replay."""
-        result = self.gatelock("replay", "start", str(self.log), "--source", "web", "--json", *options)
+        result = self.gatelock(
+            "upkeep", "replay", "start", str(self.log), "--source", "web", "--json", *options
+        )
         return int(json.loads(result.stdout.splitlines()[-1])["replay"])
 
     def stored(self) -> dict[str, object]:

@@ -24,7 +24,8 @@ from analyzer.config.settings import load
 from analyzer.faces.cli.nouns.callers import read_file
 from analyzer.flush.analyzers import change_plan
 from analyzer.flush.flush_executors import InlineFlushes
-from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, clear_locks, set_locks
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, set_locks
+from analyzer.kernel.by import By
 from analyzer.kernel.database.clock import instant, millis
 from analyzer.kernel.tables.schema import (
     buckets,
@@ -50,7 +51,7 @@ NEW_CHANGES = (
     .order_by(lock_changes.c.version, lock_changes.c.number)
 )
 ACT_KEYS = {"at", "restart", "stop", "policies", "callers", "promote", "clear", "hold_off_s", "lock", "for_s"}
-BY_HAND = ByHand("operator", "the operator's reason")
+BY_HAND = By("operator", "the operator's reason")
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -296,12 +297,12 @@ class Stage:
             change_plan(self.world.engine, lambda plan: promoted(plan, policy) or plan, "operator")
 
     def clear(self, caller: str, hold_off_s: int | None) -> None:
-        """Clears a caller's locks, as `gatelock locks clear` does."""
+        """Clears a caller's locks, as `gatelock locks unlock` does."""
         hold_off_ms = None if hold_off_s is None else hold_off_s * 1000
         clear_locks(self.world.engine, [LockTarget("caller", caller)], None, hold_off_ms, BY_HAND, self._mark)
 
     def lock(self, caller: str, for_s: int) -> None:
-        """Locks a caller, as `gatelock locks set` does."""
+        """Locks a caller, as `gatelock locks lock` does."""
         wanted = [LockTarget("caller", caller)]
         set_locks(self.world.engine, wanted, for_s * 1000, Effect(), BY_HAND, self._mark)
 

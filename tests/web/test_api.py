@@ -38,25 +38,34 @@ SCOPE_OF = {
     "GET /v1/days/list": "view",
     "GET /v1/reports/list": "view",
     "GET /v1/locks/list": "read",
-    "GET /v1/locks/explain": "view",
-    "POST /v1/locks/set": "operate",
+    "GET /v1/explain": "view",
+    "POST /v1/locks/lock": "operate",
     "POST /v1/locks/extend": "operate",
-    "POST /v1/locks/clear": "operate",
+    "POST /v1/locks/unlock": "operate",
     "GET /v1/policies/list": "read",
     "GET /v1/policies/show": "view",
     "GET /v1/policies/history": "view",
     "GET /v1/callers/list": "view",
     "GET /v1/callers/show": "view",
-    "GET /v1/overrides/list": "view",
+    "GET /v1/callers/overrides": "view",
     "GET /v1/gates/list": "view",
-    "GET /v1/partitions/list": "view",
+    "GET /v1/sources/list": "view",
     "GET /v1/jobs/list": "view",
     "GET /v1/jobs/history": "view",
-    "GET /v1/audit/list": "operate",
+    "GET /v1/events/list": "operate",
     "POST /v1/callers/set": "operate",
-    "POST /v1/overrides/add": "operate",
-    "POST /v1/overrides/end": "operate",
+    "POST /v1/callers/limit": "operate",
+    "POST /v1/callers/end": "operate",
+    "POST /v1/callers/allow": "operate",
+    "POST /v1/callers/forget": "admin",
     "POST /v1/policies/promote": "admin",
+    "POST /v1/policies/release": "admin",
+    "POST /v1/locks/suspend": "admin",
+    "POST /v1/locks/resume": "admin",
+    "GET /v1/locks/met": "view",
+    "GET /v1/locks/notices": "view",
+    "POST /v1/gates/forget": "operate",
+    "POST /v1/sources/retire": "operate",
 }
 
 
@@ -86,7 +95,7 @@ def operator(client: httpx2.Client, engine: sa.Engine) -> httpx2.Client:
 
 def requested(client: httpx2.Client, endpoint: Endpoint, **headers: str) -> httpx2.Response:
     """Sends the examples of all parameters that must be there."""
-    values = {one.name: one.example for one in endpoint.all_parameters if one.required}
+    values = {field.name: field.param.example for field in endpoint.all_parameters if field.required}
     if endpoint.acts:
         return client.post(endpoint.path, json=values, headers=headers)
     return client.get(endpoint.path, params=values, headers=headers)
@@ -123,7 +132,7 @@ def test_without_a_token_this_machine_reads_each_row_and_acts_by_none(
         answer = requested(client, row)
         assert answer.status_code == (401 if row.acts else 200), row.path
         if row.acts:
-            assert f"gatelock tokens create NAME --scope {row.scope}" in answer.json()["detail"]
+            assert f"gatelock upkeep tokens create NAME --scope {row.scope}" in answer.json()["detail"]
             assert answer.headers["www-authenticate"] == "Bearer"
     assert [event.act for event in entries(engine)] == before
 
@@ -136,7 +145,7 @@ def test_each_reading_row_answers_and_has_an_entity_tag(client: httpx2.Client) -
         assert answer.status_code == 200, answer.text
         if row.place is not None:
             assert set(answer.json()) == {"items", "next"}
-        if row.path not in ("/v1/partitions/list", "/v1/gates/list", "/v1/locks/explain"):  # these have ages
+        if row.path not in ("/v1/sources/list", "/v1/gates/list", "/v1/explain"):  # these have ages
             assert requested(client, row, **{"if-none-match": answer.headers["etag"]}).status_code == 304
 
 
@@ -164,19 +173,19 @@ def test_a_name_that_was_never_counted_is_named_with_the_nearest_one(client: htt
             "othing was ever counted for api_key:bod; did you mean api_key:bob?"
         )
         assert client.get(path, params=asked | right).status_code == 200
-    found = client.get("/v1/locks/explain", params=wrong).json()
+    found = client.get("/v1/explain", params=wrong).json()
     assert (found["counted"], found["near"]) == (False, ["api_key:bob"])
-    found = client.get("/v1/locks/explain", params=right).json()
+    found = client.get("/v1/explain", params=right).json()
     assert (found["counted"], found["near"]) == (True, [])
 
 
 def test_pages_together_are_the_whole_list(operator: httpx2.Client, engine: sa.Engine) -> None:
     for number in range(7):
         body = {"caller": f"user:{number}", "for": "2h", "reason": "INC-311"}
-        assert operator.post("/v1/locks/set", json=body).status_code == 200
+        assert operator.post("/v1/locks/lock", json=body).status_code == 200
     for path, asked in (
         ("/v1/locks/list", {}),
-        ("/v1/audit/list", {}),
+        ("/v1/events/list", {}),
         ("/v1/usage", {"from": "2h", "to": "0s"}),
     ):
         whole = operator.get(path, params=asked).json()["items"]
@@ -201,8 +210,8 @@ IMPOSSIBLE = [
     ("/v1/locks/list", {"limit": "1001"}),
     ("/v1/locks/list", {"cursor": "AAAA"}),
     ("/v1/locks/list", {"unknown": "1"}),
-    ("/v1/locks/explain", {"caller": "acme"}),
-    ("/v1/locks/explain", {"caller": "api_key:\x1b[2J"}),
+    ("/v1/explain", {"caller": "acme"}),
+    ("/v1/explain", {"caller": "api_key:\x1b[2J"}),
 ]
 
 
@@ -218,20 +227,20 @@ def test_an_act_is_in_the_audit_log_with_name_and_reason(client: httpx2.Client, 
     token = create(engine, "ops", "operate", None, "ann", "tests")
     headers = {"authorization": f"Bearer {token}"}
     body = {"address": "203.0.113.0/24", "for": "2h"}
-    refused = client.post("/v1/locks/set", json=body, headers=headers)
+    refused = client.post("/v1/locks/lock", json=body, headers=headers)
     assert refused.status_code == 400
     assert "reason" in refused.json()["detail"]
-    shown = client.post("/v1/locks/set", json=body | {"reason": "INC-311", "dry_run": True}, headers=headers)
+    shown = client.post("/v1/locks/lock", json=body | {"reason": "INC-311", "dry_run": True}, headers=headers)
     assert [lock["changed"] for lock in shown.json()["locks"]] == [False]
     assert [lock.scope for lock in locks_in_force(engine)] == ["caller"]
-    done = client.post("/v1/locks/set", json=body | {"reason": "INC-311"}, headers=headers)
+    done = client.post("/v1/locks/lock", json=body | {"reason": "INC-311"}, headers=headers)
     assert [lock["key"] for lock in done.json()["locks"]] == ["203.0.113.0/24"]
     assert {lock.scope for lock in locks_in_force(engine)} == {"caller", "range"}
     event = next(iter(entries(engine)))
-    assert (event.who, event.act, event.why) == ("token ops", "lock set", "INC-311")
+    assert (event.who, event.act, event.why) == ("token ops", "locks lock", "INC-311")
     cleared = {"caller": "api_key:acme", "reason": "a mistake"}
-    assert client.post("/v1/locks/clear", json=cleared, headers=headers).status_code == 200
-    assert client.post("/v1/locks/clear", json=cleared, headers=headers).status_code == 404
+    assert client.post("/v1/locks/unlock", json=cleared, headers=headers).status_code == 200
+    assert client.post("/v1/locks/unlock", json=cleared, headers=headers).status_code == 404
     assert {lock.scope for lock in locks_in_force(engine)} == {"range"}
 
 
@@ -248,12 +257,12 @@ def test_a_page_of_another_origin_changes_nothing(client: httpx2.Client, engine:
     body = {"everyone": True, "for": "2h", "reason": "INC-311"}
     for headers in FOREIGN:
         sent = headers | {"authorization": f"Bearer {token}"}
-        assert client.post("/v1/locks/set", json=body, headers=sent).status_code == 403
+        assert client.post("/v1/locks/lock", json=body, headers=sent).status_code == 403
     assert [lock.scope for lock in locks_in_force(engine)] == ["caller"]
 
 
 def test_a_body_must_be_short_json_of_its_type(operator: httpx2.Client) -> None:
-    path, typed = "/v1/locks/set", {"content-type": "application/json"}
+    path, typed = "/v1/locks/lock", {"content-type": "application/json"}
     assert operator.post(path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
     for content in (b"", b"[]", b"nonsense", b"[" * 60_000):
         assert operator.post(path, content=content, headers=typed).status_code == 400
@@ -263,17 +272,17 @@ def test_a_body_must_be_short_json_of_its_type(operator: httpx2.Client) -> None:
 
 def test_another_limit_holds_at_once_until_it_is_ended(operator: httpx2.Client, engine: sa.Engine) -> None:
     asked = {"caller": "api_key:acme", "policy": "daily", "amount": "1_000", "reason": "INC-311"}
-    added = operator.post("/v1/overrides/add", json=asked | {"for": "30d"}).json()
+    added = operator.post("/v1/callers/limit", json=asked | {"for": "30d"}).json()
     assert (added["freed"], added["who"]) == (1, "token ops")
     assert list(locks_in_force(engine)) == []
-    assert [row["id"] for row in operator.get("/v1/overrides/list").json()["items"]] == [added["id"]]
+    assert [row["id"] for row in operator.get("/v1/callers/overrides").json()["items"]] == [added["id"]]
     limits = operator.get("/v1/callers/show", params={"caller": "api_key:acme"}).json()["limits"]
     assert {"policy": "daily", "limit": 1_000, "stated": 50} in limits
-    ended = operator.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"}).json()
+    ended = operator.post("/v1/callers/end", json={"id": added["id"], "reason": "it is over"}).json()
     assert (ended["state"], ended["locked"]) == ("ended", 1)
-    again = operator.post("/v1/overrides/end", json={"id": added["id"], "reason": "it is over"})
+    again = operator.post("/v1/callers/end", json={"id": added["id"], "reason": "it is over"})
     assert again.status_code == 404
-    assert operator.post("/v1/overrides/add", json=asked | {"amount": "2 GiB"}).status_code == 422
+    assert operator.post("/v1/callers/limit", json=asked | {"amount": "2 GiB"}).status_code == 422
 
 
 def test_facts_about_a_caller_are_set(operator: httpx2.Client, engine: sa.Engine) -> None:
@@ -291,7 +300,8 @@ def test_a_policy_in_shadow_is_promoted(operator: httpx2.Client, engine: sa.Engi
     assert operator.post("/v1/policies/promote", json=asked).json()["changed"] is True
     modes = {row["name"]: row["mode"] for row in operator.get("/v1/policies/list").json()["items"]}
     assert modes["watched"] == "enforce"
-    assert operator.post("/v1/policies/promote", json=asked).status_code == 422
+    assert operator.post("/v1/policies/promote", json=asked).status_code == 404
+    assert operator.post("/v1/policies/promote", json=asked | {"policy": "none"}).status_code == 422
 
 
 def test_events_say_what_changes_without_names(operator: httpx2.Client) -> None:
@@ -301,7 +311,7 @@ def test_events_say_what_changes_without_names(operator: httpx2.Client) -> None:
         first = [next(lines) for _ in range(9)]
         assert first[::3] == ["event: locks", "event: status", "event: audit"]
         body = {"caller": "user:ann", "for": "2h", "reason": "INC-311"}
-        assert operator.post("/v1/locks/set", json=body).status_code == 200
+        assert operator.post("/v1/locks/lock", json=body).status_code == 200
         then = [next(lines) for _ in range(6)]
     assert then[::3] == ["event: locks", "event: audit"]
     assert json.loads(then[1].removeprefix("data: "))["active"] == {"daily": 1, ":manual": 1}

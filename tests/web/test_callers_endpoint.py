@@ -25,7 +25,8 @@ from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.wiring import web_application
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile, Subject
-from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, set_locks
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, set_locks
+from analyzer.kernel.by import By
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.tokens import create
@@ -56,7 +57,7 @@ POLICIES = [
 ]
 PLAN = plan_of([], [Meter("volume", "bytes")], POLICIES)
 SHOWN = ["daily", "export", "rolling", "traffic"]
-BY_HAND = ByHand("ops-team-alice", "Call us.")  # the reason is what a refused client reads
+BY_HAND = By("ops-team-alice", "Call us.")  # the reason is what a refused client reads
 
 
 @pytest.fixture

@@ -261,7 +261,7 @@ def test_tables_of_another_version_are_a_problem_with_a_cure(
 ) -> None:
     world.flush()
     world.status = InstallationStatus(revision, {}, 0)
-    assert "gatelock db upgrade" in client.get("/readyz").json()["problems"]["schema"]
+    assert "gatelock upkeep db upgrade" in client.get("/readyz").json()["problems"]["schema"]
 
 
 def test_a_database_that_hangs_delays_an_answer_for_a_bounded_time_and_costs_one_thread(

@@ -332,7 +332,7 @@ def test_while_no_token_exists_requests_through_a_proxy_or_by_another_name_are_r
     a web page whose name leads to 127.0.0.1."""
     answer = client.get("/v1/locks", headers=headers)
     assert answer.status_code == 403
-    assert "gatelock tokens create" in answer.json()["detail"]
+    assert "gatelock upkeep tokens create" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

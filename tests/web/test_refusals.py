@@ -60,11 +60,11 @@ def test_clients_without_a_valid_token_are_named_by_gates_list_and_doctor(
     for _ in range(3):
         assert plain_http.get(f"{url}/v1/locks", headers={"authorization": "Bearer gone"}).status_code == 401
     wait_until(lambda: {client.reason for client in refused_clients(engine)} == {"no-token", "invalid-token"})
-    code, shown = gatelock("gates", "list")
+    code, shown = gatelock("upkeep", "gates", "list")
     assert code == 1
     assert "127.0.0.1 asks without a token since 20" in shown
     assert " s ago: 1 request refused" in shown
-    rows = [json.loads(line) for line in gatelock("gates", "list", "--json")[1].splitlines()]
+    rows = [json.loads(line) for line in gatelock("upkeep", "gates", "list", "--json")[1].splitlines()]
     assert {row["refused"] for row in rows} == {"no-token", "invalid-token"}
     assert {row["address"] for row in rows} == {"127.0.0.1"}
     findings = [json.loads(line) for line in gatelock("doctor", "--json")[1].splitlines()]
@@ -89,12 +89,12 @@ def test_a_known_gate_whose_token_is_revoked_stays_listed_with_a_growing_age(
     findings = [json.loads(line) for line in gatelock("doctor", "--json")[1].splitlines()]
     (found,) = [finding for finding in findings if "a token that was revoked" in finding["what"]]
     assert found["what"].startswith(f"shop {row['instance']} asks with a token that was revoked")
-    assert found["cure"].startswith("give it a token of `gatelock tokens list`")
+    assert found["cure"].startswith("give it a token of `gatelock upkeep tokens list`")
 
 
 def refused_row() -> dict[str, Any] | None:
-    """The row of the one gate in `gates list`, once it is refused."""
-    rows = [json.loads(line) for line in gatelock("gates", "list", "--json")[1].splitlines()]
+    """The row of the one gate in `upkeep gates list`, once it is refused."""
+    rows = [json.loads(line) for line in gatelock("upkeep", "gates", "list", "--json")[1].splitlines()]
     (row,) = rows
     return row if "refused" in row["wrong"] else None
 

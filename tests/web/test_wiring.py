@@ -83,6 +83,6 @@ def test_the_log_of_the_first_start_says_who_may_do_what(
 
     (line,) = lines()
     assert "may read over HTTP" in line
-    assert "gatelock tokens create NAME --scope operate" in line
+    assert "gatelock upkeep tokens create NAME --scope operate" in line
     create(engine, "ops", "operate", None, "ann", "tests")
     assert lines() == []

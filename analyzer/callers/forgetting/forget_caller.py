@@ -31,7 +31,7 @@ from analyzer.replay import generations
 from gatekeeper.identity import NameDigest
 from gatekeeper.model import Clear
 
-FORGOTTEN = "caller forgotten"  # the act in the audit log
+FORGOTTEN = "callers forget"  # the act in the audit log
 KINDS: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
 
 

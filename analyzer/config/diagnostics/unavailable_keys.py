@@ -24,7 +24,7 @@ IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing
 # By table, then key. A table's path leaves out the indexes of lists.
 UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
-        "tokens": UnavailableKey("remove it; run `gatelock tokens create NAME --scope read` instead"),
+        "tokens": UnavailableKey("remove it; run `gatelock upkeep tokens create NAME --scope read` instead"),
         "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
     },
     ("analyzer",): {
@@ -41,7 +41,7 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
             'write where in a table [[meters]], and its name here as meter = "..."', what=ELSEWHERE
         ),
         "exempt": UnavailableKey(
-            "remove it; run `gatelock exempt add --caller NAME --reason WHY` instead", what=ELSEWHERE
+            "remove it; run `gatelock callers allow NAME --reason WHY` instead", what=ELSEWHERE
         ),
     },
 }

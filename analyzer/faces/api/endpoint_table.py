@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from analyzer.faces.api import installation_endpoints, limit_endpoints, lock_endpoints, usage_endpoints
+from analyzer.faces.api import installation_endpoints, usage_endpoints
 from analyzer.faces.api.endpoints import Endpoint
+from analyzer.faces.api.made_endpoints import MADE
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *usage_endpoints.ENDPOINTS,
-    *lock_endpoints.ENDPOINTS,
-    *installation_endpoints.ENDPOINTS,
-    *limit_endpoints.ENDPOINTS,
-)
+ENDPOINTS: tuple[Endpoint, ...] = (*MADE, *usage_endpoints.ENDPOINTS, *installation_endpoints.ENDPOINTS)

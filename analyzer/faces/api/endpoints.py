@@ -6,23 +6,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from analyzer.acting.foreseen import Foreseen, NotConfirmed
+from analyzer.acting.parameters import Field, Switch, Text, Whole
 from analyzer.config.settings import Settings
-from analyzer.faces.answers.foreseen_acts import Foreseen, NotConfirmed
 from analyzer.faces.api.pages import ROWS, ROWS_MAX, PagePlace, PlacedRow
-from analyzer.faces.api.parameters import OfText, OfWhole, Parameter, YesOrNo
+from analyzer.faces.api.parameters import parameter
+from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import Engine
+from analyzer.kernel.time_expressions import second_of
 from analyzer.kernel.tokens import TokenScope
 
-CURSOR = Parameter("cursor", OfText(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
-LIMIT = Parameter("limit", OfWhole(1, ROWS_MAX), "Rows of the page.", ROWS, ROWS)
-REASON = Parameter(
-    "reason", OfText(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a reason"),
+CURSOR = parameter("cursor", Text(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
+LIMIT = parameter("limit", Whole(1, ROWS_MAX), "Rows of the page.", ROWS, ROWS)
+REASON = parameter(
+    "reason", Text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a reason"),
     "Why; kept in the audit log with the name of the token.", "INC-311", required=True,
 )  # fmt: skip
 
 
-CONFIRMED = Parameter(
-    "confirmed", YesOrNo(), "Do what cannot be undone, after an answer with 409 has said what it is.", True,
+CONFIRMED = parameter(
+    "confirmed", Switch(), "Do what cannot be undone, after an answer with 409 has said what it is.", True,
     False,
 )  # fmt: skip
 
@@ -40,6 +43,10 @@ class ApiContext(NamedTuple):
 
     engine: Engine  # whose slow readers have a time-out
     settings: Settings
+
+    def second(self, text: str | None) -> int:
+        """Returns a time in seconds since 1970, by the database's clock; 0 for None."""
+        return 0 if text is None else second_of(text, database_now(self.engine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Endpoint(NamedTuple):
     about: str
     answer: Callable[[ApiContext, Asked], Mapping[str, object] | Iterable[PlacedRow]]
     example: Mapping[str, Any]
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[Field, ...] = ()
     place: PagePlace | None = None
     foresee: Callable[[ApiContext, Asked], Foreseen] | None = None
 
@@ -99,7 +106,7 @@ class Endpoint(NamedTuple):
         return self.method == "POST"
 
     @property
-    def all_parameters(self) -> tuple[Parameter, ...]:
+    def all_parameters(self) -> tuple[Field, ...]:
         """The parameters, with those of pages or the reason of an act."""
         if self.acts:
             return (*self.parameters, *([CONFIRMED] if self.foresee else []), REASON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from analyzer.acting.parameters import Field
 from analyzer.faces.api.endpoints import Endpoint
 from analyzer.kernel.tokens import SCOPES
 
@@ -47,7 +48,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Made by `gatelock tokens create NAME --scope SCOPE`. Scopes: "
+                    "description": "Made by `gatelock upkeep tokens create NAME --scope SCOPE`. Scopes: "
                     f"{', '.join(SCOPES)}; each includes those before it. Until the first one is made, this "
                     "machine may read, and nothing else.",
                 }
@@ -77,14 +78,14 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def _parameter(one: Any) -> dict[str, Any]:
+def _parameter(one: Field) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": "query",
         "required": one.required,
-        "description": one.about,
+        "description": one.param.about,
         "schema": _with_default(one),
-        "example": one.example,
+        "example": one.param.example,
     }
 
 
@@ -93,7 +94,7 @@ def _body(endpoint: Endpoint) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": {
-            one.name: _with_default(one) | {"description": one.about, "examples": [one.example]}
+            one.name: _with_default(one) | {"description": one.param.about, "examples": [one.param.example]}
             for one in parameters
         },
         "required": [one.name for one in parameters if one.required],
@@ -102,8 +103,8 @@ def _body(endpoint: Endpoint) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _with_default(one: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = one.kind.schema()
+def _with_default(one: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = one.param.kind.schema()
     return schema if one.default is None or one.name == "since" else schema | {"default": one.default}
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 
-from analyzer.faces.answers.foreseen_acts import NotConfirmed
+from analyzer.acting.foreseen import NotConfirmed
 from analyzer.faces.api.callers_endpoint import etag_of, etags_of
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.openapi import openapi_document

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from analyzer.acting.parameters import Caller, OneOf, Text, Time, Whole
 from analyzer.billing.audit.audit_outcomes import outcomes
 from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
 from analyzer.billing.reports.day_status import day_statuses
@@ -16,10 +17,10 @@ from analyzer.callers.counted_names import never_counted
 from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
 from analyzer.counting.usage_rows import UsageAnswer
 from analyzer.counting.usage_windows import counted_meters, final_until_s
-from analyzer.faces.answers.day_answers import audit_fields, day_fields
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
-from analyzer.faces.api.parameters import CALLER, OfText, OfTime, OfWhole, OneOf, Parameter
+from analyzer.faces.api.parameters import parameter
+from analyzer.faces.day_answers import audit_fields, day_fields
 from analyzer.plan.groupings import Grouping, grouping_of
 from analyzer.plan.windows import is_zone
 
@@ -28,12 +29,12 @@ RANGE_S = {"minute": 2 * 86_400, "hour": 62 * 86_400, "day": 800 * 86_400}  # th
 DATE = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 DAYS_MAX = 62  # of a report
 
-BY = Parameter(
-    "by", OfText(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
+BY = parameter(
+    "by", Text(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
     "address/24, everyone; caller+resource splits by resource.", "caller", "caller",
 )  # fmt: skip
-ZONE = Parameter(
-    "zone", OfText(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
+ZONE = parameter(
+    "zone", Text(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
 )
 
 
@@ -41,8 +42,7 @@ def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[Us
     """Yields rows with what makes objects of them. Raises NotPossible for what cannot be asked for."""
     grouping = _grouping(at, asked["by"])
     width, meter, caller = asked["width"], asked["meter"], asked.values.get("caller")
-    until_s = asked["to"]
-    from_s = asked["from"]
+    from_s, until_s = at.second(asked["from"]), at.second(asked["to"])
     if from_s >= until_s or until_s - from_s > RANGE_S[width]:
         days = RANGE_S[width] // 86_400
         raise NotPossible(f"`from` must be before `to`, by at most {days} days with the width {width}")
@@ -97,7 +97,7 @@ def list_days(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
 
 
 def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
-    """Yields the lines of a report of days, as `gatelock report write` has them."""
+    """Yields the lines of a report of days, as `gatelock billing report write` has them."""
     first, last, zone = asked["from"], asked["to"], asked["zone"]
     for name, day in (("from", first), ("to", last)):
         if not _is_day(day):
@@ -112,7 +112,9 @@ def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error
     if len(found.days) > DAYS_MAX:
-        raise NotPossible(f"a report has at most {DAYS_MAX} days here: `gatelock report write` has more")
+        raise NotPossible(
+            f"a report has at most {DAYS_MAX} days here: `gatelock billing report write` has more"
+        )
     columns = columns_of(found)
     lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
     for number, line in enumerate(lines):
@@ -127,15 +129,15 @@ def _is_day(text: str) -> bool:
     return True
 
 
-METER = Parameter("meter", OfText(), "Only this meter, such as requests.", "requests")
+METER = parameter("meter", Text(), "Only this meter, such as requests.", "requests")
 COUNTED = (
     BY,
-    Parameter("width", OneOf([*WIDTHS_S]), "Length of a bucket, in UTC.", "hour", "day"),
-    Parameter(
-        "from", OfTime(), "Begin, inclusive: a date, a time with its zone, or an age.", "24h", required=True
+    parameter("width", OneOf([*WIDTHS_S]), "Length of a bucket, in UTC.", "hour", "day"),
+    parameter(
+        "from", Time(), "Begin, inclusive: a date, a time with its zone, or an age.", "24h", required=True
     ),
-    Parameter("to", OfTime(), "End, exclusive.", "0s", required=True),
-    Parameter("caller", OfText(CALLER, "a caller with its kind, api_key:acme"), "Only this one.", "user:ann"),
+    parameter("to", Time(), "End, exclusive.", "0s", required=True),
+    parameter("caller", Caller(), "Only this one.", "user:ann"),
     METER,
 )
 COUNTED_ROW = {
@@ -154,19 +156,19 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/usage/top", "view", "The rows with the most of a meter, the largest first.",
         top_usage, {"items": [COUNTED_ROW]},
-        (*COUNTED, Parameter("top", OfWhole(1, ROWS_MAX), "So many rows.", 10, 10)),
+        (*COUNTED, parameter("top", Whole(1, ROWS_MAX), "So many rows.", 10, 10)),
     ),
     Endpoint(
         "GET", "/v1/days/list", "view", "Days that are closed or open, the newest first.", list_days,
         {"day": "2026-11-20", "zone": "UTC", "state": "closed", "requests": 1_200_000, "audit": "equal"},
-        (ZONE._replace(about="Only days of this time zone.", default=None),), (0, ""),
+        (parameter("zone", ZONE.param.kind, "Only days of this time zone.", "UTC"),), (0, ""),
     ),
     Endpoint(
         "GET", "/v1/reports/list", "view", "What was counted of closed days, line by line, for invoices.",
         list_report, {"day": "2026-11-20", "caller": "api_key:acme", "requests": 100_214},
         (
-            Parameter("from", OfText(DATE, "a date"), "The first day.", "2026-11-01", required=True),
-            Parameter("to", OfText(DATE, "a date"), "The last day, included.", "2026-11-20", required=True),
+            parameter("from", Text(DATE, "a date"), "The first day.", "2026-11-01", required=True),
+            parameter("to", Text(DATE, "a date"), "The last day, included.", "2026-11-20", required=True),
             ZONE, BY, METER,
         ),
         (0,),

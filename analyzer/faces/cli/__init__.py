@@ -1,130 +1,121 @@
 """The command line `gatelock`: verbs act on the installation, nouns manage one kind of thing.
 
-Each command imports what it needs when it is called, so that help and completion are fast.
+`command_table` names the commands; the module of each is imported when it is called.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 try:
-    import typer
-    from typer.core import TyperGroup
+    import click
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
-from analyzer.faces.cli.exit_codes import report_bug
-from analyzer.faces.cli.nouns import (
-    callers,
-    days,
-    db,
-    events,
-    exempt,
-    gaps,
-    gates,
-    locks,
-    notices,
-    overrides,
-    policies,
-    rejects,
-    replays,
-    scheduled,
-    sources,
-    tokens,
-)
-from analyzer.faces.cli.options import CONFIG_HELP
-from analyzer.faces.cli.output import say
-from analyzer.faces.cli.verbs import (
-    audit,
-    check,
-    demo,
-    doctor,
-    explain,
-    import_,
-    init,
-    log_preview,
-    report,
-    run,
-    serve,
-    simulate,
-    usage,
-)
+from analyzer.faces.cli.command_table import COMMANDS, Command, Group, Heading
+from analyzer.faces.cli.parameters import CONFIG_HELP, SETTINGS, make_command
 
 
-class Commands(TyperGroup):
-    """The commands, with errors of arguments in plain words: typer's begin with the name of a class."""
+class LazyGroup(click.Group):
+    """A group whose commands are made when they are called. Its list of them comes from the table.
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ")
-            raise
+    Attributes:
+        words: Those before the command; "" of all.
+        headings: The commands, by headings; a title may be empty.
+        default: The command that is meant where the first argument names none; "": none.
+    """
+
+    def __init__(self, words: str, headings: Iterable[Heading], default: str = "", **settings: Any) -> None:
+        """`words` are those of the group, "" for all commands."""
+        super().__init__(
+            words.rpartition(" ")[2] or "gatelock",
+            no_args_is_help=True,
+            context_settings=SETTINGS,
+            **settings,
+        )
+        self.words = words
+        self.headings = tuple(headings)
+        self.default = default
+        self._entries = {entry.name: entry for heading in self.headings for entry in heading.entries}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names, in the order of the table."""
+        return [*self._entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns the command with this name, made at its first use; None if there is none."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        if cmd_name not in self.commands:
+            words = f"{self.words} {cmd_name}".strip()
+            self.commands[cmd_name] = _made(entry, words)
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the line of each command, by headings."""
+        width = max(map(len, self._entries))
+        for heading in self.headings:
+            with formatter.section(heading.title or "Commands"):
+                formatter.write_dl([(entry.name.ljust(width), entry.line) for entry in heading.entries])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the default command in front of arguments that name none."""
+        if self.default and args and args[0] not in (*self._entries, *ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    name="gatelock",
-    cls=Commands,
-    help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
-    epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable, 4 an error in gatelock.",
-    no_args_is_help=True,
-    rich_markup_mode=None,  # plain help takes a third of the time
-    pretty_exceptions_enable=False,  # they print local variables, which may be secrets
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def _made(entry: Command | Group, words: str) -> click.Command:
+    if isinstance(entry, Group):
+        text = entry.line
+        if entry.default:
+            text += f"\n\n`{entry.name} ...` is short for `{entry.name} {entry.default} ...`."
+        return LazyGroup(words, [Heading("", entry.commands)], entry.default, help=text)
+    if not entry.run:
+        return made_command(words)
+    module, _, function = entry.run.partition(":")
+    return make_command(entry.name, getattr(import_module(f"{__name__}.{module}"), function))
 
 
-def _print_version(requested: bool) -> None:
-    if requested:
-        from importlib.metadata import version
-
-        say(f"gatelock {version('gatelock')}")
-        raise typer.Exit
+def made_command(words: str) -> click.Command:
+    """Returns the command of a row of the table of acts."""
+    command: click.Command = import_module(f"{__name__}.made").command(words)
+    return command
 
 
-@app.callback()
-def gatelock(
-    context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help=CONFIG_HELP)] = None,
-    _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
-    ] = False,
-) -> None:
+def _keep_config(context: click.Context, _param: click.Parameter, config: Path | None) -> None:
     context.obj = config
 
 
-app.command("look")(log_preview.look)
-app.command("init")(init.init)
-app.command("run")(run.run)
-app.command("serve")(serve.serve)
-app.command("check")(check.check)
-app.command("doctor")(doctor.doctor)
-app.command("explain")(explain.explain)
-app.command("usage")(usage.usage)
-app.command("simulate")(simulate.simulate)
-app.command("audit")(audit.audit)
-app.command("import")(import_.import_)
-app.command("demo")(demo.demo)
-app.add_typer(report.app, name="report")
-app.add_typer(locks.app, name="locks")
-app.add_typer(notices.app, name="notices")
-app.add_typer(policies.app, name="policies")
-app.add_typer(callers.app, name="callers")
-app.add_typer(days.app, name="days")
-app.add_typer(overrides.app, name="overrides")
-app.add_typer(exempt.app, name="exempt")
-app.add_typer(gates.app, name="gates")
-app.add_typer(sources.app, name="sources")
-app.add_typer(events.app, name="events")
-app.add_typer(gaps.app, name="gaps")
-app.add_typer(scheduled.app, name="jobs")
-app.add_typer(replays.app, name="replay")
-app.add_typer(rejects.app, name="rejects")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(db.app, name="db")
+def _print_version(context: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested:
+        from importlib.metadata import version  # a third of the time of the help
+
+        click.echo(f"gatelock {version('gatelock')}")
+        context.exit()
+
+
+app = LazyGroup(
+    "",
+    COMMANDS,
+    help="Counts the requests of every caller exactly, and locks callers that exceed their limit.",
+    epilog="Exit codes: 0 success, 1 problem found, 2 wrong usage, 3 not reachable, 4 an error in gatelock.",
+    params=[
+        click.Option(
+            ["--config"], type=click.Path(path_type=Path), callback=_keep_config, expose_value=False,
+            help=CONFIG_HELP,
+        ),
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, callback=_print_version, expose_value=False,
+            help="Print the version and exit.",
+        ),
+    ],
+)  # fmt: skip
 
 
 def main() -> None:
@@ -132,4 +123,6 @@ def main() -> None:
     try:
         app(prog_name="gatelock")
     except Exception as error:  # noqa: BLE001 - the last place that can turn it into a sentence
+        from analyzer.faces.cli.exit_codes import report_bug  # what a command without an error never needs
+
         sys.exit(report_bug(error))

@@ -6,27 +6,30 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from click.exceptions import Exit
 
+from analyzer.billing.audit.audit_outcomes import store_outcome
+from analyzer.billing.audit.examined_days import examine_day
+from analyzer.billing.days.day_digest import DigestKey
+from analyzer.billing.reports.day_status import day_statuses
 from analyzer.faces.cli.billing_options import date_of, zone_of
 from analyzer.faces.cli.exit_codes import FOUND, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.output import say
+from analyzer.kernel.sentences import plural
+from gatekeeper.identity import SECRET_BYTES_MIN
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.billing.audit.day_differences import AuditedDay
     from analyzer.billing.audit.examined_days import AuditedDigests
-    from analyzer.billing.days.day_digest import DigestKey
     from analyzer.billing.days.day_rows import Day
     from analyzer.config.settings import Settings
 
 
 def digest_keys(settings: Settings, earlier: Sequence[Path]) -> list[DigestKey]:
     """The key of the configuration, and earlier ones from files. Exits with 2 for a file without a key."""
-    from analyzer.billing.days.day_digest import DigestKey
-    from gatekeeper.identity import SECRET_BYTES_MIN
-
     keys = [DigestKey(settings.billing.secret)]
     for file in earlier:
         try:
@@ -41,23 +44,17 @@ def digest_keys(settings: Settings, earlier: Sequence[Path]) -> list[DigestKey]:
 
 def closed_day(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> Day:
     """The closed day of a date. Exits with 1 if it is not closed."""
-    from analyzer.billing.reports.day_status import day_statuses
-
     named = zone_of(settings, zone)
     wanted = date_of(engine, date, named)
     found = day_statuses(engine, named, date=wanted)
     if found and found[0].day.state == "closed":
         return found[0].day
-    say(f"{wanted} ({named}) is not closed; see `gatelock days list`", err=True)
-    raise typer.Exit(FOUND)
+    say(f"{wanted} ({named}) is not closed; see `gatelock billing days list`", err=True)
+    raise Exit(FOUND)
 
 
 def audit_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> AuditedDay:
     """Audits a day, and stores the outcome under the operator's name."""
-    from analyzer.billing.audit.audit_outcomes import store_outcome
-    from analyzer.billing.audit.examined_days import examine_day
-    from analyzer.faces.cli.operator import operator_name
-
     audited = examine_day(engine, day, keys)
     store_outcome(engine, audited, operator_name())
     return audited
@@ -80,8 +77,6 @@ def fields_of_day(audited: AuditedDay) -> dict[str, object]:
 
 def say_day(audited: AuditedDay) -> None:
     """Prints the outcome for a day."""
-    from analyzer.faces.cli.output import plural
-
     day = audited.day
     verdict = "equal" if audited.equal else "NOT EQUAL"
     say(f"{day}: {day.requests:,} requests of callers in {plural(day.rows, 'row')}: {verdict}")
@@ -110,8 +105,6 @@ def fields_of_digests(found: AuditedDigests) -> dict[str, object]:
 
 def say_digests(found: AuditedDigests) -> None:
     """Prints what was found in the digests of all days; nothing before the first one is closed."""
-    from analyzer.faces.cli.output import plural
-
     if found.closed or found.lost:
         verdict = "equal" if found.equal else "NOT EQUAL"
         others = found.closed - found.read

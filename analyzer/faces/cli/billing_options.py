@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+from zoneinfo import ZoneInfo
 
-import typer
-
+from analyzer.billing.days.day_rows import day_at
+from analyzer.billing.reports.day_report import NotFrozen
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import parse_time, second_at
+from analyzer.faces.cli.parameters import Option
+from analyzer.plan.groupings import grouping_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -20,12 +23,10 @@ if TYPE_CHECKING:
 
 ZoneOption = Annotated[
     str | None,
-    typer.Option(metavar="ZONE", help="The time zone of days; default: that of [billing], if it is one."),
+    Option(metavar="ZONE", help="The time zone of days; default: that of [billing], if it is one."),
 ]
-FrozenGroupingOption = Annotated[
-    str, typer.Option(metavar="GROUPING", help="One of the groupings of [billing].")
-]
-MeterOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this meter.")]
+FrozenGroupingOption = Annotated[str, Option(metavar="GROUPING", help="One of the groupings of [billing].")]
+MeterOption = Annotated[str | None, Option(metavar="NAME", help="Only this meter.")]
 RANGE = re.compile(r"(\d{4}-\d{2}-\d{2})\.\.(\d{4}-\d{2}-\d{2})")
 PERIODS = ("day", "week", "month")
 CORRECTIONS = "corrections"
@@ -52,10 +53,6 @@ def zone_of(settings: Settings, zone: str | None) -> str:
 
 def date_of(engine: sa.Engine, text: str, zone: str) -> str:
     """The date of a time in the zone: of `today`, of a date, of a moment. Exits with 2 if it is none."""
-    from zoneinfo import ZoneInfo
-
-    from analyzer.billing.days.day_rows import day_at
-
     return day_at(zone, second_at(engine, parse_time(text, ZoneInfo(zone))))[0]
 
 
@@ -93,9 +90,6 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
 @contextmanager
 def of_known_names(by: str) -> Iterator[None]:
     """Exits with 2 for a grouping or a meter that closed days do not have."""
-    from analyzer.billing.reports.day_report import NotFrozen
-    from analyzer.plan.groupings import grouping_of
-
     try:
         grouping_of(by)
         yield

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 from analyzer.faces.cli.exit_codes import USAGE, usage_error
 from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.cli.parameters import Option
 
 if TYPE_CHECKING:
-    from analyzer.faces.answers.foreseen_acts import Foreseen
+    from analyzer.acting.foreseen import Foreseen
 
-YesOption = Annotated[
-    bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")
-]
+YesOption = Annotated[bool, Option("--yes", help="Do it without asking; needed where there is no terminal.")]
 
 
 def is_confirmed(foreseen: Foreseen, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
@@ -41,7 +41,7 @@ def require_consent(sentence: str, question: str, cure: str) -> None:
     if not sys.stdin.isatty():
         raise usage_error(f"{sentence}; {cure}")
     say(sentence, err=True)
-    # Not `typer.confirm`: it prints a blank on standard output, which others may read.
-    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    # Not `click.confirm`: it prints a blank on standard output, which others may read.
+    click.echo(f"{question} [y/N] ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise typer.Exit(USAGE)
+        raise Exit(USAGE)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import typer
+from click.exceptions import Exit
 
 from analyzer.faces.cli.output import say
 
@@ -36,16 +36,16 @@ def reporting_errors() -> Iterator[None]:
         is_reached = not is_away or isinstance(error, StoreRefused)
         sentence = str(error) if is_reached else f"cannot reach the database: {error}; {CHECK_URL}"
         say(masked(sentence), err=True)
-        raise typer.Exit(UNREACHABLE if is_away else USAGE) from error
+        raise Exit(UNREACHABLE if is_away else USAGE) from error
     except BrokenPipeError:
         _discard_output()  # the reader, such as `| head`, has closed the pipe
-        raise typer.Exit(FINE) from None
+        raise Exit(FINE) from None
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
         _discard_output()
         say(f"the output cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(UNREACHABLE) from error
+        raise Exit(UNREACHABLE) from error
 
 
 def report_bug(error: Exception) -> int:
@@ -86,7 +86,7 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def usage_error(sentence: str) -> typer.Exit:
+def usage_error(sentence: str) -> Exit:
     """Prints the sentence, and returns the exit of a command with impossible arguments, to be raised."""
     say(sentence, err=True)
-    return typer.Exit(USAGE)
+    return Exit(USAGE)

@@ -8,39 +8,47 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from click import Context
 
+from analyzer.acting.parameters import Length
+from analyzer.callers.counted_names import counted_as, has_kind, is_address, never_counted
+from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
+from analyzer.config.settings import find, load
+from analyzer.config.values import suggestion
 from analyzer.faces.cli.exit_codes import usage_error
+from analyzer.faces.cli.parameters import CONFIG_HELP, Option
+from analyzer.faces.signals.status import installation_status
+from analyzer.kernel.database.clock import database_now
+from analyzer.kernel.database.engine import open_batch_engine, require_file
+from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.errors import SchemaBehind
+from analyzer.kernel.logs import printable
+from analyzer.kernel.time_expressions import second_of, stretch_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
 
-CONFIG_HELP = "TOML file; default: $GATELOCK_CONFIG, ./gatelock.toml, /etc/gatelock/gatelock.toml."
 TIME_FORMS = "2026-11-20 (UTC), 2026-11-20T14:00:00Z, today, yesterday, or an age: 30m, 2h, 7d"
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", help=CONFIG_HELP, show_default=False)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+ConfigOption = Annotated[Path | None, Option("--config", help=CONFIG_HELP)]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON, one object per line.")]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Kept with your name; see `gatelock events list`.")
+    str, Option("--reason", metavar="TEXT", help="Kept with your name; see `gatelock upkeep events list`.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would change, and change nothing.")]
 SinceOption = Annotated[
     str | None,
-    typer.Option(
-        "--from", "--since", metavar="TIME", help=f"Begin, inclusive: {TIME_FORMS}. Default: no limit."
-    ),
+    Option("--from", "--since", metavar="TIME", help=f"Begin, inclusive: {TIME_FORMS}. Default: no limit."),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="End, exclusive; as --from. Default: no limit.")
+    str | None, Option("--to", metavar="TIME", help="End, exclusive; as --from. Default: no limit.")
 ]
 
 
-def config_file(context: typer.Context, config: Path | None) -> Path | None:
+def config_file(context: Context, config: Path | None) -> Path | None:
     """The configuration file, from --config before or after the command. Raises ConfigMissing."""
-    from analyzer.config.settings import find
-
     return find(config or context.obj)
 
 
@@ -52,9 +60,6 @@ def add_a_source(file: Path | None) -> str:
 
 def load_to_run(file: Path | None) -> Settings:
     """The settings of a configuration that an analyzer can run with. Raises ConfigInvalid."""
-    from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
-    from analyzer.config.settings import load
-
     settings = load(file)
     if not settings.sources:
         shown = str(file) if file is not None else "no file"
@@ -62,14 +67,12 @@ def load_to_run(file: Path | None) -> Settings:
     return settings
 
 
-def load_settings(context: typer.Context, config: Path | None) -> Settings:
+def load_settings(context: Context, config: Path | None) -> Settings:
     """The settings of the configuration file. Raises ConfigMissing, ConfigInvalid."""
-    from analyzer.config.settings import load
-
     return load(config_file(context, config))
 
 
-def counted_caller(context: typer.Context, config: Path | None, engine: sa.Engine, name: str) -> str:
+def counted_caller(context: Context, config: Path | None, engine: sa.Engine, name: str) -> str:
     """The name that a caller is counted by, given in clear; without its kind where one such is counted.
 
     Exits with 2 if the kind is missing and none or several are. Raises ConfigMissing, ConfigInvalid,
@@ -80,8 +83,6 @@ def counted_caller(context: typer.Context, config: Path | None, engine: sa.Engin
 
 def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
     """Returns what `counted_caller` does, with settings that are read already."""
-    from analyzer.callers.counted_names import counted_as, has_kind, is_address, never_counted
-
     if has_kind(name):
         return settings.counted_name(name)
     text = name.strip(":")
@@ -99,16 +100,11 @@ def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
 
 
 @contextmanager
-def open_database(context: typer.Context, config: Path | None) -> Iterator[sa.Engine]:
+def open_database(context: Context, config: Path | None) -> Iterator[sa.Engine]:
     """The configured database with tables of this version. Does not create anything.
 
     Raises ConfigMissing, ConfigInvalid, StoreAway, SchemaBehind.
     """
-    from analyzer.faces.signals.status import installation_status
-    from analyzer.kernel.database.engine import open_batch_engine, require_file
-    from analyzer.kernel.database.revisions import behind_text, head
-    from analyzer.kernel.errors import SchemaBehind
-
     settings = load_settings(context, config)
     require_file(settings.database.address)
     engine = open_batch_engine(settings.database.address)
@@ -133,9 +129,6 @@ class AskedTime(NamedTuple):
 
     def second(self, engine: sa.Engine) -> int:
         """Returns the time in whole seconds since 1970. Raises StoreAway."""
-        from analyzer.kernel.database.clock import database_now
-        from analyzer.kernel.time_expressions import second_of
-
         return second_of(self.text, database_now(engine), self.zone)
 
     def stretch(self, engine: sa.Engine) -> tuple[int, int]:
@@ -143,9 +136,6 @@ class AskedTime(NamedTuple):
 
         Raises StoreAway.
         """
-        from analyzer.kernel.database.clock import database_now
-        from analyzer.kernel.time_expressions import stretch_of
-
         return stretch_of(self.text, database_now(engine), self.zone)
 
 
@@ -154,8 +144,6 @@ def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
 
     Exits with 2 if the text is not a time.
     """
-    from analyzer.kernel.time_expressions import second_of
-
     try:
         if text is not None:
             second_of(text, datetime.now(UTC), zone)
@@ -181,10 +169,8 @@ def second_at(engine: sa.Engine, asked: AskedTime | None) -> int:
 
 def parse_length_ms(option: str, text: str, days_max: int) -> int:
     """Milliseconds in a length such as "90d", "12h", "30m" or "45s". Exits with 2 if the text is not one."""
-    from analyzer.faces.answers.asked_changes import length_ms
-
     try:
-        return length_ms(text, days_max)
+        return int(Length(days_max).read(text))
     except ValueError as error:
         raise usage_error(f"{option} {error}") from error
 
@@ -198,9 +184,6 @@ def require_reason(text: str, option: str = "--reason") -> str:
 
 def require_name(option: str, name: str | None, known: Collection[str]) -> None:
     """Exits with 2 if there is nothing of this name: a list without rows would read as good news."""
-    from analyzer.config.values import suggestion
-    from analyzer.kernel.logs import printable
-
     if name is not None and name not in known:
         otherwise = f"use one of {', '.join(sorted(known))}" if known else "there is none yet"
         raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, known, otherwise)}"))

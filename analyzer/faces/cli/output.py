@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from rich.table import Column
@@ -33,7 +33,7 @@ def say(text: str, *, err: bool = False) -> None:
     for line in text.split("\n"):
         left = len(line) - LINE_CHARACTERS_MAX
         shown = line if left <= 0 else f"{line[:LINE_CHARACTERS_MAX]} ... ({left:,} characters more)"
-        typer.echo(printable(shown), err=err)
+        click.echo(printable(shown), err=err)
 
 
 def json_lines(rows: Iterable[object]) -> None:
@@ -111,7 +111,7 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) 
     with console.capture() as captured:
         console.print(layout)
     lines = [line.rstrip() for line in captured.get().splitlines()]
-    typer.echo("\n".join(line for line in lines if line), color=True)  # Rich has decided about styles
+    click.echo("\n".join(line for line in lines if line), color=True)  # Rich has decided about styles
 
 
 def _headed(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Iterator[Column]:
@@ -134,12 +134,3 @@ def _cell(value: object) -> str:
     if FINE_TIME.fullmatch(text):
         return text[:19] + "Z"  # seconds are enough for people; JSON has the rest
     return printable(text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]} ...")
-
-
-def plural(count: int, noun: str) -> str:
-    """The count with its noun.
-
-    >>> plural(1, "gate"), plural(2, "gate"), plural(1_200, "fault")
-    ('1 gate', '2 gates', '1,200 faults')
-    """
-    return f"{count:,} {noun}{'s' * (count != 1)}"

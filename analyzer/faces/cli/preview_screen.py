@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 
 from analyzer.config.values import format_duration
-from analyzer.faces.cli.output import plural
 from analyzer.forecast.look.preview_report import LogReport, Rehearsal
 from analyzer.forecast.look.traffic_profile import SeriesTraffic
 from analyzer.judging.brakes import exceeded_sentence
+from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import grouping_of
 from analyzer.plan.windows import HOUR_S
@@ -235,6 +236,4 @@ def percent_text(share: float) -> str:
 
 def wrapped(text: str, width: int) -> Sequence[str]:
     """Returns a sentence in lines of at most `width` columns."""
-    import textwrap
-
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
+from click.exceptions import Exit
 
+from analyzer.billing.day_recount import recount
+from analyzer.billing.recount.read_requests import Unsupported
+from analyzer.build import digests_of
 from analyzer.faces.cli.exit_codes import UNREACHABLE, usage_error
 from analyzer.faces.cli.output import say
+from analyzer.kernel.errors import LogsUnknown, LogUnreadable
+from analyzer.kernel.sentences import plural
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -19,18 +24,13 @@ if TYPE_CHECKING:
 
 def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
     """The second count of a day. Exits with 3 if a log cannot be read, with 2 for an unknown plan."""
-    from analyzer.billing.day_recount import recount
-    from analyzer.billing.recount.read_requests import Unsupported
-    from analyzer.build import digests_of
-    from analyzer.kernel.errors import LogsUnknown, LogUnreadable
-
     topics = {source.topic: source.name for source in settings.sources if source.topic is not None}
     secrets = {one.fingerprint: one.secret for one in digests_of(settings) if isinstance(one.secret, bytes)}
     try:
         return recount(engine, day, topics, settings.kafka.client(), secrets)
     except (LogUnreadable, LogsUnknown) as error:
         say(f"{day} cannot be counted again: {error}", err=True)
-        raise typer.Exit(UNREACHABLE) from error
+        raise Exit(UNREACHABLE) from error
     except Unsupported as error:
         raise usage_error(f"{day} cannot be counted again: {error}") from error
 
@@ -52,8 +52,6 @@ def fields_of(day: Day, found: DayRecount) -> dict[str, object]:
 
 def say_recount(day: Day, found: DayRecount) -> None:
     """Prints a second count: what was read, what was taken as given, what differs."""
-    from analyzer.faces.cli.output import plural
-
     for one in found.partitions:
         plans = ", ".join(f"{plan['plan']} from {plan['start']}" for plan in one.plans)
         say(f"{one.partition}: read from {one.first:,} to {one.cut:,}; counted by the plan {plans}")

@@ -7,6 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from analyzer.counting.records.columns import ColumnIndex, NumberColumn, WeightColumn
+from analyzer.counting.records.envelopes import unwrapped
+from analyzer.counting.records.formats import decoder_of
+from analyzer.plan.mapping import NumberField
+from analyzer.plan.timestamps import rfc3339_ms
+from analyzer.plan.value_rules import text_of
+
 if TYPE_CHECKING:
     from analyzer.plan.mapping import FieldPath, SourceMapping
 
@@ -76,8 +83,6 @@ def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
 
 def _values(sample: bytes, mapping: SourceMapping, paths: Sequence[FieldPath]) -> list[Any]:
     """The values of a record at these paths; None where it has none."""
-    from analyzer.counting.records.formats import decoder_of
-
     columns, _ = decoder_of(mapping, paths).read([sample])
     return [column[0] for column in columns]
 
@@ -95,16 +100,12 @@ def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
 
 
 def _is_number(mapping: SourceMapping, name: str) -> bool:
-    from analyzer.plan.mapping import NumberField
 
     return isinstance(mapping.fields[name], NumberField)
 
 
 def _about_fields(reason: str, sample: bytes, mapping: SourceMapping) -> Iterator[str]:
     """Yields what the fields have that reject a record: numbers that cannot be read, or what is not text."""
-    from analyzer.counting.records.columns import ColumnIndex, NumberColumn, WeightColumn
-    from analyzer.plan.value_rules import text_of
-
     wanted = reason == "bad-number"
     names = [name for name in mapping.fields if _is_number(mapping, name) is wanted]
     values = _values(sample, mapping, [mapping.fields[name].path for name in names])
@@ -127,7 +128,6 @@ def _shown(raw: object) -> str:
 
 
 def _about_time(raw: object, path: str, unit: str) -> str:
-    from analyzer.plan.timestamps import rfc3339_ms
 
     if raw is None:
         return f"the record has no {path}"
@@ -142,8 +142,6 @@ def _about_time(raw: object, path: str, unit: str) -> str:
 
 def _elsewhere(sample: bytes, mapping: SourceMapping, key: str) -> str:
     """The path of text under this key in another object of a JSON record; "" if there is none."""
-    from analyzer.counting.records.envelopes import unwrapped
-
     try:
         document = json.loads(unwrapped([sample], mapping.envelopes)[0])
     except (ValueError, RecursionError):

@@ -8,6 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from analyzer.billing.reports.atomic_files import file_at, write_whole
+from analyzer.billing.reports.manifest import MANIFEST, manifest_of, replaced_file
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.output import say
 
@@ -27,8 +32,6 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -58,9 +61,6 @@ def write_with_manifest(out: Path, content: Iterable[bytes], contents: Contents,
 
     Exits with 2 when it cannot be written.
     """
-    from analyzer.billing.reports.atomic_files import file_at, write_whole
-    from analyzer.billing.reports.manifest import MANIFEST, manifest_of, replaced_file
-
     manifest = out.with_name(out.name + MANIFEST)
     try:
         before, named = file_at(out), None

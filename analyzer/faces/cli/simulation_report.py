@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analyzer.faces.cli.output import plural, say, table
+from analyzer.faces.cli.output import say, table
 from analyzer.forecast.simulation.policy_locks import SeriesChange, changes
 from analyzer.judging.brakes import brake_of, exceeded_sentence, first_exceeded_s
 from analyzer.judging.earned_notices import percent as threshold_text
 from analyzer.judging.kinds.compared import noun_of, plural_of
 from analyzer.judging.kinds.quota import phrase_of
+from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.groupings import grouping_of
 from analyzer.plan.meter_units import amount_text, with_noun

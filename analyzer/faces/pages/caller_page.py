@@ -169,16 +169,16 @@ def _forms(asked: AskedPage, found: ExplainedCaller, policies: list[dict[str, An
     forms = []
     if any(lock.scope == "caller" and lock.action != "shadow" for lock in found.standing.locks):
         held = Input("hold_off", "Not again before", "1h", hint="30m, 2h, 7d or none")
-        forms.append(ActForm("Unlock", "/v1/locks/clear", of_caller, [held], "Unlock"))
+        forms.append(ActForm("Unlock", "/v1/locks/unlock", of_caller, [held], "Unlock"))
         forms.append(ActForm("Lock for longer", "/v1/locks/extend", of_caller, [length], "Extend"))
     else:
-        forms.append(ActForm("Lock", "/v1/locks/set", of_caller, [length], "Lock"))
+        forms.append(ActForm("Lock", "/v1/locks/lock", of_caller, [length], "Lock"))
     names = [one["policy"] for one in policies if not one["exempt"]]
     if names:
         choice = Input("policy", "Policy", names[0], choices=names, required=True)
         amount = Input("amount", "New limit", required=True, hint="150_000 or 2 GiB")
         ends = Input("for", "For", "1d", hint="30m, 2h or 7d")
         forms.append(
-            ActForm("Raise its limit", "/v1/overrides/add", of_caller, [choice, amount, ends], "Raise")
+            ActForm("Raise its limit", "/v1/callers/limit", of_caller, [choice, amount, ends], "Raise")
         )
     return forms

@@ -9,9 +9,8 @@ from typing import Any, cast
 from analyzer.billing.audit.audit_outcomes import outcomes
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
-from analyzer.faces.answers.day_answers import audit_fields, day_fields
-from analyzer.faces.answers.job_answers import listed_jobs
 from analyzer.faces.api.endpoints import NotThere
+from analyzer.faces.day_answers import audit_fields, day_fields
 from analyzer.faces.pages.asked_page import AskedPage, utc_text
 from analyzer.faces.pages.page_content import ActForm, Column, Content, PageTable, Tile
 from analyzer.faces.pages.page_filters import SPANS_S
@@ -26,6 +25,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.logs import printable
+from analyzer.maintenance.job_answers import listed_jobs
 from analyzer.maintenance.upkeep_jobs import schedules
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import CANDIDATE

@@ -19,10 +19,10 @@ from fastapi import FastAPI, Request, Response
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
+from analyzer.acting.foreseen import NotConfirmed
 from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
 from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
 from analyzer.billing.reports.row_formats import csv_of
-from analyzer.faces.answers.foreseen_acts import NotConfirmed
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.parameters import of_query
@@ -150,7 +150,7 @@ def _act(
 
 
 def _report_file(at: ApiContext, visitors: Visitors, workers: Workers) -> Callable[[Request], Any]:
-    """Answers with the report of a closed day, byte for byte as `gatelock report write` makes it."""
+    """Answers with the report of a closed day, byte for byte as `gatelock billing report write` makes it."""
 
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
@@ -292,7 +292,7 @@ def _own_path(text: str) -> str:
 
 
 def _form_path(path: str) -> str:
-    """Returns where a form asks an endpoint to act: `/acts/locks/set` for `/v1/locks/set`."""
+    """Returns where a form asks an endpoint to act: `/acts/locks/lock` for `/v1/locks/lock`."""
     return path.replace("/v1/", "/acts/", 1)
 
 

@@ -137,7 +137,7 @@ def attack(asked: AskedPage) -> Content:
         tables = [PageTable("addresses", "Addresses", (Column("caller", "Address"),), [], hint)]
     forms = [
         ActForm(
-            "Lock an address or a range", "/v1/locks/set", {},
+            "Lock an address or a range", "/v1/locks/lock", {},
             [Input("address", "Address or range", hint="203.0.113.0/24", required=True),
              Input("for", "For", "1h", required=True, hint="30m, 2h or 7d")], "Lock",
         )
@@ -151,7 +151,7 @@ def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedP
     """Returns the worst that there is to say, or that nothing is wrong."""
     waiting = [gap.part for gap in islice(recorded_gaps(engine), 1)]
     if waiting:
-        return Banner(f"{waiting[0]} waits for a decision: see gatelock gaps list.", "bad")
+        return Banner(f"{waiting[0]} waits for a decision: see gatelock upkeep gaps list.", "bad")
     late = [part for part in parts if part.heard_s is not None]
     silent = [part for part in late if part.heard_s is not None and part.heard_s * 1000 > SILENT_MS]
     if silent:

@@ -196,7 +196,7 @@ ALARM = Metric(
 STOPPED = Metric(
     "gatelock_stopped_partitions",
     "gauge",
-    "Partitions that wait for an operator, by what stopped them; `gatelock gaps list` names them.",
+    "Partitions that wait for an operator, by what stopped them; `gatelock upkeep gaps list` names them.",
     ("source", "kind"),
 )
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since a flush was last committed.")
@@ -224,7 +224,7 @@ UNMET_LOCKS = Metric(
     "gatelock_unmet_locks",
     "gauge",
     "Locks that no gate has met although requests of their callers still count, 100 at most; up to a minute "
-    "old, and absent where gates do not report all that they meet. `gatelock gates locks` names them.",
+    "old, and absent where gates do not report all that they meet. `gatelock locks met` names them.",
 )
 GATES = Metric(
     "gatelock_gates",
@@ -248,7 +248,7 @@ WAITING = Metric(
 DIFFERING_DAYS = Metric(
     "gatelock_differing_days",
     "gauge",
-    "Closed days in which the last audit found a difference; `gatelock days list` names them.",
+    "Closed days in which the last audit found a difference; `gatelock billing days list` names them.",
 )
 FEED_VERSION = Metric("gatelock_feed_version", "gauge", "Version of the lock feed in the database.")
 BUILD = Metric("gatelock_build_info", "gauge", "Version of the running analyzer.", ("version",))

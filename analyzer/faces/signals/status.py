@@ -9,13 +9,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.judging.activation_steps import steps_of, unready_policies
-from analyzer.judging.locks.lock_feed import are_in_shadow
 from analyzer.judging.locks.stored_locks import in_force
 from analyzer.judging.plan_sums import sums_of
 from analyzer.judging.sql import brake_rows
 from analyzer.judging.sql.plans import active
 from analyzer.kernel.database.clock import clock_ms, instant
-from analyzer.kernel.database.engine import reading, slow_reading
+from analyzer.kernel.database.engine import reading
 from analyzer.kernel.database.revisions import revision_of
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.billing_tables import DIFFERS, day_audits
@@ -103,10 +102,3 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
     except SchemaBehind:  # of another version of this program
         return []
     return unready_policies(steps_of(pending), plan, sums_of(plan).numbers(known.sum_number))
-
-
-def shadow_locks(engine: sa.Engine, policy: str) -> int:
-    """Returns how many locks in shadow a policy has at this time. Raises StoreAway."""
-    with slow_reading(engine) as db:
-        of_policy = sa.select(sa.func.count()).where(*are_in_shadow(policy))
-        return int(db.execute(of_policy).scalar_one())

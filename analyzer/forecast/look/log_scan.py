@@ -1,6 +1,6 @@
 """Reads logs in blocks of lines, counts them, and adds the counts to a profile.
 
-Lines are read by `LineReader` and counted by `PythonCounter`, as by `gatelock import`, so that a line
+Lines are read by `LineReader` and counted by `PythonCounter`, as by `gatelock upkeep import`, so that a line
 counts here exactly if it counts there.
 """
 

@@ -21,6 +21,7 @@ from analyzer.judging.sql.directory import newest
 from analyzer.judging.sql.hold_offs import HoldOff
 from analyzer.judging.sql.sql_judge import Judge
 from analyzer.judging.totals import Standing, TotalKey
+from analyzer.kernel.by import By
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms, instant, millis
 from analyzer.kernel.database.engine import writing
@@ -30,7 +31,7 @@ from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import SUSPENSION, Clear, Lock, Rate, Set
 
 AT_ONCE = 1_000  # locks of one transaction
-SET, CLEARED, EXTENDED = "lock set", "lock cleared", "lock extended"  # acts in the audit log
+SET, CLEARED, EXTENDED = "locks lock", "locks unlock", "locks extend"  # acts in the audit log
 
 
 class LockTarget(NamedTuple):
@@ -47,14 +48,6 @@ class LockTarget(NamedTuple):
         return f"{name} at {self.resource}" if self.resource else name
 
 
-class ByHand(NamedTuple):
-    """An act of an operator: who, why, and whether it is only shown."""
-
-    who: str
-    why: str
-    is_shown_only: bool = False
-
-
 class Effect(NamedTuple):
     """The effect of a lock that is set by hand."""
 
@@ -68,7 +61,7 @@ def set_locks(
     wanted: Sequence[LockTarget],
     length_ms: int,
     effect: Effect,
-    act: ByHand,
+    act: By,
     random_mark: Callable[[], str],
 ) -> list[Lock]:
     """Locks series for `length_ms` from now, in place of locks that were set by hand before; returns them.
@@ -98,7 +91,7 @@ def extend_locks(
     wanted: Sequence[LockTarget],
     policy: str | None,
     length_ms: int,
-    act: ByHand,
+    act: By,
     random_mark: Callable[[], str],
 ) -> list[Lock]:
     """Has the locks of series last until `length_ms` from now, or longer; returns the locks that do it.
@@ -137,7 +130,7 @@ def clear_locks(
     wanted: Sequence[LockTarget],
     policy: str | None,
     hold_off_ms: int | None,
-    act: ByHand,
+    act: By,
     random_mark: Callable[[], str],
 ) -> list[ClearedLock]:
     """Clears the locks of series; returns them. Gates follow within a poll.
@@ -171,7 +164,7 @@ def _held_off_ms(lock: Lock, now_ms: int, hold_off_ms: int | None) -> int:
 def _clear(
     db: sa.Connection,
     cleared: Sequence[ClearedLock],
-    act: ByHand,
+    act: By,
     now_ms: int,
     random_mark: Callable[[], str],
 ) -> None:
@@ -206,7 +199,7 @@ def _waits(
 
 
 def _publish(
-    db: sa.Connection, locks: Sequence[Lock], what: str, act: ByHand, random_mark: Callable[[], str]
+    db: sa.Connection, locks: Sequence[Lock], what: str, act: By, random_mark: Callable[[], str]
 ) -> None:
     lock_feed.locked(db, [lock.at for lock in locks])  # their rows before the feed's, like every writer
     for lock in locks:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_of
+from analyzer.judging.locks.lock_feed import NOT_ENFORCED, are_in_shadow, lock_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
 from analyzer.kernel.tables.schema import locks
 from analyzer.plan.policies import SHADOW
@@ -34,3 +34,10 @@ def locks_in_force(
         statement = sa.select(locks).where(*wanted).order_by(*order)
         with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
             yield from map(lock_of, rows)
+
+
+def shadow_locks(engine: sa.Engine, policy: str) -> int:
+    """Returns how many locks in shadow a policy has at this time. Raises StoreAway."""
+    with slow_reading(engine) as db:
+        of_policy = sa.select(sa.func.count()).where(*are_in_shadow(policy))
+        return int(db.execute(of_policy).scalar_one())

@@ -15,7 +15,7 @@ from analyzer.kernel.tables.schema import locks
 from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import SUSPENSION, Clear, Lock, Set
 
-SUSPENDED, RESUMED = "gates suspended", "gates resumed"  # acts in the audit log
+SUSPENDED, RESUMED = "locks suspend", "locks resume"  # acts in the audit log
 
 
 def suspend(

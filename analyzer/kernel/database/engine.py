@@ -346,5 +346,6 @@ def require_file(url: str) -> None:
     path = Path(parsed.database or "")
     if parsed.get_backend_name() == "sqlite" and not path.exists():
         raise StoreAway(
-            f"the file {path.absolute()} does not exist (`gatelock run` and `gatelock db upgrade` create it)"
+            f"the file {path.absolute()} does not exist "
+            "(`gatelock run` and `gatelock upkeep db upgrade` create it)"
         )

@@ -39,12 +39,12 @@ def behind_text(revision: str | None, needed: str) -> str:
     """Returns a sentence, with its cure, about a database whose tables are of another version.
 
     >>> behind_text(None, "0029")
-    'the database has no tables yet: run `gatelock db upgrade`'
+    'the database has no tables yet: run `gatelock upkeep db upgrade`'
     """
     if revision is None:
-        return "the database has no tables yet: run `gatelock db upgrade`"
+        return "the database has no tables yet: run `gatelock upkeep db upgrade`"
     is_newer = revision.isdigit() and revision > needed
-    cure = "run a newer program" if is_newer else "run `gatelock db upgrade`"
+    cure = "run a newer program" if is_newer else "run `gatelock upkeep db upgrade`"
     return f"the database's tables are at version {revision}, this program needs {needed}: {cure}"
 
 

@@ -294,7 +294,8 @@ class FollowedFile(QueueSource):
         for path in sorted(paths):
             log.error(
                 "%s was rotated and compressed before it was read, and is not counted: run "
-                "`gatelock import %s --source %s`, and let logrotate delay compression (delaycompress)",
+                "`gatelock upkeep import %s --source %s`, and let logrotate delay compression "
+                "(delaycompress)",
                 path, shlex.quote(str(path)), shlex.quote(self._source),
             )  # fmt: skip
 
@@ -331,7 +332,7 @@ class FollowedFile(QueueSource):
             why = str(error)
         log.error(
             "%s: a file was moved away before it could be opened, and is not counted: %s; "
-            "find it, and run `gatelock import FILE --source %s`",
+            "find it, and run `gatelock upkeep import FILE --source %s`",
             self._path, why, shlex.quote(self._source),
         )  # fmt: skip
 

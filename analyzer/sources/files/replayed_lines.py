@@ -34,7 +34,7 @@ def counted_file(path: Path, source: str, host: str, positions: PositionStore) -
     if found is None:
         raise LogUnreadable(
             f"{shown_path(str(path))}: it was not counted as a file of the source {source}, so there is "
-            f"nothing to replace; count it by `gatelock import FILE --source {shlex.quote(source)}`"
+            f"nothing to replace; count it by `gatelock upkeep import FILE --source {shlex.quote(source)}`"
         )
     return CountedFile(path, *found)
 

@@ -84,5 +84,5 @@ class TopicIds:
             why = (
                 f"topic {topic} was in another cluster: it was in {first.cluster}, now it is in {now.cluster}"
             )
-        log.error("%s; nothing of it is counted; `gatelock gaps list` says what to do", why)
+        log.error("%s; nothing of it is counted; `gatelock upkeep gaps list` says what to do", why)
         self.refused[topic] = why

@@ -270,7 +270,7 @@ class DayWorld:
         return f"soon {self.visits_from_s[-1]} {at_s // REPEATED_S}"
 
     def close_by_hand(self) -> bool:
-        """Has an operator run `gatelock days close`; returns True."""
+        """Has an operator run `gatelock billing days close`; returns True."""
         self.scheduler.after(0.0, self.operator, "close a day", self._close_by_hand)
         return True
 

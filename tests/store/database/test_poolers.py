@@ -129,7 +129,7 @@ def test_an_import_through_a_pooler_is_exact_and_a_gate_polls_its_locks(
     Path("gatelock.toml").write_text(f'[database]\nurl = "{pooled_url}"\n{CONFIGURATION}')
     Path("old.log").write_text("".join(lines()))
     for counted in ("300 counted", "nothing new"):
-        done = run_command(["import", "old.log", "--source", "access.log"])
+        done = run_command(["upkeep", "import", "old.log", "--source", "access.log"])
         assert (done.exit_code, counted in done.output) == (0, True), done.output
     assert "daily" in run_command(["locks", "list"]).output
     with closing(SqlSource(pooled_url)) as source:

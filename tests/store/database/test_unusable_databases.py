@@ -44,7 +44,7 @@ def test_a_database_that_cannot_hold_every_name_is_refused(
     assert tables == (0,)
 
 
-@pytest.mark.parametrize("command", [["db", "upgrade"], ["run"], ["doctor"]])
+@pytest.mark.parametrize("command", [["upkeep", "db", "upgrade"], ["run"], ["doctor"]])
 def test_commands_refuse_it_in_a_sentence(
     encoded_url: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

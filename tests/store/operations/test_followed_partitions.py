@@ -64,7 +64,7 @@ def test_an_operator_retires_a_source_whose_analyzer_is_gone(engine: sa.Engine, 
     assert retire(engine, "old", "ann@desk", "switched off") == 1
     assert behind() == 0
     assert [event[1:5] for event in entries(engine)] == [
-        ("ann@desk", "source retired", "old", "switched off")
+        ("ann@desk", "upkeep sources retire", "old", "switched off")
     ]
     follow(engine, OLD, "two:9")
     [again] = followed(engine)

@@ -79,17 +79,17 @@ def test_a_swap_leaves_what_a_count_from_the_start_leaves(
     live.put_in_force(AFTER)
     number = live.replay()
     assert live.stored() == before, "nothing changes before the swap"
-    compared = live.gatelock("replay", "compare", str(number), "--json", codes=(1,))
+    compared = live.gatelock("upkeep", "replay", "compare", str(number), "--json", codes=(1,))
     [found] = [json.loads(line) for line in compared.stdout.splitlines()]
     by_caller = {one["key"]: one["difference"] for one in found["amounts"] if one["meter"] == "requests"}
     assert by_caller["api_key:o0"] < 0 < by_caller["api_key:a0"]
     assert "api_key:same" not in by_caller
-    live.gatelock("replay", "swap", str(number), "--reason", "test", "--dry-run")
+    live.gatelock("upkeep", "replay", "swap", str(number), "--reason", "test", "--dry-run")
     assert live.stored() == before
-    live.gatelock("replay", "swap", str(number), "--reason", "wrong field", "--yes")
+    live.gatelock("upkeep", "replay", "swap", str(number), "--reason", "wrong field", "--yes")
     assert live.stored() == plain.stored()
     # Locks stay as they are, so only these may differ from what the totals judge.
-    audited = live.gatelock("audit", "--all", codes=(0, 1)).stdout
+    audited = live.gatelock("billing", "audit", "--all", codes=(0, 1)).stdout
     differing = [line for line in audited.splitlines() if "NOT EQUAL" in line]
     assert all("is locked, and must not be" in line for line in differing), audited
     assert live.replay("--compare") == number + 1, "by now it was counted by this plan"
@@ -157,13 +157,13 @@ def test_a_closed_day_is_corrected_by_adjustments_alone(
     date = time.strftime("%Y-%m-%d", time.gmtime(at_s))
     with writing(live.engine) as db:
         add_day(db, "UTC", int(time.time()))  # the open day
-    live.gatelock("days", "close", date, "--reason", "counted", "--yes")
-    frozen = live.gatelock("report", "day", date).stdout
+    live.gatelock("billing", "days", "close", date, "--reason", "counted", "--yes")
+    frozen = live.gatelock("billing", "report", "day", date).stdout
     live.put_in_force(AFTER)
     number = live.replay("--compare", "--swap", "--reason", "wrong field", "--yes")
-    assert live.gatelock("report", "day", date).stdout == frozen, "frozen rows stay"
+    assert live.gatelock("billing", "report", "day", date).stdout == frozen, "frozen rows stay"
     assert live.stored() == plain.stored()
-    corrections = live.gatelock("report", "corrections", "today", "--format", "jsonl").stdout
+    corrections = live.gatelock("billing", "report", "corrections", "today", "--format", "jsonl").stdout
     sums: dict[str, int] = {}
     for line in [*_rows(live, "day", date), *map(json.loads, corrections.splitlines())]:
         if line["meter"] == "requests" and line.get("day", date) == date:
@@ -172,11 +172,11 @@ def test_a_closed_day_is_corrected_by_adjustments_alone(
         row["caller"]: int(row["value"]) for row in _rows(plain, "day", date) if row["meter"] == "requests"
     }
     assert {name: value for name, value in sums.items() if value} == recount
-    live.gatelock("audit", "--day", date)
-    shown = live.gatelock("days", "show", date).stdout
+    live.gatelock("billing", "audit", "--day", date)
+    shown = live.gatelock("billing", "days", "show", date).stdout
     assert f"replay {number}" in shown
     assert "wrong field" in shown
-    live.gatelock("audit", "--day", date, "--against-kafka")
+    live.gatelock("billing", "audit", "--day", date, "--against-kafka")
 
 
 def _name(line: dict[str, str]) -> str:
@@ -184,7 +184,7 @@ def _name(line: dict[str, str]) -> str:
 
 
 def _rows(here: FileInstallation, *report: str) -> list[dict[str, str]]:
-    text = here.gatelock("report", *report, "--format", "jsonl").stdout
+    text = here.gatelock("billing", "report", *report, "--format", "jsonl").stdout
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -245,7 +245,7 @@ def test_a_record_that_was_retried_stays_as_it_is(live: FileInstallation, log: P
     write_log(log, [event(at_s, "o1", "a1"), {"at": at_s, "owner": "o2", "agent": "a2"}])
     live.count(BEFORE)
     live.put_in_force(AFTER)
-    live.gatelock("rejects", "retry", "--topic", str(log), "--why", "test")
+    live.gatelock("upkeep", "rejects", "retry", "--topic", str(log), "--why", "test")
     before = live.stored()
     live.replay("--swap", "--reason", "test", "--yes")
     after = live.stored()
@@ -269,7 +269,7 @@ def test_a_forgotten_caller_stays_forgotten(live: FileInstallation, log: Path) -
     names = {row.key for row in counts}  # type: ignore[attr-defined] # rows
     assert "api_key:same" not in names
     assert sum(name.startswith("forgotten:") for name in names) == 1
-    live.gatelock("audit", "--all")
+    live.gatelock("billing", "audit", "--all")
 
 
 def _counted_replay_of(live: FileInstallation) -> int:
@@ -290,9 +290,9 @@ def test_locks_change_only_when_asked_for(live: FileInstallation, log: Path) -> 
     live.replay("--swap", "--reason", "back", "--yes")
     live.put_in_force(AFTER)
     live.replay("--swap", "--reason", "again", "--yes", "--judge")
-    live.gatelock("import", str(log), "--source", "web")  # runs the warden
+    live.gatelock("upkeep", "import", str(log), "--source", "web")  # runs the warden
     assert _locked(live) == {"api_key:a1"}
-    live.gatelock("audit", "--all")
+    live.gatelock("billing", "audit", "--all")
 
 
 def _locked(live: FileInstallation) -> set[str]:
@@ -325,7 +325,7 @@ def test_a_log_that_was_not_counted_is_refused_with_a_sentence(
     write_log(log, some_events(midday_s()))
     monkeypatch.chdir(log.parent)
     live.count(BEFORE)
-    result = live.gatelock("replay", "start", *arguments, codes=(2,))
+    result = live.gatelock("upkeep", "replay", "start", *arguments, codes=(2,))
     assert sentence in result.output
     with reading(live.engine) as db:
         assert db.execute(sa.select(offsets.c.next)).scalar_one() == log.stat().st_size

@@ -113,7 +113,7 @@ def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(policy_simulation, "STRETCH_S", stretch_days * DAY_S)
             simulation = simulate(live.engine, [policy], BEGIN_S - DAY_S)
-            # As `gatelock simulate` asks where nothing was changed: the new policy is the present one.
+            # As `gatelock policies simulate` asks where nothing was changed: the new policy is the old one.
             assert simulate(live.engine, [policy, policy], BEGIN_S - DAY_S) == simulation
         known = known_locks(live.engine, policy, BEGIN_S - DAY_S).locks
     found = simulation.of[policy]

@@ -14,7 +14,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from analyzer.judging.locks.lock_feed import new_mark
-from analyzer.judging.locks.locks_by_hand import ByHand, Effect, LockTarget, set_locks
+from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, set_locks
+from analyzer.kernel.by import By
 from analyzer.kernel.tokens import create
 from gatekeeper import Gate
 from gatekeeper.adapters.asgi import Guard
@@ -127,16 +128,16 @@ def test_a_caller_is_locked_and_unlocked_and_the_application_obeys(
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("link", name="api_key:bob").click()
         expect(page.get_by_text("Not locked.")).to_be_visible()
-        lock = page.locator("form[action='/acts/locks/set']")
+        lock = page.locator("form[action='/acts/locks/lock']")
         lock.get_by_label("Reason").fill("too many exports")
         lock.get_by_role("button", name="Lock").click()
-        expect(page.get_by_text("Done: locks set.")).to_be_visible()
+        expect(page.get_by_text("Done: locks lock.")).to_be_visible()
         wait_for(429)
         expect(page.locator("#table-history")).to_contain_text("deny")
-        unlock = page.locator("form[action='/acts/locks/clear']")
+        unlock = page.locator("form[action='/acts/locks/unlock']")
         unlock.get_by_label("Reason").fill("INC-312 solved")
         unlock.get_by_role("button", name="Unlock").click()
-        expect(page.get_by_text("Done: locks clear.")).to_be_visible()
+        expect(page.get_by_text("Done: locks unlock.")).to_be_visible()
         wait_for(200)
         page.get_by_role("link", name="Trail").click()
         expect(page.locator("#table-trail")).to_contain_text("INC-312 solved")
@@ -154,7 +155,7 @@ def test_a_page_shows_a_new_lock_by_itself_and_keeps_what_is_drawn(
     page.evaluate("document.querySelector('.chart canvas').dataset.seen = 'yes'")
     expect(page.locator("#table-locks tbody tr")).to_have_count(1)
     bob = [LockTarget("caller", "api_key:bob")]
-    set_locks(engine, bob, 3_600_000, Effect(), ByHand("test", "INC-1"), new_mark)
+    set_locks(engine, bob, 3_600_000, Effect(), By("test", "INC-1"), new_mark)
     expect(page.locator("#table-locks tbody tr")).to_have_count(2)
     assert page.locator(".chart canvas").get_attribute("data-seen") == "yes"
 

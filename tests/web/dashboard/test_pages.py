@@ -61,7 +61,7 @@ def lock_bob(client: httpx2.Client, **changed: str) -> httpx2.Response:
         "reason": "INC-1",
         "back": "/",
     }
-    return client.post("/acts/locks/set", data=fields | changed)
+    return client.post("/acts/locks/lock", data=fields | changed)
 
 
 def locked(engine: sa.Engine) -> set[str]:
@@ -175,12 +175,12 @@ def test_a_session_ends_with_its_token(client: httpx2.Client, engine: sa.Engine)
 def test_a_form_locks_and_unlocks_and_says_who_and_why(client: httpx2.Client, engine: sa.Engine) -> None:
     sign_in(client, token_of(engine, "operate"))
     answer = lock_bob(client)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/?done=locks+set")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?done=locks+lock")
     assert locked(engine) == {"api_key:acme", "api_key:bob"}
     newest = next(iter(entries(engine)))
     assert (newest.who, newest.why) == ("token of-operate", "INC-1")
     fields = {"form_key": form_key(client), "caller": "api_key:bob", "reason": "sorry", "hold_off": ""}
-    assert client.post("/acts/locks/clear", data=fields).status_code == 303
+    assert client.post("/acts/locks/unlock", data=fields).status_code == 303
     assert locked(engine) == {"api_key:acme"}
 
 
@@ -204,7 +204,7 @@ def test_a_form_of_another_origin_changes_nothing(
 ) -> None:
     sign_in(client, token_of(engine, "operate"))
     fields = {"form_key": form_key(client), "caller": "api_key:bob", "for": "1h", "reason": "INC-1"}
-    assert client.post("/acts/locks/set", data=fields, headers=headers).status_code == 403
+    assert client.post("/acts/locks/lock", data=fields, headers=headers).status_code == 403
     assert locked(engine) == {"api_key:acme"}
 
 
@@ -222,7 +222,7 @@ def test_without_a_token_pages_have_no_forms_and_no_form_acts(
             form_key = hashlib.sha256(f"form {client.cookies[COOKIE]}".encode()).hexdigest()
             answer = client.post(endpoint.path.replace("/v1/", "/acts/"), data={"form_key": form_key})
             assert answer.status_code == 401
-            assert f"gatelock tokens create NAME --scope {endpoint.scope}" in answer.text
+            assert f"gatelock upkeep tokens create NAME --scope {endpoint.scope}" in answer.text
     assert locked(engine) == {"api_key:acme"}
 
 
@@ -230,7 +230,7 @@ def test_a_form_needs_the_scope_of_its_endpoint(client: httpx2.Client, engine: s
     sign_in(client, token_of(engine, "view"))
     page = client.get("/caller?caller=api_key:acme").text
     assert "/acts/" not in page
-    answer = client.post("/acts/locks/set", data={"form_key": form_key(client, "/"), "reason": "x"})
+    answer = client.post("/acts/locks/lock", data={"form_key": form_key(client, "/"), "reason": "x"})
     assert answer.status_code == 403
     assert locked(engine) == {"api_key:acme"}
 

@@ -1,15 +1,33 @@
-"""`gatelock days`: days that are closed, what they wait for, corrections."""
+"""`gatelock billing days`: days that are closed, what they wait for, corrections."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.acting.foreseen import Foreseen
+from analyzer.billing.audit.audit_outcomes import outcomes
+from analyzer.billing.days.by_hand import (
+    Correction,
+    DayWithoutClosing,
+    counted_so_far,
+    day_to_close,
+    leave_out,
+    record_closing,
+)
+from analyzer.billing.days.by_hand import correct as correct_day
+from analyzer.billing.days.closing import DayClosing
+from analyzer.billing.days.targets import awaited_now
+from analyzer.billing.reports.day_status import day_statuses, positions_of
+from analyzer.build import billing_of, ends_of_logs, wall_ms
+from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
 from analyzer.faces.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -20,48 +38,44 @@ from analyzer.faces.cli.options import (
     open_database,
     require_reason,
 )
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.faces.day_answers import audit_fields, day_fields, position_fields, replay_fields
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.kernel.tables.billing_tables import DIFFERS
+from analyzer.plan.meter_units import EXAMPLES, readings
+from analyzer.replay.generations import corrections_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from analyzer.billing.days.closing import DayClosing
     from analyzer.billing.days.day_rows import Day
     from analyzer.billing.days.targets import AwaitedPartition
     from analyzer.billing.reports.day_status import DayPosition, DayStatus
     from analyzer.config.settings import Settings
-    from analyzer.faces.answers.foreseen_acts import Foreseen
     from analyzer.kernel.model import Partition
 
-app = typer.Typer(help="Closed days, what they wait for, and corrections.", no_args_is_help=True)
 
 SHOWN = 40  # days in a list, unless all are asked for
 
-DateArgument = Annotated[str, typer.Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
+DateArgument = Annotated[str, Argument(metavar="DATE", help="The day: 2026-11-20, today or yesterday.")]
 
 
-@app.command("list")
 def list_(
-    context: typer.Context,
+    context: Context,
     zone: ZoneOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help=f"Also days before the last {SHOWN}.")] = False,
+    every: Annotated[bool, Option("--all", help=f"Also days before the last {SHOWN}.")] = False,
 ) -> None:
     """Show which days are closed, and what was booked since.
 
     A day is closed when all partitions are counted as far as they were logged when it was over, and audited
     at once. Exit code 1 if a day waits for a partition, or an audit found a difference.
 
-    Example: gatelock days list --zone Europe/Berlin
+    Example: gatelock billing days list --zone Europe/Berlin
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.billing.audit.audit_outcomes import outcomes
-        from analyzer.billing.reports.day_status import day_statuses
-        from analyzer.faces.answers.day_answers import audit_fields, day_fields
-        from analyzer.faces.cli.output import json_lines, table
-        from analyzer.kernel.tables.billing_tables import DIFFERS
-
         settings = load_settings(context, config)
         found = day_statuses(engine, zone, None if every else SHOWN)
         audited = {one.day: one for one in outcomes(engine)}
@@ -83,12 +97,11 @@ def list_(
             for status in found:
                 _say_awaited(status.day, waits[status.day.id])
         if any(waits.values()) or any(one.result == DIFFERS for one in audited.values()):
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-@app.command()
 def show(
-    context: typer.Context,
+    context: Context,
     date: DateArgument,
     zone: ZoneOption = None,
     config: ConfigOption = None,
@@ -98,21 +111,9 @@ def show(
 
     Exit code 1 if the day waits for a partition, is not stored, or the audit found a difference.
 
-    Example: gatelock days show yesterday
+    Example: gatelock billing days show yesterday
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.billing.audit.audit_outcomes import outcomes
-        from analyzer.billing.reports.day_status import positions_of
-        from analyzer.faces.answers.day_answers import (
-            audit_fields,
-            day_fields,
-            position_fields,
-            replay_fields,
-        )
-        from analyzer.faces.cli.output import json_lines, table
-        from analyzer.kernel.tables.billing_tables import DIFFERS
-        from analyzer.replay.generations import corrections_of
-
         settings = load_settings(context, config)
         status = _find(engine, settings, date, zone)
         waits = _awaited(engine, settings, status.day)
@@ -137,18 +138,17 @@ def show(
             table(columns, rows, no_target)
             _say_awaited(status.day, waits)
         if waits or (audit is not None and audit.result == DIFFERS):
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-@app.command()
 def close(
-    context: typer.Context,
+    context: Context,
     date: DateArgument,
     reason: ReasonOption,
     zone: ZoneOption = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'."),
+        Option(metavar="PARTITION", help="Do not wait for this one: 'access-log[3]'."),
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -162,16 +162,10 @@ def close(
     because a closed day cannot be opened. Exit code 1 if it waits for a partition, or the audit found a
     difference.
 
-    Example: gatelock days close 2026-11-20 --reason "the import is complete"
+    Example: gatelock billing days close 2026-11-20 --reason "import is done"
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.billing.days.by_hand import leave_out, record_closing
-        from analyzer.faces.answers.day_answers import day_fields
-        from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
-        from analyzer.faces.cli.operator import operator_name
-        from analyzer.faces.cli.output import outcome
-
         settings = load_settings(context, config)
         closing = _closing(engine, settings)
         named = zone_of(settings, zone)
@@ -180,7 +174,7 @@ def close(
             excused = _excused(closing, found, without or [])
             if waits := [one for one in closing.find_awaited(found) if one.part not in excused]:
                 _say_awaited(found, waits)
-                raise typer.Exit(FOUND)
+                raise Exit(FOUND)
         sentence = f"{found} was closed already"
         if found.state != "closed":
             if not is_confirmed(_foreseen(engine, found), yes=yes, dry_run=dry_run, as_json=json):
@@ -199,26 +193,25 @@ def close(
             audited = audit_day(engine, status.day, digest_keys(settings, []))
             say_differences([audited])
             if not audited.equal:
-                raise typer.Exit(FOUND)
+                raise Exit(FOUND)
 
 
-@app.command()
 def correct(
-    context: typer.Context,
+    context: Context,
     date: DateArgument,
     amount: Annotated[
-        str, typer.Option("--amount", metavar="AMOUNT", help='What is added, or taken: +500, -500, "-2 GiB".')
+        str, Option("--amount", metavar="AMOUNT", help='What is added, or taken: +500, -500, "-2 GiB".')
     ],
     reason: ReasonOption,
     caller: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The caller, with its kind: api_key:acme.")
+        str | None, Option(metavar="NAME", help="The caller, with its kind: api_key:acme.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The name in another grouping than caller.")
+        str | None, Option(metavar="NAME", help="The name in another grouping than caller.")
     ] = None,
-    by: Annotated[str, typer.Option(metavar="GROUPING", help="The grouping of the rows.")] = "caller",
-    resource: Annotated[str, typer.Option(metavar="ROUTE", help="The resource, in a grouping by it.")] = "",
-    meter: Annotated[str, typer.Option(metavar="NAME", help="The meter.")] = "requests",
+    by: Annotated[str, Option(metavar="GROUPING", help="The grouping of the rows.")] = "caller",
+    resource: Annotated[str, Option(metavar="ROUTE", help="The resource, in a grouping by it.")] = "",
+    meter: Annotated[str, Option(metavar="NAME", help="The meter.")] = "requests",
     zone: ZoneOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -226,19 +219,14 @@ def correct(
     """Add an amount to a closed day, or take it away.
 
     The day itself does not change. The amount is booked on the open day, and shown by
-    `gatelock report corrections`.
+    `gatelock billing report corrections`.
 
-    Example: gatelock days correct today --caller user:a --amount -5 --reason QA
+    Example: gatelock billing days correct today --key a --amount -5 --reason Q
     """
     why, name = require_reason(reason), caller or key
     if name is None:
         raise usage_error("--caller: write whose amount is corrected, or --key in another grouping")
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.billing.days.by_hand import Correction
-        from analyzer.billing.days.by_hand import correct as correct_day
-        from analyzer.faces.cli.operator import operator_name
-        from analyzer.faces.cli.output import outcome
-
         settings = load_settings(context, config)
         name = caller_as_counted(engine, settings, name) if caller else name
         asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
@@ -254,8 +242,6 @@ def correct(
 
 def _amount(settings: Settings, meter: str, text: str) -> int:
     """The amount in the unit in which the meter is stored. Exits with 2 if the text is not one."""
-    from analyzer.plan.meter_units import EXAMPLES, readings
-
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     unit = settings.units().get(meter)
     found = readings(digits.replace(",", "")).get(unit)
@@ -267,29 +253,21 @@ def _amount(settings: Settings, meter: str, text: str) -> int:
 
 def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> DayStatus:
     """The stored day. Exits with 1 if it is not stored."""
-    from analyzer.billing.reports.day_status import day_statuses
-
     named = zone_of(settings, zone)
     wanted = date_of(engine, date, named)
     if found := day_statuses(engine, named, date=wanted):
         return found[0]
-    say(f"{wanted} ({named}) was never closed; see `gatelock days close --help`", err=True)
-    raise typer.Exit(FOUND)
+    say(f"{wanted} ({named}) was never closed; see `gatelock billing days close --help`", err=True)
+    raise Exit(FOUND)
 
 
 def _closing(engine: sa.Engine, settings: Settings) -> DayClosing:
-    from analyzer.billing.days.closing import DayClosing
-    from analyzer.build import billing_of, ends_of_logs, wall_ms
-    from analyzer.judging.locks.lock_feed import new_mark
 
     return DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
 
 
 def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPartition]:
     """The partitions that an open day which is over waits for."""
-    from analyzer.billing.days.targets import awaited_now
-    from analyzer.build import wall_ms
-
     if day.state != "open" or wall_ms() < day.due_ms(settings.billing.grace):
         return []
     return awaited_now(engine, day)
@@ -300,7 +278,8 @@ def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
         say(f"{day} waits for {one}")
     if waits:
         command = (
-            f"gatelock days close {day.date} --zone {day.zone} --without '{waits[0].part}' --reason TEXT"
+            f"gatelock billing days close {day.date} --zone {day.zone} "
+            f"--without '{waits[0].part}' --reason TEXT"
         )
         say(f"{command}  # close it without this one")
 
@@ -309,8 +288,6 @@ def _day_to_close(
     engine: sa.Engine, settings: Settings, zone: str, date: str, *, is_shown_only: bool = False
 ) -> Day:
     """The day that a command closes. Exits with 2 for one that cannot be closed."""
-    from analyzer.billing.days.by_hand import DayWithoutClosing, day_to_close
-
     groupings = settings.billing.groupings
     found = day_to_close(engine, zone, date_of(engine, date, zone), groupings, is_shown_only=is_shown_only)
     if isinstance(found, DayWithoutClosing):
@@ -319,8 +296,6 @@ def _day_to_close(
 
 
 def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
-    from analyzer.billing.days.by_hand import counted_so_far
-    from analyzer.faces.answers.foreseen_acts import Foreseen
 
     counted = counted_so_far(engine, day)
     sentence = (

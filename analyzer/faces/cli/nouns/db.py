@@ -1,27 +1,25 @@
-"""`gatelock db`: the version of the database's tables."""
+"""`gatelock upkeep db`: the version of the database's tables."""
 
 from __future__ import annotations
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
 from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings
-from analyzer.faces.cli.output import outcome, say
+from analyzer.faces.cli.output import json_lines, outcome, say
+from analyzer.kernel.database import engine, migrate, revisions
 
-app = typer.Typer(help="The version of the database's tables.", no_args_is_help=True)
 
-
-@app.command()
-def upgrade(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def upgrade(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Upgrade the tables to this program's version.
 
     Creates them in an empty database. Changes nothing if they have this version.
 
-    Example: gatelock db upgrade
+    Example: gatelock upkeep db upgrade
     """
     with reporting_errors():
         settings = load_settings(context, config)
-        from analyzer.kernel.database import migrate, revisions
 
         before = revisions.current(settings.database.address)
         migrate.upgrade(settings.database.address)
@@ -35,18 +33,15 @@ def upgrade(context: typer.Context, config: ConfigOption = None, json: JsonOptio
         outcome(f"{settings.database.shown}: the tables {what}", fields, as_json=json)
 
 
-@app.command()
-def check(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def check(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Compare the tables with those that this program needs.
 
     Finds missing and changed columns, too. Exit code 1 if anything differs.
 
-    Example: gatelock db check
+    Example: gatelock upkeep db check
     """
     with reporting_errors():
         settings = load_settings(context, config)
-        from analyzer.faces.cli.output import json_lines
-        from analyzer.kernel.database import engine, migrate, revisions
 
         engine.require_file(settings.database.address)
         revision, head = revisions.current(settings.database.address), revisions.head()
@@ -58,23 +53,4 @@ def check(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             say(f"{settings.database.shown}: {tables}")
             say("\n".join(differences) if differences else "nothing differs")
         if revision != head or differences:
-            raise typer.Exit(FOUND)
-
-
-@app.command()
-def current(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Print the version of the tables.
-
-    Example: gatelock db current
-    """
-    with reporting_errors():
-        settings = load_settings(context, config)
-        from analyzer.faces.cli.output import json_lines
-        from analyzer.kernel.database import engine, revisions
-
-        engine.require_file(settings.database.address)
-        found = revisions.current(settings.database.address)
-        if json:
-            json_lines([{"current": found, "head": revisions.head()}])
-        else:
-            say(found or "none")
+            raise Exit(FOUND)

@@ -1,4 +1,4 @@
-"""`gatelock gaps`: partitions that stopped at a gap, and the decision where they continue."""
+"""`gatelock upkeep gaps`: partitions that stopped at a gap, and the decision where they continue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.acting.foreseen import Foreseen
+from analyzer.counting.gaps import accept as accept_gap
+from analyzer.counting.gaps import range_of, recorded_gaps
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -20,7 +25,10 @@ from analyzer.faces.cli.options import (
     open_database,
     require_reason,
 )
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.sources.kafka.probes.log_bounds import bounds_of
+from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
     from analyzer.kernel.model import Partition
     from analyzer.sources.kafka.probes.log_bounds import LogBounds
 
-app = typer.Typer(help="Stopped partitions, and the decision where they continue.", no_args_is_help=True)
 PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d+|\*)\]")
 COMMANDS_MAX = 10  # gaps for which commands are shown below the table
 UNREADABLE = ("corrupt", "too-large", "unsupported")
@@ -36,24 +43,20 @@ READ_AGAIN = "again"  # the offset that reads the same records once more, and so
 RETRYABLE = (*UNREADABLE, "too-many-rejected")  # another attempt may succeed
 
 
-@app.command("list")
 def list_(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help="Also gaps that were accepted.")] = False,
+    every: Annotated[bool, Option("--all", help="Also gaps that were accepted.")] = False,
 ) -> None:
     """Show why partitions stopped, and how to continue.
 
     Lists for each partition the offsets that cannot be counted, and the commands that accept them. Exit code
     1 if a partition is stopped.
 
-    Example: gatelock gaps list --all
+    Example: gatelock upkeep gaps list --all
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.counting.gaps import recorded_gaps
-        from analyzer.faces.cli.output import json_lines, table
-
         found = list(recorded_gaps(engine, decided=every))
         rows = [fields_of(gap) for gap in found]
         if json:
@@ -66,22 +69,21 @@ def list_(
             for line in commands(found):
                 say(line)
         if any(gap.accepted is None for gap in found):
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-@app.command()
 def accept(
-    context: typer.Context,
+    context: Context,
     partition: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="PARTITION",
-            help="As `gaps list` shows it: 'access-log[3]'; 'access-log[*]' for all that are stopped.",
+            help="As `upkeep gaps list` shows it: 'access-log[3]'; 'access-log[*]' for all that are stopped.",
         ),
     ],
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="OFFSET|next|again",
             help="Where to continue: an offset; `next`, to skip as little as possible; or `again`, to read "
             "the same offsets once more.",
@@ -90,7 +92,7 @@ def accept(
     reason: ReasonOption,
     log: Annotated[
         str,
-        typer.Option(metavar="TOPIC_ID", help="The log, if several have this name; see `gaps list --json`."),
+        Option(metavar="TOPIC_ID", help="The log, if several have this name; see `upkeep gaps list --json`."),
     ] = "",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -99,20 +101,14 @@ def accept(
 ) -> None:
     """Continue a stopped partition.
 
-    Offsets in between are not counted, and `gatelock audit` reports them as skipped. After too many rejected
-    records, these are read again and stored one by one. The analyzer continues within a second, without a
-    restart. Asks first, because what was skipped is not counted later.
+    Offsets in between are not counted, and `gatelock billing audit` reports them as skipped. After too many
+    rejected records, these are read again and stored one by one. The analyzer continues within a second,
+    without a restart. Asks first, because what was skipped is not counted later.
 
-    Example: gatelock gaps accept 'access-log[3]' --to next --reason INC-311
+    Example: gatelock upkeep gaps accept 'access-log[3]' --to next --reason WHY
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.counting.gaps import accept as accept_gap
-        from analyzer.counting.gaps import range_of, recorded_gaps
-        from analyzer.faces.answers.foreseen_acts import Foreseen
-        from analyzer.faces.cli.operator import operator_name
-        from analyzer.faces.cli.output import outcome
-
         found = select_gaps(partition, to, log, list(recorded_gaps(engine)))
         logs = log_bounds([gap.part for gap in found], load_settings(context, config))
         # All offsets are checked before the first gap is accepted.
@@ -134,8 +130,6 @@ def accept(
 
 def fields_of(recorded: RecordedGap) -> dict[str, object]:
     """The JSON object of a gap."""
-    from gatekeeper.feed.feed_json import time_text
-
     part, gap = recorded.part, recorded.gap
     return {
         "partition": str(part), "source": part.source, "cluster": part.cluster, "topic_id": part.topic_id,
@@ -151,7 +145,7 @@ def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
     """The commands that accept each open gap, with their consequence as a comment."""
     open_ = [gap for gap in found if gap.accepted is None]
     lines = [
-        (f"gatelock gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
+        (f"gatelock upkeep gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
         for gap in open_[:COMMANDS_MAX]
         for to, comment in choices(gap)
     ]
@@ -163,8 +157,6 @@ def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
 
 def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
     """The values of `--to` that suit the gap, each with its consequence."""
-    from analyzer.counting.gaps import range_of
-
     gap, lost = recorded.gap, f"{range_of(recorded.gap)} is not counted"
     if gap.kind == "recreated":
         yield "next", "count the new log from its beginning"
@@ -189,7 +181,8 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
     named = PARTITION.fullmatch(partition)
     if named is None:
         raise usage_error(
-            f"{partition!r} does not name a partition; `gatelock gaps list` shows the names: 'access-log[3]'"
+            f"{partition!r} does not name a partition; `gatelock upkeep gaps list` shows the names: "
+            "'access-log[3]'"
         )
     every = named["number"] == "*"
     found = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
@@ -199,7 +192,7 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
         say(
             f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}", err=True
         )
-        raise typer.Exit(FOUND)
+        raise Exit(FOUND)
     if every and to.isdecimal():
         raise usage_error(f"--to {to}: write `next` or `again`; an offset applies to a single partition")
     if len(found) > len({str(gap.part) for gap in found}):
@@ -214,8 +207,6 @@ def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partit
     Raises LogGone.
     """
     if any(source.topic == part.topic for source in settings.sources for part in parts):
-        from analyzer.sources.kafka.probes.log_bounds import bounds_of
-
         return bounds_of(parts, settings.kafka.client())
     return None
 
@@ -242,7 +233,7 @@ def checked_offset(recorded: RecordedGap, to: str, logs: Mapping[Partition, LogB
             "run this again when Kafka answers",
             err=True,
         )
-        raise typer.Exit(UNREACHABLE)
+        raise Exit(UNREACHABLE)
     return offset
 
 

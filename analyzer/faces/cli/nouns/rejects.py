@@ -1,10 +1,12 @@
-"""`gatelock rejects`: records that could not be read: list, export, and count them after a repair."""
+"""`gatelock upkeep rejects`: records that could not be read: list, export, and count them after a repair."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from base64 import b64encode
 from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.build import build_retry
+from analyzer.counting.gaps import recorded_gaps
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
     AskedTime,
     ConfigOption,
@@ -29,34 +35,36 @@ from analyzer.faces.cli.options import (
     require_reason,
     second_at,
 )
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.reject_reasons import EXPECTED, advice, expected
+from analyzer.flush.followed_partitions import followed
+from analyzer.flush.rejects import RejectFilter, rejected
 from analyzer.judging.judged_changes import JudgedChanges
+from analyzer.kernel.logs import printable
+from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
-    from analyzer.flush.rejects import RejectedRecord, RejectFilter
+    from analyzer.flush.rejects import RejectedRecord
     from analyzer.plan.mapping import SourceMapping
 
-app = typer.Typer(
-    help="Records that could not be read, and counting them after a repair.", no_args_is_help=True
-)
 PARTITION = re.compile(r"(?P<topic>.+)\[(?P<number>\d{1,18})\]")
 RECORD = re.compile(PARTITION.pattern + r"@(?P<offset>\d{1,18})")
 SHOWN_BYTES = 60
 DIGITS_MAX = 18  # of a number that fits a column of 64 bits
 
-SourceOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this source.")]
-TopicOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this topic or file.")]
+SourceOption = Annotated[str | None, Option(metavar="NAME", help="Only this source.")]
+TopicOption = Annotated[str | None, Option(metavar="NAME", help="Only this topic or file.")]
 PartitionOption = Annotated[
     str | None,
-    typer.Option("--partition", metavar="PARTITION", help="Only this partition: 3, or 'access-log[3]'."),
+    Option("--partition", metavar="PARTITION", help="Only this partition: 3, or 'access-log[3]'."),
 ]
 RejectReasonOption = Annotated[
     str | None,
-    typer.Option(metavar="REASON", help="Only this reason, such as bad-caller."),
+    Option(metavar="REASON", help="Only this reason, such as bad-caller."),
 ]
 
 
@@ -65,9 +73,8 @@ class ExportFormat(StrEnum):
     RAW = "raw"
 
 
-@app.command("list")
 def list_(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     json: JsonOption = False,
     source: SourceOption = None,
@@ -78,16 +85,12 @@ def list_(
 ) -> None:
     """Show rejected records, the latest first.
 
-    The newest 100,000 are kept; `gatelock audit` counts all of them. Several options must all apply.
+    The newest 100,000 are kept; `gatelock billing audit` counts all of them. Several options must all apply.
 
-    Example: gatelock rejects list --reason bad-caller --since 2h
+    Example: gatelock upkeep rejects list --reason bad-caller --since 2h
     """
     selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.faces.cli.output import json_lines, table
-        from analyzer.flush.rejects import rejected
-        from gatekeeper.feed.feed_json import time_text
-
         rows = rejected(engine, _since(engine, selection, begin))
         first = next(rows, None)
         if first is None:
@@ -112,11 +115,10 @@ def list_(
         table(["found", "record", "source", "reason", "bytes", "begins"], cells, "no rejected record matches")
 
 
-@app.command()
 def show(
-    context: typer.Context,
+    context: Context,
     record: Annotated[
-        str, typer.Argument(metavar="RECORD", help="As `rejects list` shows it: 'access-log[3]@1234'.")
+        str, Argument(metavar="RECORD", help="As `upkeep rejects list` shows it: 'access-log[3]@1234'.")
     ],
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -126,25 +128,20 @@ def show(
     Prints all that was kept of it, what the mapping expects, and whether the record can be read now. Exit
     code 1 if the record is not in the list.
 
-    Example: gatelock rejects show 'access-log[3]@1234'
+    Example: gatelock upkeep rejects show 'access-log[3]@1234'
     """
     selection = _record(record)
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
-            from analyzer.build import build_retry
-            from analyzer.faces.cli.output import json_lines
-            from analyzer.flush.rejects import rejected
-            from analyzer.kernel.logs import printable
-
             found = list(rejected(engine, selection))
             if not found:
                 say(
                     f"{printable(record)} is not in the list: it was not rejected, was counted since, or is "
-                    "too old to be kept; run `gatelock rejects list`",
+                    "too old to be kept; run `gatelock upkeep rejects list`",
                     err=True,
                 )
-                raise typer.Exit(FOUND)
+                raise Exit(FOUND)
             mappings = settings.mappings()
             retry = build_retry(settings, engine)
             for reject in found:
@@ -155,16 +152,15 @@ def show(
                     say("\n".join(_lines(reject, mapping, today)))
 
 
-@app.command()
 def export(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     form: Annotated[
         ExportFormat,
-        typer.Option("--format", help="json: one object per line; raw: the records, one per line."),
+        Option("--format", help="json: one object per line; raw: the records, one per line."),
     ] = ExportFormat.JSON,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A new file to write to. Default: standard output.")
+        Path | None, Option(metavar="FILE", help="A new file to write to. Default: standard output.")
     ] = None,
     source: SourceOption = None,
     topic: TopicOption = None,
@@ -177,14 +173,10 @@ def export(
     In the order of their log. With --format raw, records of which only the beginning was kept are left out;
     their number is printed, and the exit code is 1.
 
-    Example: gatelock rejects export --format raw --output bad.log
+    Example: gatelock upkeep rejects export --format raw --output bad.log
     """
     selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors(), open_database(context, config) as engine, _opened(output) as file:
-        import json
-
-        from analyzer.flush.rejects import rejected
-
         left_out = 0
         for reject in rejected(engine, _since(engine, selection, begin), by_offset=True):
             if form is ExportFormat.JSON:
@@ -195,16 +187,15 @@ def export(
                 left_out += 1
         if left_out:
             say(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-@app.command()
 def retry(
-    context: typer.Context,
+    context: Context,
     why: Annotated[
         str,
-        typer.Option(
-            metavar="TEXT", help="What was corrected; kept with your name, see `gatelock events list`."
+        Option(
+            metavar="TEXT", help="What was corrected; kept with your name, see `gatelock upkeep events list`."
         ),
     ],
     config: ConfigOption = None,
@@ -221,17 +212,13 @@ def retry(
     duplicate, whose id was counted before, is removed without being counted. Exit code 1 if some still cannot
     be read, or were not kept whole.
 
-    Example: gatelock rejects retry --why "api_key was renamed" --since 2h
+    Example: gatelock upkeep rejects retry --why "key was renamed" --since 2h
     """
     correction = require_reason(why, "--why")
     selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
-            from analyzer.build import build_retry
-            from analyzer.faces.cli.operator import operator_name
-            from analyzer.faces.cli.output import json_lines
-
             done = JudgedChanges()
             selection = _since(engine, selection, begin)
             outcomes = build_retry(settings, engine).run(selection, operator_name(), correction, done.add)
@@ -246,15 +233,11 @@ def retry(
             for why_left, number in sorted(left.items()):
                 say(f"  {number:,}: {why_left}")
         if left:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 def fields_of(reject: RejectedRecord) -> dict[str, Any]:
     """The JSON object of a rejected record."""
-    from base64 import b64encode
-
-    from gatekeeper.feed.feed_json import time_text
-
     # Both keys are always present, one of them null, so that all lines have one shape.
     sample: dict[str, str | None] = {"sample": None, "sample_base64": None}
     try:
@@ -271,9 +254,6 @@ def fields_of(reject: RejectedRecord) -> dict[str, Any]:
 
 def _require_names(engine: sa.Engine, settings: Settings, source: str | None, topic: str | None) -> None:
     """Exits with 2 if no source or topic of this name was ever read."""
-    from analyzer.counting.gaps import recorded_gaps
-    from analyzer.flush.followed_partitions import followed
-
     places = {(part.source, part.topic) for part in followed(engine)}
     places |= {(gap.part.source, gap.part.topic) for gap in recorded_gaps(engine)}
     configured = {known.name for known in settings.sources}
@@ -283,15 +263,12 @@ def _require_names(engine: sa.Engine, settings: Settings, source: str | None, to
 
 def _stopped(engine: sa.Engine, source: str | None, topic: str | None) -> Iterator[str]:
     """Yields a sentence for each partition that stopped before it rejected its unreadable records."""
-    from analyzer.counting.gaps import recorded_gaps
-    from analyzer.kernel.logs import printable
-
     for gap in recorded_gaps(engine):
         is_wanted = source in (None, gap.part.source) and topic in (None, gap.part.topic)
         if is_wanted and gap.gap.kind == "too-many-rejected":
             yield printable(
                 f"{gap.part} waits at offset {gap.gap.start:,}: too many records in a row cannot be read; "
-                "none of them is rejected yet: run `gatelock gaps list`"
+                "none of them is rejected yet: run `gatelock upkeep gaps list`"
             )
 
 
@@ -303,15 +280,13 @@ def explained(reject: RejectedRecord, mapping: SourceMapping | None) -> dict[str
 
 
 def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
-    from analyzer.kernel.logs import printable
-    from gatekeeper.feed.feed_json import time_text
 
     yield f"record    {reject.where} of {reject.part.source}"
     yield f"found     {time_text(reject.found)}"
     yield f"reason    {reject.reason}"
     for name, sentence in explained(reject, mapping).items():
         yield f"{name:9} {printable(sentence)}"
-    yield f"today     {today or 'can be read: `gatelock rejects retry --why TEXT` counts it'}"
+    yield f"today     {today or 'can be read: `gatelock upkeep rejects retry --why TEXT` counts it'}"
     if reject.value_bytes is not None:
         kept = "all" if reject.whole else f"the first {len(reject.sample):,}"
         yield f"value     {reject.value_bytes:,} bytes, {kept} of them kept"
@@ -320,8 +295,6 @@ def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) ->
 
 def _text(raw: bytes) -> str:
     """Bytes as text that is safe to show in a terminal."""
-    from analyzer.kernel.logs import printable
-
     return printable(raw.decode(errors="backslashreplace"))
 
 
@@ -329,8 +302,6 @@ def _selection(
     source: str | None, topic: str | None, partition: str | None, reason: str | None
 ) -> RejectFilter:
     """The filter that the options describe, without a time. Exits with 2 if one of them is invalid."""
-    from analyzer.flush.rejects import RejectFilter
-
     if reason is not None and reason not in EXPECTED:
         raise usage_error(f"--reason {reason}: use one of {', '.join(EXPECTED)}")
     number = None
@@ -357,12 +328,11 @@ def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
 
 def _record(given: str) -> RejectFilter:
     """The filter for one record. Exits with 2 if `given` does not name a record."""
-    from analyzer.flush.rejects import RejectFilter
-
     parts = RECORD.fullmatch(given)
     if parts is None:
         raise usage_error(
-            f"{given!r} does not name a record; `gatelock rejects list` shows the names: 'access-log[3]@1234'"
+            f"{given!r} does not name a record; `gatelock upkeep rejects list` shows the names: "
+            "'access-log[3]@1234'"
         )
     return RejectFilter(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
 

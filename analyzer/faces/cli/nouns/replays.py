@@ -1,4 +1,4 @@
-"""`gatelock replay`: logs that were counted are counted again, compared, and swapped in."""
+"""`gatelock upkeep replay`: logs that were counted are counted again, compared, and swapped in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.acting.foreseen import Foreseen
+from analyzer.build import build_replay
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -19,57 +23,54 @@ from analyzer.faces.cli.options import (
     load_settings,
     open_database,
     parse_time,
+    require_name,
     require_reason,
 )
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.kernel.time_texts import format_second
+from analyzer.replay import swap as swapping
+from analyzer.replay.generations import all_stored, stored
+from analyzer.replay.generations import drop as drop_replay
+from analyzer.replay.replay_comparison import compare as compare_replay
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from analyzer.config.settings import Settings
-    from analyzer.faces.answers.foreseen_acts import Foreseen
     from analyzer.kernel.model import Partition
     from analyzer.replay.generations import Replay
     from analyzer.replay.replay_comparison import ReplayComparison
     from analyzer.replay.swap import SwapOutcome
 
-app = typer.Typer(no_args_is_help=True)
 
 SHOWN = 20  # differences of each meter
 
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="The replay: `gatelock replay list`.")]
-JudgeOption = Annotated[
-    bool, typer.Option("--judge", help="Also raise and clear locks by the changed totals.")
-]
+NumberArgument = Annotated[int, Argument(metavar="NUMBER", help="The replay: `gatelock upkeep replay list`.")]
+JudgeOption = Annotated[bool, Option("--judge", help="Also raise and clear locks by the changed totals.")]
 RowsOption = Annotated[
     int | None,
-    typer.Option("--rows", metavar="NUMBER", min=1, help="Rows of counts that may change; default: 50,000."),
+    Option("--rows", metavar="NUMBER", min=1, help="Rows of counts that may change; default: 50,000."),
 ]
 
 
-@app.callback()
-def replay() -> None:  # with a callback, typer gives the group its help
-    """Count logs again by the plan in force, and swap it in."""
-
-
-@app.command()
 def start(
-    context: typer.Context,
+    context: Context,
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...|TOPIC", help="Files that were counted, or a topic of [[sources]]."),
+        Argument(metavar="FILE...|TOPIC", help="Files that were counted, or a topic of [[sources]]."),
     ],
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The source that the files were counted as.")
+        str | None, Option(metavar="NAME", help="The source that the files were counted as.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Of a topic: begin, by the Kafka time of its records."),
+        Option("--from", metavar="TIME", help="Of a topic: begin, by the Kafka time of its records."),
     ] = None,
     until: UntilOption = None,
-    is_compared: Annotated[bool, typer.Option("--compare", help="Then show the differences.")] = False,
-    is_swapped: Annotated[bool, typer.Option("--swap", help="Then swap it in; needs --reason.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why it is swapped in.")] = "",
+    is_compared: Annotated[bool, Option("--compare", help="Then show the differences.")] = False,
+    is_swapped: Annotated[bool, Option("--swap", help="Then swap it in; needs --reason.")] = False,
+    reason: Annotated[str, Option(metavar="TEXT", help="Why it is swapped in.")] = "",
     judge: JudgeOption = False,
     yes: YesOption = False,
     config: ConfigOption = None,
@@ -80,14 +81,11 @@ def start(
     Nothing that is counted changes before the swap, and analyzers keep running. A file is counted again
     whole, a topic from --from to --to, as far as it is counted. Asks before --swap.
 
-    Example: gatelock replay start access-log --from 7d --compare
+    Example: gatelock upkeep replay start access-log --from 7d --compare
     """
     why = require_reason(reason) if is_swapped else ""
     begin, end = parse_time(since), parse_time(until)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.build import build_replay
-        from analyzer.faces.cli.operator import operator_name
-
         settings = load_settings(context, config)
         topics = {one.topic: one.name for one in settings.sources if one.topic is not None}
         if len(logs) == 1 and logs[0] in topics:
@@ -108,9 +106,8 @@ def start(
         _after(engine, found, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
 
 
-@app.command()
 def resume(
-    context: typer.Context,
+    context: Context,
     number: NumberArgument,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -119,12 +116,9 @@ def resume(
 
     What was counted of it counts once. Files must still be where they were.
 
-    Example: gatelock replay resume 3
+    Example: gatelock upkeep replay resume 3
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.build import build_replay
-        from analyzer.replay.generations import stored
-
         found = stored(engine, number)
         if found.state != "counting":
             raise usage_error(f"replay {number} is {found.state}: there is nothing to continue")
@@ -132,35 +126,31 @@ def resume(
         _after(engine, found, "", is_compared=False, is_judged=False, yes=False, as_json=json)
 
 
-@app.command()
 def compare(
-    context: typer.Context,
+    context: Context,
     number: NumberArgument,
-    by: Annotated[str, typer.Option(metavar="GROUPING", help="The grouping of the amounts.")] = "caller",
+    by: Annotated[str, Option(metavar="GROUPING", help="The grouping of the amounts.")] = "caller",
     config: ConfigOption = None,
     json: JsonOption = False,
-    every: Annotated[bool, typer.Option("--all", help=f"Also beyond the {SHOWN} largest.")] = False,
+    every: Annotated[bool, Option("--all", help=f"Also beyond the {SHOWN} largest.")] = False,
 ) -> None:
     """Show whose amounts a swap changes, and which closed days.
 
     Amounts are those of the minutes between the first and the last one that changes. Exit code 1 if anything
     differs.
 
-    Example: gatelock replay compare 3
+    Example: gatelock upkeep replay compare 3
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.replay.generations import stored
-
         found = stored(engine, number)
         if found.state != "counted":
             raise usage_error(f"replay {number} is {found.state}: only one that is counted can be compared")
         if _say_comparison(engine, found, by, None if every else SHOWN, as_json=json).rows:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-@app.command()
 def swap(
-    context: typer.Context,
+    context: Context,
     number: NumberArgument,
     reason: ReasonOption,
     judge: JudgeOption = False,
@@ -175,7 +165,7 @@ def swap(
     Differences of closed days become adjustments, booked on the open day. Totals of open windows change;
     locks stay as they are until their series grows, or with --judge. Asks first: it cannot be undone.
 
-    Example: gatelock replay swap 3 --reason "wrong field for the key"
+    Example: gatelock upkeep replay swap 3 --reason "wrong field for the key"
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
@@ -186,9 +176,8 @@ def swap(
         _say_swapped(outcome, is_dry=dry_run, as_json=json)
 
 
-@app.command()
 def drop(
-    context: typer.Context,
+    context: Context,
     number: NumberArgument,
     reason: ReasonOption,
     config: ConfigOption = None,
@@ -198,28 +187,20 @@ def drop(
 
     A process that still counts it ends.
 
-    Example: gatelock replay drop 3 --reason "the mapping was still wrong"
+    Example: gatelock upkeep replay drop 3 --reason "the mapping was wrong"
     """
     why = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.faces.cli.operator import operator_name
-        from analyzer.faces.cli.output import outcome
-        from analyzer.replay.generations import drop
-
-        dropped = drop(engine, number, operator_name(), why)
+        dropped = drop_replay(engine, number, operator_name(), why)
         outcome(f"replay {number} is dropped", _fields(dropped), as_json=json)
 
 
-@app.command("list")
-def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def list_(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the replays, how far they are, and who asked.
 
-    Example: gatelock replay list --json
+    Example: gatelock upkeep replay list --json
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.faces.cli.output import json_lines, table
-        from analyzer.replay.generations import all_stored
-
         found = all_stored(engine)
         if json:
             json_lines(map(_fields, found))
@@ -230,7 +211,6 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
 
 
 def _source_of(settings: Settings, source: str | None) -> str:
-    from analyzer.faces.cli.options import require_name
 
     names = [one.name for one in settings.sources]
     if source is None and len(names) == 1:
@@ -256,8 +236,6 @@ def _after(
     as_json: bool,
 ) -> None:
     """Says what was counted, compares it and swaps it in, as asked for."""
-    from analyzer.faces.cli.output import outcome
-
     if is_compared:
         _say_comparison(engine, found, "caller", SHOWN, as_json=as_json)
     if why:
@@ -273,8 +251,6 @@ def _after(
 def _swapped(
     engine: sa.Engine, number: int, why: str, *, is_judged: bool, is_dry: bool, rows_max: int | None
 ) -> SwapOutcome:
-    from analyzer.faces.cli.operator import operator_name
-    from analyzer.replay import swap as swapping
 
     most = swapping.ROWS_MAX if rows_max is None else rows_max
     return swapping.swap(
@@ -283,7 +259,6 @@ def _swapped(
 
 
 def _foreseen(shown: SwapOutcome) -> Foreseen:
-    from analyzer.faces.answers.foreseen_acts import Foreseen
 
     return Foreseen(
         [
@@ -294,7 +269,6 @@ def _foreseen(shown: SwapOutcome) -> Foreseen:
 
 
 def _say_swapped(done: SwapOutcome, *, is_dry: bool, as_json: bool) -> None:
-    from analyzer.faces.cli.output import outcome
 
     would = "would be" if is_dry else "is"
     sentence = (
@@ -308,10 +282,8 @@ def _say_swapped(done: SwapOutcome, *, is_dry: bool, as_json: bool) -> None:
 def _say_comparison(
     engine: sa.Engine, found: Replay, by: str, most: int | None, *, as_json: bool
 ) -> ReplayComparison:
-    from analyzer.faces.cli.output import json_lines, table
-    from analyzer.replay.replay_comparison import compare
 
-    compared = compare(engine, found.id, 2**31 if most is None else most, by)
+    compared = compare_replay(engine, found.id, 2**31 if most is None else most, by)
     ledger = found.ledger
     if as_json:
         amounts = [one._asdict() | {"difference": one.difference} for one in compared.amounts]
@@ -365,6 +337,5 @@ def _ms(at_s: int | None) -> int | None:
 
 
 def _time(at_ms: int | None) -> str | None:
-    from analyzer.kernel.time_texts import format_second
 
     return None if at_ms is None else format_second(at_ms // 1000)

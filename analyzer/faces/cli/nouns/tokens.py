@@ -1,49 +1,57 @@
-"""`gatelock tokens`: tokens for access over HTTP."""
+"""`gatelock upkeep tokens`: tokens for access over HTTP."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.config.values import NAME
 from analyzer.faces.cli.confirmation import require_consent
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
-from analyzer.faces.cli.output import outcome, plural, say
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.sentences import plural
+from analyzer.kernel.tokens import SCOPES, stored_tokens
+from analyzer.kernel.tokens import create as create_token
+from analyzer.kernel.tokens import revoke as revoke_token
+from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
     from analyzer.kernel.database.engine import Engine
 
-app = typer.Typer(help="Tokens for access over HTTP.", no_args_is_help=True)
 
 LISTED_MAX = 5
 EXPIRES_MAX_DAYS = 100 * 366  # more is probably a typing error
 
 TokenName = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="The token's name: one for each application, such as shop."),
+    Argument(metavar="NAME", help="The token's name: one for each application, such as shop."),
 ]
 
 
-@app.command("create")
 def create(
-    context: typer.Context,
+    context: Context,
     name: TokenName,
     scope: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="SCOPE",
             help="read (gates, monitors), callers (use of callers), operate, admin; with those before it.",
         ),
     ],
     expires: Annotated[
         str | None,
-        typer.Option(metavar="LENGTH", help="Time until it expires: 12h, 90d. Default: until it is revoked."),
+        Option(metavar="LENGTH", help="Time until it expires: 12h, 90d. Default: until it is revoked."),
     ] = None,
     reason: ReasonOption = "",
     yes: Annotated[
-        bool, typer.Option("--yes", help="Create the first token without asking, although gates have none.")
+        bool, Option("--yes", help="Create the first token without asking, although gates have none.")
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -53,12 +61,8 @@ def create(
     Only a digest of it is stored. From the first one on, every request for locks needs one, also when all are
     revoked. Before the first one is created, the gates that ask without are named.
 
-    Example: gatelock tokens create shop --scope read --expires 90d
+    Example: gatelock upkeep tokens create shop --scope read --expires 90d
     """
-    from analyzer.config.values import NAME
-    from analyzer.kernel.tokens import SCOPES
-    from analyzer.kernel.tokens import create as create_token
-
     if not NAME.fullmatch(name):
         raise usage_error(
             f"{name!r} is not a valid name: use up to 64 letters, digits, points, hyphens and underscores"
@@ -76,9 +80,6 @@ def create(
 
 def _require_consent(engine: Engine) -> None:
     """Asks before the first token if gates report, which have none. Exits with 2 unless confirmed."""
-    from analyzer.gates.gate_reports import reporting_gates
-    from analyzer.kernel.tokens import stored_tokens
-
     if not stored_tokens(engine).is_open:
         return
     gates = [gate.status for gate in reporting_gates(engine) if not gate.is_silent]
@@ -91,20 +92,14 @@ def _require_consent(engine: Engine) -> None:
     require_consent(what, "Create the first token?", "give them the token in time, and confirm with --yes")
 
 
-@app.command("list")
-def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def list_(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the tokens, without their values.
 
     Lists for each token its scope, its time of creation, and its expiry.
 
-    Example: gatelock tokens list
+    Example: gatelock upkeep tokens list
     """
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.faces.cli.output import json_lines, table
-        from analyzer.kernel.database.clock import instant
-        from analyzer.kernel.tokens import stored_tokens
-        from gatekeeper.feed.feed_json import time_text
-
         found = stored_tokens(engine)
         names = ["name", "scope", "made", "until", "state"]
         rows = [
@@ -123,9 +118,8 @@ def list_(context: typer.Context, config: ConfigOption = None, json: JsonOption 
             table(names, [[cell or "" for cell in row] for row in rows], "no token exists")
 
 
-@app.command("revoke")
 def revoke(
-    context: typer.Context,
+    context: Context,
     name: TokenName,
     reason: ReasonOption = "",
     config: ConfigOption = None,
@@ -135,12 +129,10 @@ def revoke(
 
     Exit code 1 if no token has this name.
 
-    Example: gatelock tokens revoke shop --reason "it leaked"
+    Example: gatelock upkeep tokens revoke shop --reason "it leaked"
     """
-    from analyzer.kernel.tokens import revoke as revoke_token
-
     with reporting_errors(), open_database(context, config) as engine:
         if not revoke_token(engine, name, operator_name(), reason):
-            say(f"no token is named {name}: `gatelock tokens list` shows the names", err=True)
-            raise typer.Exit(FOUND)
+            say(f"no token is named {name}: `gatelock upkeep tokens list` shows the names", err=True)
+            raise Exit(FOUND)
         outcome(f"{name} is revoked", {"name": name}, as_json=json)

@@ -1,4 +1,4 @@
-"""`gatelock audit`: compares ledgers, buckets, totals and locks with each other."""
+"""`gatelock billing audit`: compares ledgers, buckets, totals and locks with each other."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.billing.audit.examined_days import examine_digests
+from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
+from analyzer.faces.cli import audited_days, recounted_days
+from analyzer.faces.cli.audited_days import digest_keys, fields_of_digests, say_digests
 from analyzer.faces.cli.billing_options import ZoneOption
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.nouns.gaps import fields_of
 from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings, open_database
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.parameters import Option
+from analyzer.kernel.errors import LogUnreadable
+from analyzer.kernel.model import Partition
+from analyzer.kernel.sentences import plural
+from analyzer.kernel.time_texts import format_second
+from analyzer.maintenance.audit import audit as compare
+from analyzer.plan.sums import sum_text
+from analyzer.sources.files.file_reader import CLUSTER
+from analyzer.sources.kafka.probes.record_counts import count_records
+from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -23,9 +39,9 @@ if TYPE_CHECKING:
     from analyzer.maintenance.audit import Audit, PartitionLedger
 
 NOT_SHOWN = (
-    "not compared with the log: a record that is missing among the holes shows in `gatelock audit --kafka` "
-    "only, which reads the topics again; one that counts under the name of another caller, of a closed day, "
-    "in `gatelock audit --day DATE --against-kafka`"
+    "not compared with the log: a record that is missing among the holes shows in "
+    "`gatelock billing audit --kafka` only, which reads the topics again; one that counts under the name of "
+    "another caller, of a closed day, in `gatelock billing audit --day DATE --against-kafka`"
 )
 SKIPPED_MAX = 10  # skipped ranges printed below the table
 SUMS = (
@@ -43,29 +59,27 @@ COLUMNS = ("topic", "partition", "next", "seen", "counted", "duplicate", "dead",
 
 EveryDayOption = Annotated[
     bool,
-    typer.Option("--all", help="Read the buckets of every day, also of those proved earlier."),
+    Option("--all", help="Read the buckets of every day, also of those proved earlier."),
 ]
-KafkaOption = Annotated[bool, typer.Option("--kafka", help="Read the topics again, and count their records.")]
+KafkaOption = Annotated[bool, Option("--kafka", help="Read the topics again, and count their records.")]
 DayOption = Annotated[
-    str | None, typer.Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
+    str | None, Option("--day", metavar="DATE", help="Only this closed day, with everything about it.")
 ]
 RecountOption = Annotated[
     bool,
-    typer.Option("--against-kafka", help="Count the log of the day again, by a second counter."),
+    Option("--against-kafka", help="Count the log of the day again, by a second counter."),
 ]
 ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Only this file of `gatelock report`.")
+    Path | None, Option("--report", metavar="FILE", help="Only this file of `gatelock billing report`.")
 ]
 KeyOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--earlier-key", metavar="FILE", help="A key that digests were made with before the present one."
-    ),
+    Option("--earlier-key", metavar="FILE", help="A key that digests were made with before the present one."),
 ]
 
 
 def audit(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     json: JsonOption = False,
     every_day: EveryDayOption = False,
@@ -87,23 +101,22 @@ def audit(
     rows; --all: of every one), and each digest continues the one before. Exit code 1 if anything differs.
 
     --day compares a closed day with its digest, with the buckets and what was booked later, and its names
-    with their references. The outcome is stored, and shown by `gatelock days show`. With --against-kafka a
-    second counter, which shares no code with the first, counts its log again, and shows the differences by
-    caller, and what it took as given. --report compares a file of a report and its manifest with the tables.
+    with their references. The outcome is stored, and shown by `gatelock billing days show`. With
+    --against-kafka a second counter, which shares no code with the first, counts its log again, and shows
+    the differences by caller, and what it took as given. --report compares a file of a report and its
+    manifest with the tables.
 
     With --kafka the topics are read again up to the stored offsets: the number of their records must be that
     of the records seen. Where retention has deleted the first ones, the numbers are shown and not compared.
     Exit code 3 if Kafka does not answer.
 
-    Example: gatelock audit --day yesterday
+    Example: gatelock billing audit --day yesterday
     """
     if (day is not None or report is not None) and (kafka or every_day):
         raise usage_error("--day and --report stand alone: leave --kafka and --all out")
     if against_kafka and day is None:
         raise usage_error("--against-kafka counts one day again: write --day DATE")
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.faces.cli.audited_days import digest_keys
-
         settings = load_settings(context, config)
         keys = digest_keys(settings, earlier_key or [])
         if day is not None and against_kafka:
@@ -115,7 +128,7 @@ def audit(
         else:
             is_equal = _audit_all(engine, settings, keys, every_day=every_day, kafka=kafka, as_json=json)
         if not is_equal:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 def _audit_all(
@@ -128,11 +141,6 @@ def _audit_all(
     as_json: bool,
 ) -> bool:
     """Prints what was found in all tables; returns whether everything is equal."""
-    from analyzer.billing.audit.examined_days import examine_digests
-    from analyzer.faces.cli.audited_days import fields_of_digests, say_digests
-    from analyzer.faces.cli.output import json_lines
-    from analyzer.maintenance.audit import audit as compare
-
     found = compare(engine, every_day=every_day)
     digests = examine_digests(engine, keys, every_day=every_day)
     logs = _in_kafka(found, settings) if kafka else []
@@ -157,9 +165,6 @@ def _audit_day(
     as_json: bool,
 ) -> bool:
     """Prints what was found in a closed day; returns whether everything is equal."""
-    from analyzer.faces.cli import audited_days
-    from analyzer.faces.cli.output import json_lines
-
     audited = audited_days.audit_day(engine, audited_days.closed_day(engine, settings, date, zone), keys)
     if as_json:
         json_lines([audited_days.fields_of_day(audited)])
@@ -172,9 +177,6 @@ def _recount_day(
     engine: sa.Engine, settings: Settings, date: str, zone: str | None, *, as_json: bool
 ) -> bool:
     """Prints what a second counter found in the log of a closed day; returns whether it is equal."""
-    from analyzer.faces.cli import audited_days, recounted_days
-    from analyzer.faces.cli.output import json_lines
-
     day = audited_days.closed_day(engine, settings, date, zone)
     found = recounted_days.recount_day(engine, settings, day)
     if as_json:
@@ -186,9 +188,6 @@ def _recount_day(
 
 def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
     """Prints what was found in a file of a report; returns whether everything is equal."""
-    from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
-    from analyzer.faces.cli.output import json_lines, plural
-
     try:
         audited = audit_file(engine, file, settings.units())
     except FileUnreadable as error:
@@ -228,10 +227,6 @@ class ReadLog(NamedTuple):
 
 def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
     """Reads the log of each partition of the configured topics. Exits with 3 if Kafka does not answer."""
-    from analyzer.kernel.errors import LogUnreadable
-    from analyzer.kernel.model import Partition
-    from analyzer.sources.kafka.probes.record_counts import count_records
-
     topics = {source.topic for source in settings.sources if source.topic}
     read = []
     for ledger in found.partitions:
@@ -248,7 +243,7 @@ def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
             first, records = count_records(part, begin, ledger.next, skipped, settings.kafka.client())
         except LogUnreadable as error:
             say(f"cannot read the log: {error}", err=True)
-            raise typer.Exit(UNREACHABLE) from error
+            raise Exit(UNREACHABLE) from error
         is_whole = first == ledger.begin and not ledger.recounted
         equal = records == ledger.seen if is_whole else None
         read.append(ReadLog(part.topic, part.number, first, ledger.next, records, ledger.seen, equal))
@@ -264,8 +259,6 @@ def _print_log(log: ReadLog) -> None:
 
 
 def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
-    from analyzer.faces.cli.output import plural
-    from analyzer.kernel.time_texts import format_second
 
     _print_ledgers(found)
     verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
@@ -281,7 +274,7 @@ def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
     for gap in found.skipped[:SKIPPED_MAX]:
         say(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(found.skipped) > SKIPPED_MAX:
-        say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock gaps list --all`")
+        say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock upkeep gaps list --all`")
     if renamed := sum(ledger.renamed for ledger in found.partitions):
         say(f"{renamed:,} of these count under another name of their request: its name could not be used")
     if found.overflow:
@@ -293,7 +286,6 @@ def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
 
 
 def _print_ledgers(found: Audit) -> None:
-    from analyzer.faces.cli.output import plural, table
 
     has_duplicates = any(ledger.duplicate for ledger in found.partitions)
     columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
@@ -312,10 +304,6 @@ def _print_ledgers(found: Audit) -> None:
 
 def _fields(found: Audit) -> dict[str, object]:
     """Returns what --json prints."""
-    from analyzer.faces.cli.nouns.gaps import fields_of
-    from analyzer.kernel.time_texts import format_second
-    from analyzer.plan.sums import sum_text
-
     return {
         "partitions": [
             {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
@@ -337,7 +325,6 @@ def _fields(found: Audit) -> dict[str, object]:
 
 
 def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
-    from analyzer.kernel.time_texts import format_second
 
     fields = one._asdict()
     return {"day": format_second(fields.pop("day_s")), **fields}
@@ -345,17 +332,11 @@ def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
 
 def _holes(ledger: PartitionLedger) -> int | None:
     """Returns the offsets without a record; None for a file, whose offsets are bytes."""
-    from analyzer.sources.files.file_reader import CLUSTER
-
     return None if ledger.cluster == CLUSTER else ledger.holes
 
 
 def _print_other(found: Audit) -> None:
     """Prints what differs besides the requests of a day."""
-    from analyzer.faces.cli.output import plural
-    from analyzer.kernel.time_texts import format_second
-    from analyzer.plan.sums import sum_text
-
     for one in found.groupings:
         of = f" of {one.key}" if one.key else ""
         say(
@@ -382,7 +363,5 @@ def _series(key: str, resource: str) -> str:
 
 def skipped_range(gap: RecordedGap) -> str:
     """The offsets of an accepted gap, with the operator, the time and the reason."""
-    from gatekeeper.feed.feed_json import time_text
-
     when = "" if gap.accepted is None else time_text(gap.accepted)
     return f"[{gap.gap.start}, {gap.accepted_to}), {gap.gap.kind}: {gap.accepted_by}, {when}: {gap.reason}"

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+from zoneinfo import ZoneInfo
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.config.diagnostics.faults import ConfigInvalid
+from analyzer.config.tables.actions import parse_rate
+from analyzer.config.values import format_duration
+from analyzer.counting.records.formats import COMBINED, FORMATS
+from analyzer.delays.delay_bound import FrontLimiter
+from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
+from analyzer.delays.living_delays import living_delays
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, JsonOption, config_file, load_to_run
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.cli.parameters import Option
+from analyzer.faces.signals.status import installation_status
+from analyzer.judging.circumstances import Circumstances
+from analyzer.judging.judge import lock_in
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds.earned_locks import duration_text
+from analyzer.judging.locks.lock_answers import describe_action
+from analyzer.judging.rolling import Slot
+from analyzer.judging.totals import Standing, TotalKey
+from analyzer.kernel.database.engine import open_engine, require_file
+from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.secrets import masked
+from analyzer.kernel.sentences import plural
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.meter_units import NOUNS, with_noun
+from analyzer.plan.meters import BUCKET_S, DISTINCT, JOINS
+from analyzer.plan.windows import Calendar, window_at
 
 if TYPE_CHECKING:
     from analyzer.config.diagnostics.faults import ConfigFault
@@ -21,8 +50,7 @@ if TYPE_CHECKING:
     from analyzer.config.tables.policies import PolicyTable
     from analyzer.config.tables.sources import SourceTable
     from analyzer.config.values import ConditionValues
-    from analyzer.delays.delay_bound import FrontLimiter
-    from analyzer.delays.delay_parts import DelayParts, PolicyOvershoot
+    from analyzer.delays.delay_parts import DelayParts
     from analyzer.delays.living_delays import LivingDelays
     from analyzer.plan.mapping import Condition
     from analyzer.plan.meter_units import Unit
@@ -31,27 +59,27 @@ if TYPE_CHECKING:
 
 
 def check(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     json: JsonOption = False,
     limiter: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="RATE",
             help="Limiter in front of each gate, such as 20/s: shows what it admits beyond a limit.",
         ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="Processes of the application, each with a gate and this limiter.")
+        int, Option(min=1, help="Processes of the application, each with a gate and this limiter.")
     ] = 1,
     shipping: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0, help="Seconds from a request's start until its record is in the log; else as measured."
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask the database what delays were measured.")
+        bool, Option("--offline", help="Do not ask the database what delays were measured.")
     ] = False,
 ) -> None:
     """Find every fault of the configuration.
@@ -63,8 +91,6 @@ def check(
 
     Example: gatelock check --limiter 20/s --processes 8 --shipping 0.5
     """
-    from analyzer.config.diagnostics.faults import ConfigInvalid
-
     front = None if limiter is None else _parse_limiter(limiter, processes)
     with reporting_errors():
         file = config_file(context, config)
@@ -80,14 +106,11 @@ def check(
             report = delay_report(settings, front, shipping, is_offline=offline)
         _print(shown, faults, settings, report, as_json=json)
         if faults:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 def _parse_limiter(text: str, processes: int) -> FrontLimiter:
     """The limiter in `text`, in each of `processes`. Ends the command when `text` is not a rate."""
-    from analyzer.config.tables.actions import parse_rate
-    from analyzer.delays.delay_bound import FrontLimiter
-
     try:
         rate = parse_rate(text)
     except ValueError as error:
@@ -142,9 +165,6 @@ def delay_report(
     settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
 ) -> DelayReport:
     """Returns the delay by what the living installation has measured, and by defaults where it has not."""
-    from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
-    from analyzer.judging.kinds import kind_of
-
     living, unasked = (None, "--offline") if is_offline else _living(settings)
     measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
     parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
@@ -167,13 +187,6 @@ def delay_report(
 
 def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
     """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
-    from analyzer.delays.living_delays import living_delays
-    from analyzer.faces.signals.status import installation_status
-    from analyzer.kernel.database.engine import open_engine, require_file
-    from analyzer.kernel.database.revisions import behind_text, head
-    from analyzer.kernel.errors import AnalyzerError
-    from analyzer.kernel.secrets import masked
-
     wanted = [(policy.per, policy.meter) for policy in settings.policies]
     engine = None
     try:
@@ -198,9 +211,6 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    from dataclasses import asdict
-
-    from analyzer.faces.cli.output import json_lines, plural
 
     if as_json:
         summary = {} if faults or settings is None else _summary_fields(settings)
@@ -219,8 +229,6 @@ def _print(
 
 
 def _summary_fields(settings: Settings) -> dict[str, object]:
-    from analyzer.judging.kinds import kind_of
-    from analyzer.plan.meters import BUCKET_S, DISTINCT
 
     plan, units = settings.plan(), settings.units()
     return {
@@ -250,8 +258,6 @@ def _are_users(source: SourceTable) -> bool:
 
 
 def _summary_lines(settings: Settings) -> Iterator[str]:
-    from analyzer.config.values import format_duration
-    from analyzer.judging.kinds import kind_of
 
     plan, units = settings.plan(), settings.units()
     mappings = settings.mappings()
@@ -294,20 +300,6 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     >>> list(dry_run(RollingQuota("noticed", 50, Rolling(3_600), notify=(500,)), 1_763_596_800.25))
     ['noticed: from 50 requests on, deny 429 for each caller for 1h5m']
     """
-    from datetime import UTC, datetime
-    from zoneinfo import ZoneInfo
-
-    from analyzer.faces.cli.nouns.locks import describe_action
-    from analyzer.judging.circumstances import Circumstances
-    from analyzer.judging.judge import lock_in
-    from analyzer.judging.kinds import kind_of
-    from analyzer.judging.kinds.earned_locks import duration_text
-    from analyzer.judging.rolling import Slot
-    from analyzer.judging.totals import Standing, TotalKey
-    from analyzer.plan.groupings import grouping_of
-    from analyzer.plan.meter_units import with_noun
-    from analyzer.plan.windows import Calendar, window_at
-
     kind = kind_of(policy)
     judged = kind.sum_of(policy)
     if kind.whole_of is not None:
@@ -331,8 +323,6 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
 
 def remarks(settings: Settings) -> Iterator[str]:
     """Yields sentences about settings that are valid and may not be meant."""
-    from analyzer.counting.records.formats import COMBINED, FORMATS
-
     for source in settings.sources:
         is_unsure = not source.count_if and not source.authenticated
         if is_unsure and FORMATS[source.format] is COMBINED and _are_users(source):
@@ -386,7 +376,6 @@ def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
 
 
 def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
-    from analyzer.config.values import format_duration
 
     for policy in policies:
         falls = [(one, after) for one, after in pairwise(policy.lock_for) if after < one]
@@ -404,9 +393,6 @@ def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
 def describe_meter(meter: Meter, unit: Unit | None) -> str:
     """Describes a meter in one line: its value, its conditions, the width of its buckets."""
-    from analyzer.plan.meter_units import NOUNS
-    from analyzer.plan.meters import BUCKET_S, DISTINCT, JOINS
-
     if meter.join == DISTINCT:
         kept = "kept for policies only, in no report"
         return f"{meter.name}: distinct values of {meter.field}{_conditions(meter.where)}; {kept}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-import typer
+from click.exceptions import Exit
 
+from analyzer.demo import main
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import JsonOption
+from analyzer.faces.cli.parameters import Option
 
 BROKER = re.compile(r"[^/,\s]+:\d{1,5}")
 DATABASES = ("sqlite:///", "postgresql+psycopg://")
@@ -17,18 +19,18 @@ DATABASES = ("sqlite:///", "postgresql+psycopg://")
 def demo(
     kafka: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Use this Kafka broker. Default: a built-in mock broker."),
+        Option(metavar="HOST:PORT", help="Use this Kafka broker. Default: a built-in mock broker."),
     ] = None,
     database: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="Use this database: sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME. "
             "Default: a temporary SQLite file.",
         ),
     ] = None,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Keep the pages and the callers afterwards, until Ctrl-C.")
+        bool, Option("--stay", help="Keep the pages and the callers afterwards, until Ctrl-C.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -42,6 +44,5 @@ def demo(
         raise usage_error(f"--kafka {kafka}: write host and port, as in localhost:9092")
     if database is not None and not database.startswith(DATABASES):
         raise usage_error("--database: write sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
-    from analyzer.demo import main
 
-    raise typer.Exit(main(kafka=kafka, database=database, as_json=json, stays=stay))
+    raise Exit(main(kafka=kafka, database=database, as_json=json, stays=stay))

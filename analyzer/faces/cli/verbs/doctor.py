@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors
 from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.signals.doctor.examination import examine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from analyzer.faces.signals.doctor.observations import Finding
 
 
-def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption = False) -> None:
+def doctor(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Check a running installation for common problems.
 
     Checks the database, clocks, the plan, sources and their lag, stopped partitions, rejected records,
@@ -26,9 +28,6 @@ def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption
     Example: gatelock doctor --json
     """
     with reporting_errors():
-        from analyzer.faces.cli.output import json_lines
-        from analyzer.faces.signals.doctor.examination import examine
-
         findings = list(examine(load_settings(context, config)))
         if json:
             json_lines(finding._asdict() for finding in findings)
@@ -36,9 +35,9 @@ def doctor(context: typer.Context, config: ConfigOption = None, json: JsonOption
             _print(findings)
         states = {finding.state for finding in findings}
         if "away" in states:
-            raise typer.Exit(UNREACHABLE)
+            raise Exit(UNREACHABLE)
         if "wrong" in states:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -7,8 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.callers.caller_standing import held_by_brakes
+from analyzer.callers.explained_caller import explained_caller
+from analyzer.delays.exceeded_overshoots import estimated_overshoots, exceeded
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
 from analyzer.faces.cli.options import (
     ConfigOption,
@@ -20,7 +24,16 @@ from analyzer.faces.cli.options import (
     parse_time,
     second_at,
 )
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say, table
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
+from analyzer.gates.gate_reports import reporting_gates
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks.lock_answers import describe_action
+from analyzer.kernel.database.clock import instant
+from analyzer.kernel.time_texts import format_second
+from analyzer.plan.meter_units import amount_text
+from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -34,13 +47,13 @@ HISTORY_MAX = 20  # locks that are shown; --json has all
 
 
 def explain(
-    context: typer.Context,
+    context: Context,
     caller: Annotated[
-        str, typer.Argument(metavar="CALLER", help="A name as it is counted: api_key:acme, or acme.")
+        str, Argument(metavar="CALLER", help="A name as it is counted: api_key:acme, or acme.")
     ],
     at: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--at",
             metavar="TIME",
             help="Only the locks in force then, here in that minute: 2026-12-01T14:03Z.",
@@ -62,21 +75,16 @@ def explain(
     """
     asked, begin = parse_time(at), parse_time(since or "40d")
     with reporting_errors(), open_database(context, config) as engine:
-        from analyzer.callers.explained_caller import explained_caller
-        from analyzer.delays.exceeded_overshoots import estimated_overshoots, exceeded
-
         then = None if asked is None else asked.stretch(engine)
         name = counted_caller(context, config, engine, caller)
         found = explained_caller(engine, name, second_at(engine, begin), then)
         standing, history, past, resources, absence = found[1:]
         if json:
-            from analyzer.faces.cli.output import json_lines
-
             json_lines([found.as_object()])
         if absence is not None:
             say(str(absence), err=True)
             if found.is_unknown:
-                raise typer.Exit(FOUND)
+                raise Exit(FOUND)
         if json:
             return
         if then is None:
@@ -92,10 +100,6 @@ def explain(
 
 
 def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple[str, int, int]]) -> None:
-    from analyzer.callers.caller_standing import held_by_brakes
-    from analyzer.faces.cli.output import table
-    from analyzer.kernel.database.clock import instant
-    from gatekeeper.feed.feed_json import time_text
 
     facts = [f"plan {standing.plan}"] * bool(standing.plan) + [f"tenant {standing.tenant}"] * bool(
         standing.tenant
@@ -131,27 +135,22 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
 
 def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy]) -> Iterator[str]:
     """Yields what an operator may do about locks that refuse the caller, with the command for each."""
-    from analyzer.judging.kinds import kind_of
-
     for scope, key, resource in dict.fromkeys((lock.scope, lock.key, lock.resource) for lock in locks):
         option = "--address" if scope == "range" else f"--{scope}"
-        named = name if scope == "caller" else key
-        of = [option, *([shlex.quote(named)] if named else [])]
-        of += ["--resource", shlex.quote(resource)] if resource else []
-        yield f"to admit it now: gatelock locks clear {' '.join(of)} --reason WHY"
+        series = {"caller": [shlex.quote(name)], "everyone": [option]}.get(scope, [option, shlex.quote(key)])
+        series += ["--resource", shlex.quote(resource)] if resource else []
+        yield f"to admit it now: gatelock locks unlock {' '.join(series)} --reason WHY"
     by_name = {policy.name: policy for policy in policies}
     for policy in dict.fromkeys(lock.policy for lock in locks if lock.scope == "caller"):
-        it = f"--caller {shlex.quote(name)}"
+        caller = shlex.quote(name)
         if policy in by_name and kind_of(by_name[policy]).whole_of is None:
-            change = f"overrides add {it} --policy {policy} --limit AMOUNT"
-            yield f"to allow it more: gatelock {change} --reason WHY"
+            change = f"{caller} --policy {policy} --amount AMOUNT"
+            yield f"to allow it more: gatelock callers limit {change} --reason WHY"
         elif policy in by_name:  # a share has no limits of single callers
-            yield f"to allow it all: gatelock exempt add {it} --reason WHY"
+            yield f"to allow it all: gatelock callers allow {caller} --reason WHY"
 
 
 def _lock_text(lock: Lock) -> str:
-    from analyzer.faces.cli.nouns.locks import describe_action
-    from analyzer.kernel.time_texts import format_second
 
     on = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
     times = " to ".join(format_second(int(time.timestamp())) for time in (lock.began, lock.until))
@@ -165,8 +164,6 @@ def _mode(use: PolicyUse, standing: CallerStanding) -> str:
 
 
 def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
-    from analyzer.kernel.time_texts import format_second
-    from analyzer.plan.meter_units import amount_text
 
     limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
     return [
@@ -183,9 +180,6 @@ def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
 
 def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
     """Says whether gates have met the locks: one under a name that no gate is asked for refuses nothing."""
-    from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
-    from analyzer.gates.gate_reports import reporting_gates
-
     gates = living_gates(reporting_gates(engine))
     met = met_locks(gates)
     for lock in standing.locks:
@@ -197,8 +191,6 @@ def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
 
 def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
     """Says which locks came before and after a time without any; `history` has the latest first."""
-    from analyzer.kernel.time_texts import format_second
-
     before = [one for one in history if one.ended_ms is not None and one.ended_ms <= begin_s * 1000]
     after = [one for one in history if one.began_ms >= end_s * 1000]
     for which, found in (("the one before", before[:1]), ("the one after", after[-1:])):
@@ -209,9 +201,6 @@ def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> N
 
 def _show_past(past: Sequence[LockOutcome], then: str) -> None:
     """Prints locks; `then` says when there is none."""
-    from analyzer.faces.cli.output import table
-    from analyzer.kernel.time_texts import format_second
-
     rows = (
         [
             format_second(one.began_ms // 1000),

@@ -1,4 +1,4 @@
-"""`gatelock import`: counts complete files, once."""
+"""`gatelock upkeep import`: counts complete files, once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.build import build_import, opened
+from analyzer.config.settings import load
+from analyzer.config.values import suggestion
 from analyzer.counting.records.reading_doubts import ReadingTally, requests_and_callers
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, JsonOption, add_a_source, config_file
-from analyzer.faces.cli.output import say
+from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.faces.cli.reject_reasons import advice, expected
+from analyzer.forecast.look.log_detection import SAMPLE_LINES, detect
+from analyzer.kernel.database.engine import open_batch_engine
+from analyzer.kernel.logs import set_up
+from analyzer.kernel.refused_values import quote
+from analyzer.sources.files import shown_path
+from analyzer.sources.files.compressed_files import DamagedFile, open_log
+from analyzer.sources.files.line_reader import LineReader
 
 if TYPE_CHECKING:
     from analyzer.config.settings import Settings
@@ -70,8 +83,6 @@ class ImportProgress:
 
     def note(self, rejected: Rejected) -> None:
         """Keeps what the first record that shows it says about its reason."""
-        from analyzer.faces.cli.reject_reasons import advice
-
         if self.rejected[rejected.reason] <= RECORDS_SEARCHED_MAX and not self.advice.get(rejected.reason):
             self.advice[rejected.reason] = advice(rejected.reason, rejected.sample, self.mapping)
 
@@ -102,7 +113,7 @@ class ImportProgress:
 
 OfSourceOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--source",
         metavar="NAME",
         help="Name of the entry of [[sources]]; default: the only one, or that of the file.",
@@ -111,15 +122,15 @@ OfSourceOption = Annotated[
 
 
 def import_(
-    context: typer.Context,
+    context: Context,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Files; .gz and .zst are unpacked, - is standard input."),
+        Argument(metavar="FILE...", help="Files; .gz and .zst are unpacked, - is standard input."),
     ],
     source: OfSourceOption = None,
     host: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="The machine that wrote the files, if several share a database; default: the source's host.",
         ),
@@ -128,7 +139,7 @@ def import_(
     json: JsonOption = False,
     max_rejected: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="SHARE", help="Exit with 1 if more of the new records are rejected; such as 1% or 0%."
         ),
     ] = "1%",
@@ -139,18 +150,13 @@ def import_(
     new in it. Exit code 1 if a file cannot be read to its end, if more than --max-rejected of the new records
     are rejected, or if there are new ones and none was counted.
 
-    Example: gatelock import access.log.1 access.log.2.gz --source web
+    Example: gatelock upkeep import access.log.1 access.log.2.gz --source web
     """
-    from analyzer.config.settings import load
-
     share_max = _parse_share(max_rejected)
     with reporting_errors():
         file = config_file(context, config)
         settings = load(file)
         source = _source_of(settings, source, files, file)
-        from analyzer.build import build_import, opened
-        from analyzer.kernel.database.engine import open_batch_engine
-        from analyzer.kernel.logs import set_up
 
         set_up(settings.analyzer.log or "console")  # lines for people, among the sentences of this command
         with _silent("analyzer.sources.files"), opened(settings, open_batch_engine) as engine:
@@ -158,8 +164,6 @@ def import_(
             try:
                 daemon, imported = build_import(settings, engine, progress, source, files, host)
             except OSError as error:
-                from analyzer.sources.files import shown_path
-
                 raise usage_error(f"{shown_path(str(error.filename))}: {error.strerror}") from error
             problems = _import(daemon, imported, progress)
         for rejected in daemon.pipeline.unreadable.values():
@@ -167,7 +171,7 @@ def import_(
         _print(progress, problems, source, files, as_json=json)
         is_readable = progress.rejected_share <= share_max and not problems
         if not is_readable or (progress.stored["seen"] and not progress.stored["counted"]):
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 @contextmanager
@@ -192,9 +196,6 @@ def _parse_share(text: str) -> float:
 
 def _source_of(settings: Settings, source: str | None, files: Sequence[Path], file: Path | None) -> str:
     """The name of the source whose mapping reads the files. Exits with 2 if it is not clear which."""
-    from analyzer.config.values import suggestion
-    from analyzer.kernel.refused_values import quote
-
     names = [known.name for known in settings.sources]
     if source is None:
         read = {Path(known.file).resolve(): known.name for known in settings.sources if known.file}
@@ -220,7 +221,7 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
                     f"stopped by the database: {progress.sentence}; import again to continue from there",
                     err=True,
                 )
-                raise typer.Exit(UNREACHABLE)
+                raise Exit(UNREACHABLE)
         # Without an analyzer that runs, nothing else fills the totals of a new policy.
         daemon.finish_jobs(pause.wait)
         return dict(imported.problems())  # before the source is closed, which clears them
@@ -231,7 +232,6 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
 def _print(
     progress: ImportProgress, problems: dict[str, str], source: str, files: Sequence[Path], *, as_json: bool
 ) -> None:
-    from analyzer.faces.cli.output import json_lines
 
     stored = progress.stored
     if as_json:
@@ -265,8 +265,6 @@ def _doubts(progress: ImportProgress, files: Sequence[Path]) -> Iterator[str]:
 
 def _elsewhere(files: Sequence[Path]) -> str:
     """A sentence on another field of these files that has addresses; "" where none is recognised."""
-    from analyzer.forecast.look.log_detection import detect
-
     for values in _first_lines(files):
         detected = detect(values)
         if detected is not None and detected.elsewhere:
@@ -276,18 +274,12 @@ def _elsewhere(files: Sequence[Path]) -> str:
 
 def _names_instead(files: Sequence[Path], mapping: SourceMapping | None) -> str:
     """A sentence on what the first record without a usable name has instead; "" where that is not clear."""
-    from analyzer.faces.cli.reject_reasons import advice
-
     found = (advice("bad-caller", value, mapping) for values in _first_lines(files) for value in values)
     return next((sentence for sentence in found if "did you mean" in sentence), "")
 
 
 def _first_lines(files: Sequence[Path]) -> Iterator[list[bytes]]:
     """Yields some lines of each file that can be read."""
-    from analyzer.forecast.look.log_detection import SAMPLE_LINES
-    from analyzer.sources.files.compressed_files import DamagedFile, open_log
-    from analyzer.sources.files.line_reader import LineReader
-
     for file in files:
         with suppress(OSError, EOFError, DamagedFile), closing(open_log(str(file))) as stream:
             lines = LineReader(stream, LINE_BYTES_MAX).take(final=True)
@@ -296,8 +288,6 @@ def _first_lines(files: Sequence[Path]) -> Iterator[list[bytes]]:
 
 def _why_rejected(progress: ImportProgress, source: str) -> Iterator[str]:
     """Yields a line for each reason: how many records, what was expected, what a record has instead."""
-    from analyzer.faces.cli.reject_reasons import expected
-
     reasons = sorted(progress.advice, key=lambda reason: -progress.rejected[reason])
     for reason in reasons:
         # A run of records that stopped the file is not rejected yet.
@@ -307,4 +297,4 @@ def _why_rejected(progress: ImportProgress, source: str) -> Iterator[str]:
             yield f"    {progress.advice[reason]}"
     if progress.rejected:
         share = progress.rejected_share
-        yield f"{share:.1%} of the records are rejected; see each of them: gatelock rejects list"
+        yield f"{share:.1%} of the records are rejected; see each of them: gatelock upkeep rejects list"

@@ -7,11 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import JsonOption
 from analyzer.faces.cli.output import outcome
+from analyzer.faces.cli.parameters import Option
+from analyzer.kernel.refused_values import quote
 
 PACKAGE = Path(__file__).parents[3]  # `analyzer`; importlib.resources would cost a tenth of `--help`
 OUTPUT = Path("gatelock.toml")
@@ -55,10 +55,10 @@ TEMPLATES = {
 
 
 def init(
-    from_: Annotated[Origin, typer.Option("--from", help="Program or format that the request log is from.")],
-    file: Annotated[str | None, typer.Option(metavar="PATH", help="The log, if it is a file.")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="NAME", help="The log, if it is a topic.")] = None,
-    output: Annotated[Path, typer.Option(metavar="PATH", help="The new configuration file.")] = OUTPUT,
+    from_: Annotated[Origin, Option("--from", help="Program or format that the request log is from.")],
+    file: Annotated[str | None, Option(metavar="PATH", help="The log, if it is a file.")] = None,
+    topic: Annotated[str | None, Option(metavar="NAME", help="The log, if it is a topic.")] = None,
+    output: Annotated[Path, Option(metavar="PATH", help="The new configuration file.")] = OUTPUT,
     json: JsonOption = False,
 ) -> None:
     """Write a configuration to begin with.
@@ -107,7 +107,6 @@ def shipped(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    from analyzer.kernel.refused_values import quote
 
     if not text.isprintable() or '"' in text or "\\" in text:
         raise usage_error(f"{quote(text)}: write this name into the file by hand")

@@ -11,20 +11,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
-import typer
+from click.exceptions import Exit
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from analyzer.config.single_tables import TableInvalid, mapping_of, policy_of
+from analyzer.config.values import format_duration, zone_cure
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import JsonOption
-from analyzer.faces.cli.output import json_lines, plural, say
+from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.faces.cli.preview_screen import lines_of, rehearsal_sentence
+from analyzer.faces.cli.reject_reasons import expected
+from analyzer.faces.cli.verbs.init import shipped
+from analyzer.forecast.look.limit_suggestions import suggest_limit
+from analyzer.forecast.look.log_scan import LogScan, ScannedFile
+from analyzer.forecast.look.preview_report import Rehearsal, as_json, report_of
+from analyzer.forecast.look.rehearsal import rehearse
+from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
+from analyzer.garbage_collector import rare_collections
+from analyzer.judging.totals import is_judged
+from analyzer.kernel.sentences import plural
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.policies import Surge
+from analyzer.plan.windows import is_zone
+from analyzer.sources.files.compressed_files import plain_content
+from analyzer.sources.files.file_reader import shown_path
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
-    from analyzer.forecast.look.log_scan import LogScan, ScannedFile
-    from analyzer.forecast.look.preview_report import LogReport, Rehearsal
+    from analyzer.forecast.look.preview_report import LogReport
     from analyzer.forecast.look.traffic_profile import SeriesTraffic
-    from analyzer.plan.policies import Surge
 
 STDIN = "-"
 COMPRESSED = re.compile(r"([.-]\d[\d.T:_-]*)?\.(gz|zst)$|[.-]\d[\d.T:_-]*$")  # a rotated or compressed log
@@ -34,24 +52,24 @@ REFRESHES_PER_S = 5.0
 def look(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Logs; .gz and .zst are unpacked, - is standard input."),
+        Argument(metavar="FILE...", help="Logs; .gz and .zst are unpacked, - is standard input."),
     ],
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests in --per, from which on a lock is set. Default: a suggestion."),
+        Option(min=1, help="Requests in --per, from which on a lock is set. Default: a suggestion."),
     ] = None,
-    per: Annotated[str, typer.Option(metavar="LENGTH", help="Rolling window, from 5s to 1h.")] = "60s",
+    per: Annotated[str, Option(metavar="LENGTH", help="Rolling window, from 5s to 1h.")] = "60s",
     by: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="GROUPING", help="caller, address, address/24, resource, tenant, everyone; +resource."
         ),
     ] = "caller",
-    top: Annotated[int, typer.Option(min=1, max=1_000, help="Rows of the table.")] = 10,
-    zone: Annotated[str, typer.Option(help="Time zone in which hours are shown.")] = "UTC",
+    top: Annotated[int, Option(min=1, max=1_000, help="Rows of the table.")] = 10,
+    zone: Annotated[str, Option(help="Time zone in which hours are shown.")] = "UTC",
     write: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write a configuration with the limit; it locks no caller yet."),
+        Option(metavar="PATH", help="Write a configuration with the limit; it locks no caller yet."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -63,8 +81,6 @@ def look(
 
     Example: gatelock look access.log --limit 600 --write gatelock.toml
     """
-    from analyzer.garbage_collector import rare_collections
-
     with reporting_errors(), rare_collections():
         shown_in = _zone(zone)
         policy = _policy(by, limit or 1, per)
@@ -74,25 +90,17 @@ def look(
         report = _report(files, by, limit, policy, top)
         _require_fields(report)
         if json:
-            from analyzer.forecast.look.preview_report import as_json
-
             json_lines([as_json(report)])
         else:
-            from analyzer.faces.cli.preview_screen import lines_of
-
             say("\n".join(lines_of(report, _width(), shown_in)))
         _say_problems(report, policy)
         if not report.requests:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
         if write is not None:
             _write(write, files, report)
 
 
 def _zone(name: str) -> ZoneInfo:
-    from zoneinfo import ZoneInfo
-
-    from analyzer.config.values import zone_cure
-    from analyzer.plan.windows import is_zone
 
     if not is_zone(name):
         raise usage_error(f"--zone {name}: is not a time zone; {zone_cure(name)}")
@@ -101,10 +109,6 @@ def _zone(name: str) -> ZoneInfo:
 
 def _policy(by: str, limit: int, per: str) -> Surge:
     """The surge policy of these options, as a configuration would have it. Exits with 2 if it is not one."""
-    from analyzer.config.single_tables import TableInvalid, policy_of
-    from analyzer.forecast.look.starter_config import policy_table
-    from analyzer.plan.policies import Surge
-
     try:
         policy = policy_of(policy_table(by, limit, per))
     except TableInvalid as invalid:
@@ -151,11 +155,6 @@ def _require_fields(report: LogReport) -> None:
 
 
 def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top: int) -> LogReport:
-    from analyzer.config.single_tables import mapping_of
-    from analyzer.forecast.look.limit_suggestions import suggest_limit
-    from analyzer.forecast.look.log_scan import LogScan
-    from analyzer.forecast.look.preview_report import Rehearsal, report_of
-    from analyzer.forecast.look.rehearsal import rehearse
 
     now_ms = time.time_ns() // 1_000_000
     scan = LogScan(by, policy.window, floor=limit or 1, now_ms=now_ms, mapping_of=mapping_of)
@@ -172,8 +171,6 @@ def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top
 
 
 def _judged_peaks(by: str, series: Sequence[SeriesTraffic]) -> list[int]:
-    from analyzer.judging.totals import is_judged
-    from analyzer.plan.groupings import grouping_of
 
     grouping = grouping_of(by)
     return [one.peak for one in series if is_judged(grouping, one.key, one.resource)]
@@ -181,10 +178,6 @@ def _judged_peaks(by: str, series: Sequence[SeriesTraffic]) -> list[int]:
 
 def _read(scan: LogScan, files: Sequence[str]) -> tuple[list[ScannedFile], bool]:
     """Reads all files; returns what was found in each, and whether Ctrl-C ended it."""
-    from analyzer.forecast.look.log_scan import ScannedFile
-    from analyzer.sources.files.compressed_files import plain_content
-    from analyzer.sources.files.file_reader import shown_path
-
     scanned: list[ScannedFile] = []
     with interruptible() as stop, _progress(files) as advance:
         for name in files:
@@ -260,8 +253,6 @@ def _progress(files: Sequence[str]) -> Iterator[Callable[[IO[bytes], ScannedFile
     if not sys.stderr.isatty():
         yield lambda _raw, _file: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     sizes = [0 if name == STDIN else Path(name).stat().st_size for name in files]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[lines]} lines"))
@@ -317,8 +308,6 @@ def _say_problems(report: LogReport, policy: Surge) -> None:
 
 
 def _say_unread(file: ScannedFile) -> None:
-    from analyzer.config.single_tables import mapping_of
-    from analyzer.faces.cli.reject_reasons import expected
 
     total = file.unread.total()
     say(f"{file.name}: {plural(total, 'line')} of {file.lines:,} not read", err=True)
@@ -330,8 +319,6 @@ def _say_unread(file: ScannedFile) -> None:
 
 
 def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
-    from analyzer.faces.cli.verbs.init import shipped
-    from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
 
     read = [one for one in report.files if one.source is not None]
     plain = [one for one in read if not COMPRESSED.search(one.name) and Path(one.name).is_file()]
@@ -342,8 +329,6 @@ def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
             f"{followed}: write this name into a configuration by hand; see `gatelock init --help`"
         )
     rehearsal = report.rehearsal
-    from analyzer.config.values import format_duration
-    from analyzer.faces.cli.preview_screen import rehearsal_sentence
 
     policy = policy_table(
         report.by, rehearsal.policy.limit, format_duration(rehearsal.policy.window.period_s)

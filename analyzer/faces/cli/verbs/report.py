@@ -1,4 +1,4 @@
-"""`gatelock report`: what was counted of closed days, for invoices."""
+"""`gatelock billing report`: what was counted of closed days, for invoices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.billing.hand_over.billing_services import SERVICES
+from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
+from analyzer.billing.reports.day_report import days_between, report_of, report_rows
+from analyzer.billing.reports.manifest import Contents, contents_of
+from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.row_formats import WRITERS, json_lines_of
+from analyzer.billing.reports.usage_amounts import usage_amounts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
     Dates,
@@ -18,21 +25,21 @@ from analyzer.faces.cli.billing_options import (
     MeterOption,
     ZoneOption,
     dates_of,
+    of_known_names,
     zone_of,
 )
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, load_settings, open_database
-from analyzer.faces.cli.output import plural, say
+from analyzer.faces.cli.output import say
+from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
 from analyzer.faces.cli.verbs import report_sending
+from analyzer.kernel.sentences import plural
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from analyzer.billing.reports.booked_corrections import BookedAmount
     from analyzer.billing.reports.day_report import Report
-    from analyzer.billing.reports.manifest import Contents
-    from analyzer.billing.reports.report_lines import ReportSums
     from analyzer.config.settings import Settings
 
 
@@ -46,43 +53,20 @@ class Format(StrEnum):
 
 
 ROWS = (Format.CSV, Format.JSONL, Format.PARQUET)
-DEFAULT = "write"
 
 
-class Reports(TyperGroup):
-    """The commands about reports; `gatelock report day` is short for `gatelock report write day`."""
-
-    default = DEFAULT
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
-            args = [DEFAULT, *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    name="report",
-    cls=Reports,
-    help="What was counted of closed days, for invoices.\n\n`report day` is short for `report write day`.",
-    no_args_is_help=True,
-)
-app.command("send")(report_sending.send)
-app.command("sent")(report_sending.sent)
-
-
-@app.command(DEFAULT)
 def write(
-    context: typer.Context,
+    context: Context,
     what: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="WHAT",
             help="day, week, month, corrections; or dates, both included: 2026-11-01..2026-11-20.",
         ),
     ],
     when: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="[DATE]",
             help="A date in it, yesterday or today; for corrections also dates as above.",
         ),
@@ -91,25 +75,25 @@ def write(
     by: FrozenGroupingOption = "caller",
     meter: MeterOption = None,
     format_: Annotated[
-        Format, typer.Option("--format", help="Rows, or the events of a billing service.")
+        Format, Option("--format", help="Rows, or the events of a billing service.")
     ] = Format.CSV,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
+        Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
     ] = None,
     final: Annotated[
-        bool, typer.Option("--final", help="Write nothing unless all days are closed; exit code 1.")
+        bool, Option("--final", help="Write nothing unless all days are closed; exit code 1.")
     ] = False,
     config: ConfigOption = None,
 ) -> None:
     """Write what was counted of closed days.
 
     The report of a closed day is the same at any time. Records that came later, and what operators corrected,
-    are in `report corrections`, by the day that they are booked on. A day that is not closed yet is
+    are in `billing report corrections`, by the day that they are booked on. A day that is not closed yet is
     provisional, as the manifest and a line on standard error say. Events for a billing service are of
-    closed days alone; `report send` delivers them.
+    closed days alone; `billing report send` delivers them.
 
-    Example: gatelock report month 2026-11 --out november.csv --final
+    Example: gatelock billing report month 2026-11 --out november.csv --final
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
@@ -126,8 +110,6 @@ def write(
 
 
 def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
-    from analyzer.billing.reports.day_report import report_of
-    from analyzer.faces.cli.billing_options import of_known_names
 
     with of_known_names(by):
         return report_of(engine, zone, *dates, by, meter)
@@ -136,10 +118,6 @@ def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | No
 def _write_usage(
     engine: sa.Engine, settings: Settings, found: Report, format_: Format, out: Path | None, final: bool
 ) -> None:
-    from analyzer.billing.reports.day_report import report_rows
-    from analyzer.billing.reports.manifest import contents_of
-    from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
-    from analyzer.billing.reports.row_formats import WRITERS
 
     open_days = [day.date for day in found.days if day.closed is None]
     if open_days:
@@ -147,7 +125,7 @@ def _write_usage(
         verb = "is" if len(open_days) == 1 else "are"
         say(f"provisional: {shown} ({found.zone}) {verb} not closed", err=True)
         if final:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
     sums, columns = ReportSums(), columns_of(found)
     lines = lines_of(found, report_rows(engine, found), settings.units(), sums)
     with progress_bar("lines") as advance:
@@ -169,11 +147,6 @@ def _write(content: Iterator[bytes], contents: Contents, sums: ReportSums, out: 
 def _write_corrections(
     engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: Format, out: Path | None
 ) -> None:
-    from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
-    from analyzer.billing.reports.day_report import days_between
-    from analyzer.billing.reports.manifest import Contents
-    from analyzer.billing.reports.report_lines import ReportSums
-    from analyzer.billing.reports.row_formats import WRITERS
 
     days = days_between(engine, zone, *dates)
     joins = {one.name: one.join for _, day in days if day is not None for one in day.meters}
@@ -199,11 +172,6 @@ def _write_events(
     format_: Format,
     out: Path | None,
 ) -> None:
-    from analyzer.billing.hand_over.billing_services import SERVICES
-    from analyzer.billing.reports.manifest import Contents
-    from analyzer.billing.reports.report_lines import ReportSums
-    from analyzer.billing.reports.row_formats import json_lines_of
-    from analyzer.billing.reports.usage_amounts import usage_amounts
 
     prepared = report_sending.prepare(engine, settings, what, dates, zone, by, meter)
     service, sums, left_out = SERVICES[format_.value], ReportSums(), ReportSums()

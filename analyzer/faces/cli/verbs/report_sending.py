@@ -1,9 +1,11 @@
-"""`gatelock report send` and `sent`: usage of closed days for a billing service, delivered once."""
+"""`gatelock billing report send` and `sent`: usage of closed days for a billing service, delivered once."""
 
 from __future__ import annotations
 
 import os
+import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.billing.hand_over.billing_services import SERVICES
+from analyzer.billing.hand_over.deliveries import delivering, stored_deliveries
+from analyzer.billing.hand_over.delivery import SENDERS, Courier
+from analyzer.billing.hand_over.event_requests import EventSender, Waits
+from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
+from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
+from analyzer.billing.reports.day_report import days_between
+from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, part_total, usage_amounts, usage_parts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
     Dates,
@@ -26,10 +37,17 @@ from analyzer.faces.cli.billing_options import (
     zone_of,
 )
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
+from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
-from analyzer.faces.cli.output import json_lines, outcome, plural, say, table
+from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.report_output import progress_bar
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
+from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
+from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
+from gatekeeper.sources.timed_connection import parse_server_url
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -37,9 +55,7 @@ if TYPE_CHECKING:
     from analyzer.billing.days.day_rows import Day
     from analyzer.billing.hand_over.billing_services import BillingService
     from analyzer.billing.hand_over.deliveries import Deliveries, Delivery, StoredDelivery
-    from analyzer.billing.hand_over.event_requests import EventSender
-    from analyzer.billing.hand_over.prepared_events import Examined
-    from analyzer.billing.hand_over.usage_events import Customers, EventMaker
+    from analyzer.billing.hand_over.usage_events import EventMaker
     from analyzer.billing.reports.usage_amounts import UsagePart
     from analyzer.config.settings import Settings
     from gatekeeper.sources.timed_connection import ServerAddress
@@ -76,31 +92,31 @@ class HandOver(NamedTuple):
 
 
 def send(
-    context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="As for `gatelock report write`.")],
+    context: Context,
+    what: Annotated[str, Argument(metavar="WHAT", help="As for `gatelock billing report write`.")],
     when: Annotated[
-        str, typer.Argument(metavar="[DATE]", help="As for `gatelock report write`.")
+        str, Argument(metavar="[DATE]", help="As for `gatelock billing report write`.")
     ] = "yesterday",
     *,
-    to: Annotated[str, typer.Option(metavar="URL", help="Of the billing service.")],
-    format_: Annotated[Service, typer.Option("--format", help="The kind of the service.")],
+    to: Annotated[str, Option(metavar="URL", help="Of the billing service.")],
+    format_: Annotated[Service, Option("--format", help="The kind of the service.")],
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"With the API key; otherwise ${TOKEN_NAME}.")
+        Path | None, Option(metavar="FILE", help=f"With the API key; otherwise ${TOKEN_NAME}.")
     ] = None,
     account: Annotated[
-        str, typer.Option(metavar="NAME", help="Tells accounts with one URL apart in the record.")
+        str, Option(metavar="NAME", help="Tells accounts with one URL apart in the record.")
     ] = "",
     zone: ZoneOption = None,
     by: FrozenGroupingOption = "caller",
     meter: MeterOption = None,
     skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Leave callers without a known customer out, for good.")
+        bool, Option("--skip-unknown", help="Leave callers without a known customer out, for good.")
     ] = False,
     repeat: Annotated[
-        bool, typer.Option("--repeat", help="Send again what the service may have, but have forgotten.")
+        bool, Option("--repeat", help="Send again what the service may have, but have forgotten.")
     ] = False,
     allow_http: Annotated[
-        bool, typer.Option("--allow-http", help="Send without encryption to another machine.")
+        bool, Option("--allow-http", help="Send without encryption to another machine.")
     ] = False,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
@@ -109,14 +125,12 @@ def send(
     """Deliver the usage of closed days to a billing service.
 
     The database records what the service has acknowledged: another run, also after a kill, continues behind
-    it. Each event has an identifier that never changes, by which the service knows it again. `report send
-    corrections` delivers what is booked on a day. Exit code 1: the service refuses an event, or the
-    customer of a caller is not known; 3: the service does not answer.
+    it. Each event has an identifier that never changes, by which the service knows it again.
+    `billing report send corrections` delivers what is booked on a day. Exit code 1: the service refuses
+    an event, or the customer of a caller is not known; 3: the service does not answer.
 
-    Example: gatelock report send day --to URL --format lago --token-file key
+    Example: gatelock billing report send day --to URL --format lago
     """
-    from analyzer.billing.hand_over.billing_services import SERVICES
-
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
         service, server = SERVICES[format_.value], _server(to, allow_http=allow_http)
@@ -135,7 +149,6 @@ def send(
 
 
 def _server(url: str, *, allow_http: bool) -> ServerAddress:
-    from gatekeeper.sources.timed_connection import parse_server_url
 
     try:
         server = parse_server_url(url)
@@ -167,16 +180,11 @@ def prepare(
     meter: str | None,
 ) -> Prepared:
     """The parts that events are made of. Exits with 1 if a day is not closed, or cannot be handed over."""
-    from analyzer.billing.hand_over.prepared_events import EventNames
-    from analyzer.billing.reports.day_report import days_between
-    from analyzer.billing.reports.usage_amounts import BOOKED, COUNTED, part_total, usage_parts
-    from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
-
     days = days_between(engine, zone, *dates)
     waiting = [date for date, day in days if day is None]
     if waiting:
         say(f"{waiting[0]} ({zone}) is not closed: events are made of closed days alone", err=True)
-        raise typer.Exit(FOUND)
+        raise Exit(FOUND)
     kinds = BOOKED if what == CORRECTIONS else COUNTED
     with of_known_names(by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
@@ -194,7 +202,6 @@ def prepare(
 
 
 def _customers(settings: Settings) -> Customers:
-    from analyzer.billing.hand_over.usage_events import Customers, InvalidCustomers
 
     file = settings.billing.customers_file
     try:
@@ -209,21 +216,16 @@ def _customers(settings: Settings) -> Customers:
 @contextmanager
 def _failures() -> Iterator[None]:
     """Exits with 1 when a hand-over cannot be done, with 3 when it may be done later."""
-    from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
-
     try:
         yield
     except (DeliveryFailed, DeliveryLost) as error:
         say(str(error), err=True)
         is_away = isinstance(error, DeliveryFailed) and error.is_away
-        raise typer.Exit(UNREACHABLE if is_away else FOUND) from error
+        raise Exit(UNREACHABLE if is_away else FOUND) from error
 
 
 @contextmanager
 def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[Deliveries]:
-    from analyzer.billing.hand_over.deliveries import delivering
-    from analyzer.faces.cli.operator import operator_name
-    from analyzer.judging.locks.lock_feed import new_mark
 
     with delivering(engine, destination, format_.value, operator_name(), new_mark) as record:
         yield record
@@ -231,10 +233,6 @@ def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[D
 
 def _examined(asked: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
     """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
-    from analyzer.billing.hand_over.prepared_events import Examined, examine, why_not
-    from analyzer.billing.reports.usage_amounts import usage_amounts
-    from analyzer.kernel.errors import DeliveryFailed
-
     now_s, found = record.now_ms() / 1000, []
     for part, maker in prepared.parts:
         before = record.of(part)
@@ -248,8 +246,6 @@ def _examined(asked: HandOver, prepared: Prepared, record: Deliveries) -> list[E
 
 
 def _deliver(asked: HandOver, prepared: Prepared, record: Deliveries, total: int) -> None:
-    from analyzer.billing.hand_over.delivery import Courier
-    from analyzer.billing.reports.usage_amounts import usage_amounts
 
     with _senders(asked, record) as senders, progress_bar("events", total) as advance:
         courier = Courier(asked.service, senders, record, advance, repeats=asked.repeat)
@@ -259,11 +255,6 @@ def _deliver(asked: HandOver, prepared: Prepared, record: Deliveries, total: int
 
 @contextmanager
 def _senders(asked: HandOver, record: Deliveries) -> Iterator[list[EventSender]]:
-    import random
-    import ssl
-
-    from analyzer.billing.hand_over.delivery import SENDERS
-    from analyzer.billing.hand_over.event_requests import EventSender, Waits
 
     tls = ssl.create_default_context() if asked.server.scheme == "https" else None
     waits = Waits(_keeping(record.keep), random.random, lambda why: say(why, err=True))
@@ -313,17 +304,15 @@ def _say(
 
 
 def sent(
-    context: typer.Context,
-    every: Annotated[bool, typer.Option("--all", help=f"Also those before the last {SHOWN}.")] = False,
+    context: Context,
+    every: Annotated[bool, Option("--all", help=f"Also those before the last {SHOWN}.")] = False,
     json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
     """List what billing services have acknowledged. Exit code 1: a delivery is not complete.
 
-    Example: gatelock report sent --json
+    Example: gatelock billing report sent --json
     """
-    from analyzer.billing.hand_over.deliveries import stored_deliveries
-
     with reporting_errors(), open_database(context, config) as engine:
         found = stored_deliveries(engine, None if every else SHOWN)
         if json:
@@ -343,7 +332,7 @@ def sent(
             )
             table(columns, map(_cells, found), "nothing was handed over yet", numbers=3)
         if any(one.delivery.finished_ms is None for one in found):
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
 def _cells(one: StoredDelivery) -> tuple[object, ...]:

@@ -9,16 +9,29 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.metadata import version
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.build import build, opened
+from analyzer.config.file_watch import FileWatch
+from analyzer.config.reload import ConfigurationReader, reading_again
+from analyzer.counting.measured_delays import RecentDelays
 from analyzer.faces.cli.exit_codes import BUG, UNREACHABLE, reporting_errors
 from analyzer.faces.cli.options import ConfigOption, config_file, load_to_run
+from analyzer.faces.cli.parameters import Option
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.logs import set_up
+from analyzer.kernel.thread_clocks import WorkClock, own_cpu_clock
+from analyzer.watchdog import TICK_S, WAITING_CPU_S, Watchdog
 
 if TYPE_CHECKING:
-    from analyzer.config.file_watch import FileWatch
     from analyzer.config.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -30,10 +43,10 @@ STOP_SLOW_S = 25.0
 
 
 def run(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Put the whole configuration in force, as `policies apply`.")
+        bool, Option("--apply", help="Put the whole configuration in force, as `policies apply`.")
     ] = False,
 ) -> None:
     """Count, judge and lock, until SIGTERM.
@@ -46,9 +59,6 @@ def run(
     Example: gatelock run --config /etc/gatelock/gatelock.toml
     """
     requests = reload_requests()
-    from analyzer.config.file_watch import FileWatch
-    from analyzer.kernel.errors import AnalyzerError
-    from analyzer.kernel.logs import set_up
 
     with reporting_errors():
         file = config_file(context, config)
@@ -63,9 +73,9 @@ def run(
         except Exception as bug:
             # Through the log, which masks secrets; a bare traceback would show them.
             log.critical("stopped by an internal error", exc_info=bug)
-            raise typer.Exit(BUG) from bug
+            raise Exit(BUG) from bug
         if not is_stored:
-            raise typer.Exit(UNREACHABLE)
+            raise Exit(UNREACHABLE)
         log.info("stopped")
 
 
@@ -74,17 +84,6 @@ def _run(settings: Settings, watch: FileWatch, requests: SimpleQueue[bool], *, i
 
     Raises AnalyzerError.
     """
-    from importlib.metadata import version
-
-    from analyzer.build import build, opened
-    from analyzer.config.reload import ConfigurationReader, reading_again
-    from analyzer.counting.measured_delays import RecentDelays
-    from analyzer.faces.signals.health import Health
-    from analyzer.faces.signals.metrics import Metrics
-    from analyzer.faces.wiring import web_application
-    from analyzer.kernel.thread_clocks import WorkClock, own_cpu_clock
-    from analyzer.watchdog import Watchdog
-
     work = WorkClock()
     work.add(own_cpu_clock())
     stop = stop_event(work)
@@ -134,8 +133,6 @@ def stop_event(cpu_s: Callable[[], float] = lambda: 0.0) -> threading.Event:
 def _stop(event: threading.Event, cpu_s: Callable[[], float]) -> None:
     """Stops the loop, and ends the process if it does not stop. Offsets and counts are stored together, so
     the next analyzer only has to read some records again."""
-    from analyzer.watchdog import TICK_S, WAITING_CPU_S
-
     event.set()
     waited_s, used_s = 0.0, 0.0
     while waited_s < (STOP_S if used_s < WAITING_CPU_S else STOP_SLOW_S):

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib.metadata import version
 
-import typer
+from click import Context
 
+from analyzer.build import opened
+from analyzer.config.settings import load
 from analyzer.faces.cli.exit_codes import reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, config_file
 from analyzer.faces.cli.verbs.run import stop_event
+from analyzer.faces.signals.health import Health
+from analyzer.faces.signals.metrics import Metrics
+from analyzer.faces.wiring import web_application
+from analyzer.kernel.logs import set_up
 
 log = logging.getLogger(__name__)
 
 LOOP_EVERY_S = 1.0
 
 
-def serve(context: typer.Context, config: ConfigOption = None) -> None:
+def serve(context: Context, config: ConfigOption = None) -> None:
     """Serve the locks over HTTP, until SIGTERM.
 
     For gates that are far from the analyzers, or to share the load. Needs the database, but not Kafka.
 
     Example: gatelock serve --config /etc/gatelock/gatelock.toml
     """
-    from importlib.metadata import version
-
-    from analyzer.build import opened
-    from analyzer.config.settings import load
-    from analyzer.faces.signals.health import Health
-    from analyzer.faces.signals.metrics import Metrics
-    from analyzer.faces.wiring import web_application
-    from analyzer.kernel.logs import set_up
-
     with reporting_errors():
         file = config_file(context, config)
         settings = load(file)

@@ -1,4 +1,4 @@
-"""`gatelock simulate`: whom policies would have locked, from stored counts."""
+"""`gatelock policies simulate`: whom policies would have locked, from stored counts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from click import Context
+from click.exceptions import Exit
+from rich.console import Console
+from rich.progress import Progress as ProgressBar
+from rich.text import Text
 
+from analyzer.config.amounts import parsed_amount
+from analyzer.config.settings import find, load
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import (
     TIME_FORMS,
@@ -22,8 +28,13 @@ from analyzer.faces.cli.options import (
     require_name,
     second_at,
 )
-from analyzer.faces.cli.output import say
-from analyzer.faces.cli.override_options import amount_of
+from analyzer.faces.cli.output import json_lines, say
+from analyzer.faces.cli.parameters import Argument, Option
+from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
+from analyzer.forecast.simulation.comparison import compare
+from analyzer.forecast.simulation.least_limits import with_limit
+from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
+from analyzer.judging.sql.plans import plan_in_force
 
 if TYPE_CHECKING:
     from analyzer.forecast.simulation.policy_simulation import Progress
@@ -32,31 +43,28 @@ if TYPE_CHECKING:
 
 FileArgument = Annotated[
     Path | None,
-    typer.Argument(
+    Argument(
         metavar="[FILE]",
         help="A gatelock.toml, or a file with nothing but [[policies]] and [[meters]]. Default: the "
         "configuration.",
-        show_default=False,
     ),
 ]
 
 
 def simulate(
-    context: typer.Context,
+    context: Context,
     file: FileArgument = None,
     config: ConfigOption = None,
-    since: Annotated[
-        str, typer.Option("--since", "--from", metavar="TIME", help=f"Begin: {TIME_FORMS}.")
-    ] = "30d",
-    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Only this policy.")] = None,
+    since: Annotated[str, Option("--since", "--from", metavar="TIME", help=f"Begin: {TIME_FORMS}.")] = "30d",
+    policy: Annotated[str | None, Option("--policy", metavar="NAME", help="Only this policy.")] = None,
     limit: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--limit", metavar="AMOUNT", help="The policy with this limit: 5000, 2 GiB, 1h. Needs --policy."
         ),
     ] = None,
     show_all: Annotated[
-        bool, typer.Option("--all", help="All callers, also those whose locks are as before.")
+        bool, Option("--all", help="All callers, also those whose locks are as before.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -66,7 +74,7 @@ def simulate(
     that is in force. Windows that the stored counts are too wide for are refused. Exit code 1 if a policy
     cannot be simulated.
 
-    Example: gatelock simulate --policy daily --limit 5000
+    Example: gatelock policies simulate --policy daily --limit 5000
     """
     with reporting_errors():
         begin = parse_time(since)
@@ -74,12 +82,6 @@ def simulate(
             raise usage_error("--limit needs --policy, the name of the policy that shall have this limit")
         proposed = _proposed(context, file, config)
         with open_database(context, config) as engine:
-            from analyzer.faces.cli.output import json_lines
-            from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
-            from analyzer.forecast.simulation.comparison import compare
-            from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
-            from analyzer.judging.sql.plans import plan_in_force
-
             plan, from_s = plan_in_force(engine), second_at(engine, begin)
             is_of_file = file is not None or limit is None
             among = proposed if is_of_file else plan or proposed
@@ -95,13 +97,11 @@ def simulate(
                 report.print(show_all=show_all)
             say(ASSUMPTIONS)
         if {report.comparison.refusal for report in reports} - {"", NOTHING_COUNTED}:
-            raise typer.Exit(FOUND)
+            raise Exit(FOUND)
 
 
-def _proposed(context: typer.Context, file: Path | None, config: Path | None) -> Plan:
+def _proposed(context: Context, file: Path | None, config: Path | None) -> Plan:
     """Returns the plan of a file, or of the configuration. Raises ConfigInvalid, ConfigMissing."""
-    from analyzer.config.settings import find, load
-
     if file is None:
         return load_settings(context, config).plan()
     return load(find(file), completed_by=config_file(context, config)).plan()
@@ -109,15 +109,16 @@ def _proposed(context: typer.Context, file: Path | None, config: Path | None) ->
 
 def _chosen(among: Plan, name: str | None, limit: str | None) -> Sequence[Policy]:
     """Returns the policies to simulate. Exits with 2 if there are none."""
-    from analyzer.forecast.simulation.least_limits import with_limit
-
     if not among.policies:
         raise usage_error("there are no policies: name a file with [[policies]]")
     require_name("--policy", name, {policy.name for policy in among.policies})
     found = [policy for policy in among.policies if name in (None, policy.name)]
     if limit is None:
         return found
-    return [with_limit(policy, amount_of(policy, "--limit", limit)) for policy in found]
+    try:
+        return [with_limit(policy, parsed_amount(policy, limit)) for policy in found]
+    except ValueError as error:
+        raise usage_error(f"--limit {error}") from error
 
 
 @contextmanager
@@ -126,9 +127,6 @@ def _progress_bar(name: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return
-    from rich.console import Console
-    from rich.progress import Progress as ProgressBar
-    from rich.text import Text
 
     with ProgressBar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(Text(name).plain.replace("[", "\\["), total=None)

@@ -6,9 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
 
-import typer
+from click import Context
+from click.exceptions import Exit
 
+from analyzer.callers.counted_names import never_counted
+from analyzer.config.values import suggestion, zone_cure
+from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
+from analyzer.counting.usage_windows import (
+    TooManyWindows,
+    calendar_rows,
+    counted_meters,
+    counted_range,
+    final_until_s,
+)
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import (
     ConfigOption,
@@ -22,14 +34,16 @@ from analyzer.faces.cli.options import (
     range_at,
 )
 from analyzer.faces.cli.output import say
+from analyzer.faces.cli.parameters import Option
+from analyzer.faces.cli.usage_report import UsageReport, requests_first
+from analyzer.kernel.time_texts import format_second
+from analyzer.plan.groupings import grouping_of
+from analyzer.plan.windows import Calendar
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
     import sqlalchemy as sa
 
-    from analyzer.counting.usage import UsageQuery, UsageRow
-    from analyzer.faces.cli.usage_report import UsageReport
+    from analyzer.counting.usage import UsageRow
     from analyzer.plan.groupings import Grouping
     from analyzer.plan.meter_units import Unit
 
@@ -51,7 +65,7 @@ class SortBy(StrEnum):
 
 ByOption = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="GROUPING",
         help="What to group by: caller, tenant, resource, address, address/24, address6/56 or everyone; "
         "caller+resource splits by resource.",
@@ -59,7 +73,7 @@ ByOption = Annotated[
 ]
 TopOption = Annotated[
     int | None,
-    typer.Option(
+    Option(
         min=1,
         metavar="COUNT",
         help="Only so many rows: those with the most of --meter, or requests, the largest first.",
@@ -69,27 +83,23 @@ WIDTHS_S = {Width.MINUTE: 60, Width.HOUR: 3600, Width.DAY: 86_400}
 
 
 def usage(
-    context: typer.Context,
+    context: Context,
     config: ConfigOption = None,
     json: JsonOption = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with the names of the columns.")] = False,
-    width: Annotated[Width, typer.Option(help="Length of a bucket.")] = Width.DAY,
-    zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="Time zone of hours, days, weeks and months.")
-    ] = "UTC",
+    csv: Annotated[bool, Option("--csv", help="Print CSV, with the names of the columns.")] = False,
+    width: Annotated[Width, Option(help="Length of a bucket.")] = Width.DAY,
+    zone: Annotated[str, Option(metavar="ZONE", help="Time zone of hours, days, weeks and months.")] = "UTC",
     by: ByOption = "caller",
     since: SinceOption = None,
     until: UntilOption = None,
     caller: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only this caller, with its kind in front: api_key:acme."),
+        Option(metavar="NAME", help="Only this caller, with its kind in front: api_key:acme."),
     ] = None,
-    meter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this meter, such as requests.")
-    ] = None,
+    meter: Annotated[str | None, Option(metavar="NAME", help="Only this meter, such as requests.")] = None,
     sort: Annotated[
         SortBy,
-        typer.Option(help="Order of the rows; by value or denied, the largest first, of one --meter."),
+        Option(help="Order of the rows; by value or denied, the largest first, of one --meter."),
     ] = SortBy.TIME,
     top: TopOption = None,
 ) -> None:
@@ -111,8 +121,6 @@ def usage(
         if caller is not None and not grouping.is_of_callers:
             raise usage_error(f"--caller {caller}: counts by {grouping.name} have no caller; remove --caller")
         with open_database(context, config) as engine:
-            from analyzer.counting.usage import UsageQuery
-
             from_s, until_s = range_at(engine, begin, end)
             name = None if caller is None else counted_caller(context, config, engine, caller)
             known = _known_meters(engine, grouping, meter)
@@ -130,8 +138,6 @@ def usage(
 
 
 def _rows(engine: sa.Engine, query: UsageQuery, report: UsageReport) -> Iterator[UsageRow]:
-    from analyzer.counting.usage import usage_rows
-    from analyzer.counting.usage_windows import TooManyWindows, calendar_rows
 
     if report.width_s is not None:
         return usage_rows(engine, query)
@@ -142,9 +148,6 @@ def _rows(engine: sa.Engine, query: UsageQuery, report: UsageReport) -> Iterator
 
 
 def _parse_zone(name: str) -> ZoneInfo:
-    from zoneinfo import ZoneInfo
-
-    from analyzer.config.values import zone_cure
 
     try:
         return ZoneInfo(name)
@@ -153,7 +156,6 @@ def _parse_zone(name: str) -> ZoneInfo:
 
 
 def _parse_grouping(name: str) -> Grouping:
-    from analyzer.plan.groupings import grouping_of
 
     try:
         return grouping_of(name)
@@ -166,11 +168,6 @@ def _known_meters(engine: sa.Engine, grouping: Grouping, meter: str | None) -> l
 
     Exits with 2 for a grouping that nothing was counted by, and for a `meter` that is none of them.
     """
-    from analyzer.config.values import suggestion
-    from analyzer.counting.usage import is_counted
-    from analyzer.counting.usage_windows import counted_meters
-    from analyzer.faces.cli.usage_report import requests_first
-
     if grouping.name != "caller" and not is_counted(engine, grouping.name):
         raise usage_error(
             f"nothing was counted by {grouping.name}: "
@@ -192,9 +189,6 @@ def _report(
     zone: ZoneInfo,
     width: Width,
 ) -> UsageReport:
-    from analyzer.counting.usage_windows import final_until_s
-    from analyzer.faces.cli.usage_report import UsageReport
-    from analyzer.plan.windows import Calendar
 
     return UsageReport(
         grouping=grouping,
@@ -209,16 +203,12 @@ def _report(
 
 def _say_why(engine: sa.Engine, query: UsageQuery, *, err: bool) -> None:
     """Says why there is no row. Exits with 1 for an unknown caller."""
-    from analyzer.callers.counted_names import never_counted
-    from analyzer.counting.usage_windows import counted_range
-    from analyzer.kernel.time_texts import format_second
-
     counted = counted_range(engine, query.grouping)
     if counted is None:
         say("nothing was counted", err=err)
     elif query.key is not None and (absence := never_counted(engine, query.key, query.grouping)) is not None:
         say(str(absence), err=err)
-        raise typer.Exit(FOUND)
+        raise Exit(FOUND)
     else:
         span = f"between {format_second(counted.start_s)} and {format_second(counted.until_s)}"
         say(f"nothing was counted in this time; there are counts {span}", err=err)

@@ -21,8 +21,8 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
             continue
         for awaited in awaited_now(installation.engine, day):
             cure = (
-                f"`gatelock gaps list`, or `gatelock days close {day.date} --zone {day.zone} --without "
-                "PARTITION --reason TEXT`"
+                f"`gatelock upkeep gaps list`, or `gatelock billing days close {day.date} --zone {day.zone} "
+                "--without PARTITION --reason TEXT`"
             )
             yield Observation("wrong", f"{day} waits for {awaited}", cure)
 
@@ -30,4 +30,6 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
 def differing_days(installation: Installation) -> Iterator[Observation]:
     """Yields the closed days in which the last audit found a difference."""
     for sentence in differing_in_words(installation.engine).values():
-        yield Observation("wrong", sentence, "`gatelock audit --day DATE` compares it again and names all")
+        yield Observation(
+            "wrong", sentence, "`gatelock billing audit --day DATE` compares it again and names all"
+        )

@@ -275,8 +275,8 @@ def _source(name: str, partitions: Sequence[FollowedPartition]) -> Observation:
             "wrong",
             f"{name}: no heartbeat for {max(ages_s[part] for part in silent):.0f} s from an analyzer of "
             f"{_listed(silent)}",
-            f"start `gatelock run`, or run `gatelock sources retire {shlex.quote(name)} --reason TEXT` "
-            "if it ended",
+            f"start `gatelock run`, or run `gatelock upkeep sources retire {shlex.quote(name)} "
+            "--reason TEXT` if it ended",
         )
     if lag_s > LAG_S:
         return Observation(
@@ -302,10 +302,12 @@ def _gaps(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"{gap.part} is stopped: {gap.gap.why}",
-            "run `gatelock gaps list`: it prints the command that accepts each",
+            "run `gatelock upkeep gaps list`: it prints the command that accepts each",
         )
     if len(gaps) > LISTED_MAX:
-        yield Observation("wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock gaps list`")
+        yield Observation(
+            "wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock upkeep gaps list`"
+        )
     if not gaps:
         yield Observation("fine", "no partition is stopped")
 
@@ -317,7 +319,7 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"{sum(rejected.values()):,} records could not be read in the last hour, mostly: {most}",
-            "see `gatelock rejects list`",
+            "see `gatelock upkeep rejects list`",
         )
     else:
         yield Observation("fine", "every record of the last hour could be read")
@@ -380,8 +382,8 @@ def _tokens(installation: Installation) -> Iterator[Observation]:
             yield Observation(
                 "wrong",
                 f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
-                f"run `gatelock tokens create NAME --scope {token.scope}`, give its token, then run "
-                f"`gatelock tokens revoke {shlex.quote(token.name)}`",
+                f"run `gatelock upkeep tokens create NAME --scope {token.scope}`, give its token, then run "
+                f"`gatelock upkeep tokens revoke {shlex.quote(token.name)}`",
             )
 
 
@@ -391,8 +393,8 @@ def _suspension(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"all locks are suspended until {time_text(until)}: every gate is open",
-            "run `gatelock locks resume --reason TEXT` to end it; `gatelock events list` shows the operator "
-            "and the reason",
+            "run `gatelock locks resume --reason TEXT` to end it; `gatelock upkeep events list` shows the "
+            "operator and the reason",
         )
 
 
@@ -426,7 +428,7 @@ def _refused(installation: Installation) -> Iterator[Observation]:
         yield Observation("wrong", f"{client.client} {client.sentence}", client.cure)
     if len(unknown) > LISTED_MAX:
         more = f"{len(unknown) - LISTED_MAX} more clients are refused"
-        yield Observation("wrong", more, "see `gatelock gates list`")
+        yield Observation("wrong", more, "see `gatelock upkeep gates list`")
 
 
 def _unmet_locks(installation: Installation) -> Iterator[Observation]:
@@ -443,7 +445,7 @@ def _unmet_locks(installation: Installation) -> Iterator[Observation]:
         )
     if len(unmet) > LISTED_MAX:
         more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"
-        yield Observation("wrong", more, "see `gatelock gates locks`")
+        yield Observation("wrong", more, "see `gatelock locks met`")
 
 
 def _waiting(installation: Installation) -> Iterator[Observation]:

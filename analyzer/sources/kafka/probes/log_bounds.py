@@ -53,6 +53,6 @@ def _check_log(client: KafkaClient, part: Partition) -> None:
     topic = client.topics().get(part.topic)
     if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
         raise LogGone(
-            f"{part}: the log {part.topic_id} does not exist any more; run an analyzer, then `gatelock gaps "
-            "list` shows the log in its place"
+            f"{part}: the log {part.topic_id} does not exist any more; run an analyzer, then "
+            "`gatelock upkeep gaps list` shows the log in its place"
         )

@@ -21,12 +21,9 @@ class ListedJob(NamedTuple):
     holder: str  # the process that runs it at the moment; "": none
 
     @property
-    def cells(self) -> list[object]:
-        last = self.last or dict.fromkeys(("began", "outcome", "rows", "error"), "")
-        return [
-            *(self.job, self.schedule, last["began"], last["outcome"], last["rows"]),
-            *(self.next, self.holder, last["error"]),
-        ]
+    def cells(self) -> dict[str, object]:
+        """What people see of its last run."""
+        return dict(self.last or dict.fromkeys(("began", "outcome", "rows", "error"), ""))
 
 
 def listed_jobs(engine: Engine, schedules: Mapping[str, Schedule]) -> list[ListedJob]:

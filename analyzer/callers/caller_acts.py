@@ -1,0 +1,311 @@
+"""Acts on callers: facts about them, other limits, exemptions, and forgetting one."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated
+
+from analyzer.acting.acts import ActContext, Done, Listing, NothingFound, Row
+from analyzer.acting.foreseen import Foreseen
+from analyzer.acting.parameters import All, CallerName, Fault, Length, Network, Param, Text, Time
+from analyzer.callers.caller_answers import COLUMNS, override_fields
+from analyzer.callers.caller_changes import (
+    OverrideRequest,
+    StoredOverride,
+    add_override,
+    end_override,
+    in_words,
+    known_callers,
+    profile_of,
+    set_callers,
+    stored_overrides,
+)
+from analyzer.callers.forgetting.forget_caller import foresee_forgetting, forget_caller
+from analyzer.config.amounts import parsed_amount
+from analyzer.config.values import NAME, zone_cure
+from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.judge import Judged
+from analyzer.judging.judged_changes import JudgedChanges
+from analyzer.judging.kinds import kind_of
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.sql.plans import plan_in_force
+from analyzer.kernel.database.clock import database_now, millis
+from analyzer.kernel.logs import printable
+from analyzer.kernel.sentences import plural
+from analyzer.plan.meter_units import Unit, amount_text
+from analyzer.plan.policies import OverrideKind, Policy, base_name
+from analyzer.plan.value_rules import is_anchor
+from analyzer.plan.windows import is_zone
+
+DAYS_MAX = 100 * 366  # more is probably a typing error
+OVERRIDES: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
+
+Tenant = Annotated[str, Param(Text(metavar="NAME"), "Each caller of a tenant.", "acme")]
+Begin = Annotated[
+    str, Param(Time(), "Begin: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: now.", "2026-12-01")
+]
+End = Annotated[str, Param(Time(), "End: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: none.", "2026-12-01")]
+For = Annotated[int, Param(Length(DAYS_MAX), "Instead of an end: 12h or 30d from now.", "30d")]
+
+
+def list_callers(
+    context: ActContext,
+    *,
+    plan: Annotated[str, Param(Text(metavar="NAME"), "Only those with this plan.", "pro")] | None = None,
+    tenant: Annotated[str, Param(Text(metavar="NAME"), "Only those of this tenant.", "acme")] | None = None,
+) -> Listing:
+    """Show the callers with a plan, a tenant, a zone or an anchor, by name."""
+    for known in known_callers(context.engine, plan, tenant):
+        yield Row((known.caller,), dict(zip(COLUMNS, (known.caller, *known.profile), strict=True)))
+
+
+def set_facts(
+    context: ActContext,
+    caller: CallerName,
+    *,
+    plan: Annotated[str, Param(Text(metavar="NAME"), "The plan; - for none.", "pro")] | None = None,
+    tenant: Annotated[str, Param(Text(metavar="NAME"), "The tenant; - for none.", "acme")] | None = None,
+    zone: Annotated[
+        str, Param(Text(metavar="ZONE"), "The time zone, Europe/Berlin; - for none.", "Europe/Berlin")
+    ]
+    | None = None,
+    anchor: Annotated[
+        str, Param(Text(metavar="DATE"), "The day on which its periods begin; - for none.", "2026-01-31")
+    ]
+    | None = None,
+) -> Done:
+    """Set a caller's plan, tenant, time zone or anchor.
+
+    Its limits and windows hold at once: it is locked if it is above a limit, and freed if it is below.
+    """
+    texts = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
+    stated = {name: "" if text == "-" else text for name, text in texts.items() if text is not None}
+    if not stated:
+        raise Fault("", "give <plan>, <tenant>, <zone> or <anchor>")
+    key = context.counted(caller)
+    try:
+        profile = checked_profile(Profile(**stated))
+    except ValueError as error:
+        raise Fault("", f"{key}: {error}") from error
+    by = context.by
+    judged = set_callers(context.engine, {key: profile}, by.who, by.why, new_mark, [*stated])
+    changes = JudgedChanges(judged)
+    stored, _ = profile_of(context.engine, key)
+    sentence = f"{key}: {facts_in_words(stored)}; {changes.sentence}"
+    return Done([{"caller": key, **stored._asdict(), **changes.fields}], [sentence])
+
+
+def checked_profile(profile: Profile) -> Profile:
+    """Returns the profile. Raises ValueError if a value cannot be what it stands for."""
+    if profile.plan and not NAME.fullmatch(profile.plan):
+        raise ValueError(f"{profile.plan!r} is not the name of a plan")
+    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
+        raise ValueError(f"{profile.tenant!r} is not the name of a tenant")
+    if profile.zone and not is_zone(profile.zone):
+        raise ValueError(f"{profile.zone!r} is not a time zone: {zone_cure(profile.zone)}")
+    if profile.anchor and not is_anchor(profile.anchor):
+        raise ValueError(f"{profile.anchor!r} is not a day: write it as 2026-01-31")
+    return profile
+
+
+def facts_in_words(profile: Profile) -> str:
+    """Returns facts about a caller as a phrase: "plan pro, tenant (none), zone (none), anchor 2026-01-31"."""
+    return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())
+
+
+def limit(
+    context: ActContext,
+    caller: CallerName | None = None,
+    *,
+    amount: Annotated[
+        str,
+        Param(
+            Text(metavar="AMOUNT"),
+            'The limit, in the unit of the meter: 5_000, "2 GiB"; with a plus sign, what a caller may have '
+            "beyond its limit: +5_000.",
+            "9_000",
+        ),
+    ],
+    tenant: Tenant | None = None,
+    policy: Annotated[
+        str,
+        Param(Text(metavar="NAME"), "The policy; may be left out where there is only one.", "daily"),
+    ]
+    | None = None,
+    from_: Begin | None = None,
+    until: End | None = None,
+    for_: For | None = None,
+) -> Done:
+    """Give a caller, or each caller of a tenant, another limit, or a caller an amount beyond its limit.
+
+    It holds at once, up and down: who is above it is locked, who is below it is freed. The limit of a caller
+    comes before that of its tenant. Amounts beyond a limit add up.
+    """
+    kind: OverrideKind = "grant" if amount.startswith("+") else "limit"
+    subject = _subject(context, caller, tenant, None, kind)
+    judged = _policy(context, policy)
+    try:
+        number = parsed_amount(judged, amount.removeprefix("+"))
+    except ValueError as error:
+        raise Fault("amount", str(error)) from error
+    begin_ms, end_ms = _period(context, from_, until, for_)
+    return _added(context, OverrideRequest(kind, subject, judged.name, number, begin_ms, end_ms))
+
+
+def allow(
+    context: ActContext,
+    caller: CallerName | None = None,
+    *,
+    tenant: Tenant | None = None,
+    address: Annotated[
+        IPv4Network | IPv6Network, Param(Network(), "An address or a range: 10.0.0.0/8.", "10.0.0.0/8")
+    ]
+    | None = None,
+    from_: Begin | None = None,
+    until: End | None = None,
+    for_: For | None = None,
+) -> Done:
+    """Exempt callers, a tenant, addresses or a range from all locks.
+
+    Their requests are counted as before, also in the totals of a tenant, a resource or everyone, and these
+    may be locked.
+    """
+    subject = _subject(context, caller, tenant, address, "exempt")
+    begin_ms, end_ms = _period(context, from_, until, for_)
+    return _added(context, OverrideRequest("exempt", subject, from_ms=begin_ms, until_ms=end_ms))
+
+
+def list_overrides(context: ActContext, *, all_: All = False) -> Listing:
+    """Show the limits, additional amounts and exemptions that have not ended, the latest begin first."""
+    units = _units(context)
+    for override in stored_overrides(context.engine, OVERRIDES, ended=all_):
+        amount = amount_text(override.amount, units.get(override.policy))
+        change = {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
+        yield Row((-override.from_ms, override.id), override_fields(override), {"change": change})
+
+
+def end(
+    context: ActContext,
+    id_: Annotated[str, Param(Text(metavar="ID"), "As `gatelock callers overrides` shows it.", "5f0c9a2e")],
+) -> Done:
+    """End a limit, an additional amount or an exemption now.
+
+    Who is above the limit that holds from now on is locked. Exit code 1 if there is none with this id.
+    """
+    by = context.by
+    ended = end_override(context.engine, id_, OVERRIDES, by.who, by.why, new_mark)
+    if ended is None:
+        raise NothingFound(f"none with the id {id_} is in force or planned: the list shows the ids")
+    stored, judged = ended
+    return _changed(context, f"ended: {in_words(stored, _unit(context, stored))}", stored, judged, "ended")
+
+
+def forget(context: ActContext, caller: CallerName) -> Done:
+    """Replace a caller's name by a pseudonym, everywhere and for good.
+
+    Its counts, closed days and sums stay. Its locks, overrides and facts are deleted; requests that are
+    counted later, replays too, are counted under the pseudonym. It has to be confirmed: the name cannot be
+    brought back. The reason must not have the name.
+    """
+    if context.by.is_shown_only:
+        foreseen = foresee_forget(context, caller)
+        return Done([{**foreseen.fields, "changed": False}], foreseen.sentences)
+    done = forget_caller(context.engine, context.counted(caller), context.by.who, context.by.why, new_mark)
+    sentence = f"the caller is {done.pseudonym} from now on; {plural(done.rows, 'row')} had its name"
+    return Done([{"pseudonym": done.pseudonym, "rows": done.rows, "is_new": done.is_new}], [sentence])
+
+
+def foresee_forget(context: ActContext, caller: str) -> Foreseen:
+    """Returns what `forget` would do."""
+    key = context.counted(caller)
+    effect = foresee_forgetting(context.engine, key)
+    sentence = (
+        f"forgetting {key} puts a pseudonym in its place for good: {effect.requests:,} requests stay "
+        f"counted, {plural(effect.locks, 'lock')} and {plural(effect.overrides, 'override')} end"
+    )
+    return Foreseen([sentence], effect._asdict())
+
+
+def _subject(
+    context: ActContext,
+    caller: str | None,
+    tenant: str | None,
+    address: IPv4Network | IPv6Network | None,
+    kind: OverrideKind,
+) -> Subject:
+    """Returns whom an override is for. Raises Fault unless exactly one is named."""
+    if [caller, tenant, address].count(None) != 2:
+        names = "<caller>, <tenant> and <address>" if kind == "exempt" else "<caller> and <tenant>"
+        raise Fault("", f"name one of {names}")
+    if caller is not None:
+        return Subject("caller", context.counted(caller))
+    if tenant is not None:
+        if kind == "grant":
+            raise Fault("amount", "an amount beyond a limit is for one caller")
+        return Subject("tenant", tenant)
+    return Subject("address", str(address))
+
+
+def policies_by_name(context: ActContext) -> dict[str, Policy]:
+    """Returns the policies in force without candidates, by name. Raises StoreAway, SchemaBehind."""
+    plan = plan_in_force(context.engine)
+    stated = () if plan is None else plan.policies
+    return {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
+
+
+def _policy(context: ActContext, name: str | None) -> Policy:
+    """Returns the policy of the plan in force; without a name, the only one. Raises Fault."""
+    policies = policies_by_name(context)
+    context.require_name("policy", name, policies)
+    if name is None and len(policies) != 1:
+        if not policies:
+            raise Fault("", "no policy is in force: there is no limit to change")
+        raise Fault("policy", f"is missing: write one of {', '.join(policies)}")
+    policy = policies[name] if name is not None else next(iter(policies.values()))
+    if kind_of(policy).whole_of is not None:
+        share = f"{policy.name} is a share, without limits of single callers"
+        raise Fault("policy", f"{share}: see `gatelock callers allow --help`")
+    return policy
+
+
+def _period(
+    context: ActContext, begin: str | None, end: str | None, length_ms: int | None
+) -> tuple[int | None, int | None]:
+    """Returns begin and end in milliseconds, None for now and for none. Raises Fault."""
+    if end is not None and length_ms is not None:
+        raise Fault("", "give <until> or <for>, not both")
+    now_ms = millis(database_now(context.engine))
+    begin_s, end_s = context.second("from", begin), context.second("until", end)
+    begin_ms = None if begin_s is None else begin_s * 1000
+    end_ms = None if end_s is None else end_s * 1000
+    if end_ms is not None and end_ms <= now_ms:
+        raise Fault("until", f"{end} is over: write a time of the future, or <for> 30d")
+    if length_ms is not None:
+        end_ms = now_ms + length_ms
+    if begin_ms is not None and end_ms is not None and end_ms <= begin_ms:
+        name = "until" if end is not None else "for"
+        text = end if end is not None else "counted from now"
+        raise Fault(name, f"{text} is not later than <from> {begin}: write a later end")
+    return begin_ms, end_ms
+
+
+def _units(context: ActContext) -> dict[str, Unit | None]:
+    """Returns the units of the limits of policies, by name."""
+    plan = plan_in_force(context.engine)
+    return {} if plan is None else {policy.name: policy.meter_unit for policy in plan.policies}
+
+
+def _unit(context: ActContext, override: StoredOverride) -> Unit | None:
+    return _units(context).get(override.policy)
+
+
+def _added(context: ActContext, request: OverrideRequest) -> Done:
+    stored, judged = add_override(context.engine, request, context.by.who, context.by.why, new_mark)
+    sentence = f"{stored.id}: {in_words(stored, _unit(context, stored))}, {stored.state}"
+    return _changed(context, sentence, stored, judged, stored.state)
+
+
+def _changed(context: ActContext, sentence: str, stored: StoredOverride, judged: Judged, state: str) -> Done:
+    changes = JudgedChanges(judged)
+    fields = override_fields(stored) | {"state": state} | changes.fields
+    return Done([fields], [f"{sentence}; {changes.sentence}"])

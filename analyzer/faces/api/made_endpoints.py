@@ -1,0 +1,90 @@
+"""Endpoints that are made from rows of the table of acts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from analyzer.acting.acts import ActContext, Done, Note, NothingFound, fields_of
+from analyzer.acting.foreseen import Foreseen
+from analyzer.acting.parameters import Fault, Field, Param, Switch
+from analyzer.faces.acts import ACTS, Act, List, function
+from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.pages import PlacedRow
+from analyzer.kernel.by import By
+
+DRY_RUN = Field(
+    "dry_run", "dry_run", Param(Switch(), "Show what would change, and change nothing.", True), False
+)
+
+
+def endpoint(row: Act | List) -> Endpoint:
+    """Returns the endpoint of a row."""
+    run = function(row.run)
+    fields = tuple(field for field in fields_of(run) if field.param.kind.schema())
+    text = " ".join(inspect.cleandoc(run.__doc__ or "").split())
+    path = "/".join(["/v1", *row.words.split()[-2:]])
+    if isinstance(row, List):
+        return Endpoint(
+            "GET", path, row.scope, text, partial(_rows, run, fields), row.example, fields, row.place
+        )
+    foresee = partial(_foreseen, function(row.foresee), fields) if row.foresee else None
+    return Endpoint(
+        "POST", path, row.scope, text, partial(_done, run, fields), row.example,
+        (*fields, *([DRY_RUN] if row.has_dry_run else [])), foresee=foresee,
+    )  # fmt: skip
+
+
+def _context(at: ApiContext, asked: Asked) -> ActContext:
+    by = By(asked.who, asked.values.get("reason", "").strip(), asked.values.get("dry_run", False))
+    return ActContext(at.engine, at.settings, by, at.settings.counted_name, asked.after)
+
+
+def _arguments(fields: tuple[Field, ...], asked: Asked) -> dict[str, Any]:
+    return {field.keyword: asked.values[field.keyword] for field in fields}
+
+
+def _answered(run: Callable[[], Any], fields: tuple[Field, ...]) -> Any:
+    """Returns what `run` does. Raises NotPossible for a fault, NotThere where nothing is found."""
+    try:
+        return run()
+    except Fault as fault:
+        raise NotPossible(spelled(fault, fields)) from fault
+    except NothingFound as nothing:
+        raise NotThere(str(nothing)) from nothing
+
+
+def spelled(fault: Fault, fields: Iterable[Field]) -> str:
+    """Returns the sentence of a fault, with parameters in place of their names."""
+    sentence = f"`{fault.name}`: {fault.why}" if fault.name else fault.why
+    for field in fields:
+        sentence = sentence.replace(f"<{field.name}>", f"`{field.name}`")
+    return sentence
+
+
+def _done(
+    run: Callable[..., Done], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+) -> Mapping[str, object]:
+    done = _answered(lambda: run(_context(at, asked), **_arguments(fields, asked)), fields)
+    return {done.name: list(done.fields)} if done.name else done.fields[0]
+
+
+def _foreseen(
+    foresee: Callable[..., Foreseen], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+) -> Foreseen:
+    foreseen: Foreseen = _answered(lambda: foresee(_context(at, asked), **_arguments(fields, asked)), fields)
+    return foreseen
+
+
+def _rows(
+    run: Callable[..., Any], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+) -> Iterator[PlacedRow]:
+    rows = run(_context(at, asked), **_arguments(fields, asked))
+    while (row := _answered(lambda: next(rows, None), fields)) is not None:
+        if not isinstance(row, Note):
+            yield row.place, row.fields
+
+
+MADE = tuple(map(endpoint, ACTS))

@@ -1,0 +1,216 @@
+"""The commands: under which heading, the line of each in lists, and the function that it calls.
+
+A function's module is imported when its command is called, so that help and completion import none. Commands
+that are rows of the table of acts have their lines there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from analyzer.faces.acts import ACTS
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        name: Its word.
+        run: Its function, as "module:function" below this package; "": it is made from its row of acts.
+        line: What it does.
+    """
+
+    name: str
+    run: str
+    line: str
+
+
+class Group(NamedTuple):
+    """Commands about one kind of thing.
+
+    Attributes:
+        name: The word before that of the command.
+        line: What it is about.
+        commands: In the order of its help.
+        default: The command that is meant where none is named; "": none.
+    """
+
+    name: str
+    line: str
+    commands: tuple[Command | Group, ...]
+    default: str = ""
+
+
+class Heading(NamedTuple):
+    """A part of the list of commands."""
+
+    title: str
+    entries: tuple[Command | Group, ...]
+
+
+LINES = {row.words: row.line for row in ACTS}
+
+
+def _made(group: str, *names: str) -> tuple[Command, ...]:
+    """Returns the commands of rows of the table of acts."""
+    return tuple(Command(name, "", LINES[f"{group} {name}"]) for name in names)
+
+
+LOOK_AND_TRY = (
+    Command(
+        "look", "verbs.log_preview:look", "Show the callers of a log, and those that a limit would lock."
+    ),
+    Command("demo", "verbs.demo:demo", "Show a gate close, within a minute."),
+    Command("init", "verbs.init:init", "Write a configuration to begin with."),
+)
+RUN = (
+    Command("check", "verbs.check:check", "Find every fault of the configuration."),
+    Command("run", "verbs.run:run", "Count, judge and lock, until SIGTERM."),
+    Command("serve", "verbs.serve:serve", "Serve the locks over HTTP, until SIGTERM."),
+    Command("doctor", "verbs.doctor:doctor", "Check a running installation for common problems."),
+)
+CALLERS_AND_LIMITS = (
+    Command("explain", "verbs.explain:explain", "Say why a caller is locked, or why not."),
+    Command("usage", "verbs.usage:usage", "Show what was counted."),
+    Group(
+        "locks", "Locks in force, notices, and the switch that opens every gate.",
+        _made("locks", "list", "unlock", "lock", "extend", "met", "notices", "suspend", "resume"),
+    ),
+    Group(
+        "callers", "Facts about callers, other limits, exemptions.",
+        (
+            *_made("callers", "list"),
+            Command("show", "nouns.callers:show", "Show a caller, and what each policy allows it."),
+            *_made("callers", "limit", "allow", "overrides", "end", "set"),
+            Command("import", "nouns.callers:import_", "Set facts about many callers from a CSV file."),
+            *_made("callers", "forget"),
+        ),
+    ),
+    Group(
+        "policies", "Policies in force, and the configuration they come from.",
+        (
+            *_made("policies", "list"),
+            Command("show", "nouns.policies:show", "Show what a policy does and has done."),
+            Command(
+                "simulate", "verbs.simulate:simulate",
+                "Show whom policies would have locked, when and for how long.",
+            ),
+            Command(
+                "apply", "nouns.policies:apply", "Put the configuration in force now, for all analyzers."
+            ),
+            *_made("policies", "promote", "release", "history"),
+        ),
+    ),
+)  # fmt: skip
+BILLING = Group(
+    "billing", "Reports for invoices, closed days, and the proof of both.",
+    (
+        Group(
+            "report", "What was counted of closed days, for invoices.",
+            (
+                Command("write", "verbs.report:write", "Write what was counted of closed days."),
+                Command(
+                    "send", "verbs.report_sending:send",
+                    "Deliver the usage of closed days to a billing service.",
+                ),
+                Command("sent", "verbs.report_sending:sent", "List what billing services have acknowledged."),
+            ),
+            default="write",
+        ),
+        Group(
+            "days", "Closed days, what they wait for, and corrections.",
+            (
+                Command("list", "nouns.days:list_", "Show which days are closed, and what was booked since."),
+                Command(
+                    "show", "nouns.days:show", "Show cut, digest and audit of a day, and what it waits for."
+                ),
+                Command("close", "nouns.days:close", "Close a day now, without waiting for its grace."),
+                Command("correct", "nouns.days:correct", "Add an amount to a closed day, or take it away."),
+            ),
+        ),
+        Command("audit", "verbs.audit:audit", "Compare everything that was counted with itself."),
+    ),
+)  # fmt: skip
+UPKEEP = Group(
+    "upkeep", "Tables, sources, records, gates, tokens, jobs.",
+    (
+        Group(
+            "db", "The version of the database's tables.",
+            (
+                Command("upgrade", "nouns.db:upgrade", "Upgrade the tables to this program's version."),
+                Command("check", "nouns.db:check", "Compare the tables with those that this program needs."),
+            ),
+        ),
+        Group(
+            "sources", "Partitions that are read, by which analyzer, how far behind.",
+            _made("upkeep sources", "list", "retire"),
+        ),
+        Group(
+            "gaps", "Stopped partitions, and the decision where they continue.",
+            (
+                Command("list", "nouns.gaps:list_", "Show why partitions stopped, and how to continue."),
+                Command("accept", "nouns.gaps:accept", "Continue a stopped partition."),
+            ),
+        ),
+        Group(
+            "rejects", "Records that could not be read, and counting them after a repair.",
+            (
+                Command("list", "nouns.rejects:list_", "Show rejected records, the latest first."),
+                Command("show", "nouns.rejects:show", "Show a rejected record, and why it was rejected."),
+                Command("export", "nouns.rejects:export", "Write rejected records to a file, for repair."),
+                Command("retry", "nouns.rejects:retry", "Count rejected records that can be read now."),
+            ),
+        ),
+        Command("import", "verbs.import_:import_", "Count the records of complete files, once."),
+        Group(
+            "replay", "Count logs again by the plan in force, and swap it in.",
+            (
+                Command("start", "nouns.replays:start", "Count logs again, beside the live counts."),
+                Command("resume", "nouns.replays:resume", "Continue a replay that was interrupted."),
+                Command(
+                    "compare", "nouns.replays:compare",
+                    "Show whose amounts a swap changes, and which closed days.",
+                ),
+                Command(
+                    "swap", "nouns.replays:swap", "Put the counts of a replay in force, in one transaction."
+                ),
+                Command("drop", "nouns.replays:drop", "Give up a replay that is not swapped in."),
+                Command("list", "nouns.replays:list_", "Show the replays, how far they are, and who asked."),
+            ),
+        ),
+        Group(
+            "gates", "Gates that report their status.", _made("upkeep gates", "list", "forget"),
+        ),
+        Group(
+            "tokens", "Tokens for access over HTTP.",
+            (
+                Command("create", "nouns.tokens:create", "Create a token; it is shown only once."),
+                Command("list", "nouns.tokens:list_", "Show the tokens, without their values."),
+                Command(
+                    "revoke", "nouns.tokens:revoke", "Revoke a token; servers reject it within two seconds."
+                ),
+            ),
+        ),
+        Group(
+            "jobs", "Work that one analyzer does for all, by a schedule.",
+            (
+                *_made("upkeep jobs", "list", "history"),
+                Command(
+                    "run", "nouns.scheduled:run",
+                    "Run a job now, in this process, until nothing is left to do.",
+                ),
+            ),
+        ),
+        Group(
+            "events", "Acts of operators, and changes of the plan.", _made("upkeep events", "list"),
+        ),
+    ),
+)  # fmt: skip
+
+COMMANDS = (
+    Heading("Look and try", LOOK_AND_TRY),
+    Heading("Run", RUN),
+    Heading("Callers and limits", CALLERS_AND_LIMITS),
+    Heading("Billing", (BILLING,)),
+    Heading("Upkeep", (UPKEEP,)),
+)

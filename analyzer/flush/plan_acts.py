@@ -1,0 +1,160 @@
+"""Acts on policies and on the sources that are read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from analyzer.acting.acts import ActContext, Done, Listing, Note, NothingFound, Row
+from analyzer.acting.parameters import Param, PolicyName, Text
+from analyzer.delays.partition_delays import measured_by_owner, partition_delays
+from analyzer.flush.analyzers import promote_policy
+from analyzer.flush.followed_partitions import SILENT_MS, followed
+from analyzer.flush.followed_partitions import retire as retire_source
+from analyzer.judging.judged_changes import JudgedChanges
+from analyzer.judging.locks.lock_feed import new_mark
+from analyzer.judging.locks.stored_locks import shadow_locks
+from analyzer.judging.policy_answers import HISTORY_COLUMNS, listed_policies, plan_history
+from analyzer.judging.sql.braked_policies import brake_states, release_policy
+from analyzer.judging.sql.plans import plan_in_force
+from analyzer.kernel.sentences import plural
+from analyzer.plan.plan import Plan
+from analyzer.plan.plan_differences import differences
+from analyzer.plan.policies import CANDIDATE
+from analyzer.plan.proposals import applied, promoted
+
+
+def list_policies(context: ActContext) -> Listing:
+    """Show the policies in force, in the order of the plan.
+
+    Lists in what this configuration differs from them. Exit code 1 if it is not the one in force.
+    """
+    for number, fields in enumerate(listed_policies(context.engine)):
+        mode = f"braked: {fields['brake']}" if fields["brake"] else fields["mode"]
+        yield Row((number,), fields, {"policy": fields["name"], "mode": mode})
+    plan = plan_in_force(context.engine)
+    if plan is None or not context.settings.sources:
+        return
+    if lines := differences(plan, applied(plan, context.settings.plan(), prune=False)):
+        yield Note("\n  ".join(["this configuration is not in force:", *lines]), is_wrong=True)
+
+
+def list_plans(context: ActContext) -> Listing:
+    """Show the plans that came in force, the latest first.
+
+    Lists for each its time, its number, who put it in force, and in what it differed from the plan before.
+    `gatelock locks list --json` and the history of locks name the plan that has earned a lock.
+    """
+    for number, row in enumerate(plan_history(context.engine)):
+        yield Row((number,), dict(zip(HISTORY_COLUMNS, row, strict=True)))
+
+
+def promote(context: ActContext, policy: PolicyName) -> Done:
+    """Enforce a policy that is in shadow, or its candidate.
+
+    The change holds for all analyzers, at once. It does not change the configuration file: the answer says
+    what to write there. Exit code 1 if the policy has no candidate and is enforced already.
+    """
+    plan = _plan_with(context, policy)
+    if promoted(plan, policy) is None:
+        raise NothingFound(f"{policy} is enforced, and has no candidate")
+    has_candidate = plan.policy(policy + CANDIDATE) is not None
+    waiting = shadow_locks(context.engine, policy + CANDIDATE if has_candidate else policy)
+    by = context.by
+    done = promote_policy(context.engine, policy, by.who, by.why, is_shown_only=by.is_shown_only)
+    changes = JudgedChanges(done.judged)
+    sentences = [*done.differences, f"in shadow it has {plural(waiting, 'lock')} at this time"]
+    if by.is_shown_only:
+        sentences.append(changes.sentence)
+    else:
+        what = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
+        sentences += [
+            f"in force as plan {done.version}{changes.addition}",
+            f"write it into the configuration, too: [[policies]] {policy} with {what}",
+        ]
+    fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
+    return Done([fields | {"changed": not by.is_shown_only} | changes.fields], sentences)
+
+
+def release(context: ActContext, policy: PolicyName) -> Done:
+    """Enforce a policy again that its brake holds in shadow.
+
+    Gates get the locks that it has in shadow, at once, and the brake does not put it in shadow again: from
+    then on it counts as older than a day. Exit code 1 if the brake does not hold the policy.
+    """
+    _plan_with(context, policy)
+    state = brake_states(context.engine).get(policy)
+    if state is None or state.braked_ms is None:
+        raise NothingFound(f"the brake does not hold {policy}")
+    waiting = shadow_locks(context.engine, policy)
+    fields = {"policy": policy, "why": state.why, "shadow_locks": waiting}
+    if context.by.is_shown_only:
+        sentence = f"gates get {plural(waiting, 'lock')} at once"
+        return Done([fields | {"changed": False}], [state.why, sentence])
+    done = release_policy(context.engine, policy, context.by.who, context.by.why, new_mark)
+    if done is None:
+        raise NothingFound(f"the brake does not hold {policy}")
+    sentence = f"{policy} is enforced again: {plural(done.locks, 'lock')} in shadow are in force now"
+    changes = JudgedChanges(done.judged)
+    return Done([fields | {"changed": True} | changes.fields], [state.why, sentence])
+
+
+def _plan_with(context: ActContext, policy: str) -> Plan:
+    """Returns the plan in force. Raises Fault if it has no such policy."""
+    plan = plan_in_force(context.engine) or Plan()
+    context.require_name("policy", policy, {each.name for each in plan.policies if "/" not in each.name})
+    return plan
+
+
+def list_partitions(context: ActContext) -> Listing:
+    """Show every partition that was ever read.
+
+    Lists for each partition the next offset, the lag at the last heartbeat of its analyzer, the shipping
+    delay of its source (99th percentile), what is known of its clock, and the age of the heartbeat. Exit
+    code 1 if a partition has no analyzer.
+    """
+    measured = measured_by_owner(context.engine)
+    for part in followed(context.engine):
+        name = f"{part.topic}[{part.partition}]"
+        delays = partition_delays(part.owner, part.source, name, measured)
+        cells = {
+            "partition": name,
+            "records behind": part.behind_records,
+            "seconds behind": f"{part.behind_s:.1f}",
+            "shipping": "" if delays.shipping_p99_s is None else f"{delays.shipping_p99_s:g} s",
+            "Kafka's clock": clock_text(delays.kafka_ahead_s),
+            "heard": "not followed" if part.heard_s is None else f"{part.heard_s:.0f} s ago",
+            "analyzer": part.owner,
+        }
+        is_silent = part.heard_s is not None and part.heard_s * 1000 > SILENT_MS
+        place = (part.source, part.topic, part.partition, part.topic_id)
+        yield Row(place, part._asdict() | delays._asdict(), cells, is_silent)
+
+
+def clock_text(ahead_s: float | None) -> str:
+    """Returns what the times in Kafka prove about their clock; "" if nothing is measured.
+
+    >>> clock_text(4.0), clock_text(-2.71), clock_text(None)
+    ('at least 4.0 s ahead', 'at most 2.7 s behind', '')
+    """
+    if ahead_s is None:
+        return ""
+    return f"at least {ahead_s:.1f} s ahead" if ahead_s > 0 else f"at most {-ahead_s:.1f} s behind"
+
+
+def retire(
+    context: ActContext,
+    source: Annotated[
+        str, Param(Text(metavar="SOURCE"), "As `gatelock upkeep sources list` shows it.", "billing-log")
+    ],
+) -> Done:
+    """Retire a source that no analyzer reads any more.
+
+    Its partitions then no longer count as lag. What was counted is kept; an analyzer that reads the source
+    again continues at the stored offset. Exit code 1 if no partition of it is without an analyzer.
+    """
+    number = retire_source(context.engine, source, context.by.who, context.by.why)
+    if not number:
+        raise NothingFound(f"{source}: nothing to retire; `gatelock upkeep sources list` shows the sources")
+    return Done(
+        [{"source": source, "partitions": number}], [f"{source}: {plural(number, 'partition')} retired"]
+    )
