@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -15,10 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from analyzer.billing.audit.audit_outcomes import DayAudits, differing_in_words
-from analyzer.billing.days.closing import Billing, DayClosing
+from analyzer.billing.days.closing import Billing
 from analyzer.billing.days.day_digest import DigestKey
-from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.billing.days.targets import AskEnds
 from analyzer.config.reload import ConfigurationReader, plan_while_running
 from analyzer.config.settings import Settings
@@ -27,11 +24,7 @@ from analyzer.counting.counter.counter import PythonCounter
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.measured_delays import DelayLimits, MeasuredDelays
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
-from analyzer.counting.repeated_records import repeated_in_words
 from analyzer.daemon import Daemon, LoopObserver, log_notes
-from analyzer.delays.exceeded_overshoots import late_locks
-from analyzer.delays.standstills import WATCH
-from analyzer.delays.standstills import watch as standstill_watch
 from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement, agree_on_source, differing_sources
 from analyzer.flush.flush_executors import FlushThread
 from analyzer.flush.followed_partitions import release_removed, rename_sources
@@ -47,16 +40,19 @@ from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
 from analyzer.kernel.database.migrate import require_head
 from analyzer.kernel.errors import CannotCount, ReplayRefused
-from analyzer.kernel.jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
-from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.model import Counter, Partition
-from analyzer.maintenance.alarm_watches import watch_job
-from analyzer.maintenance.failing_jobs import FailingJobs, JobObserver
+from analyzer.maintenance.failing_jobs import JobObserver
 from analyzer.maintenance.job_runner import JobRunner
 from analyzer.maintenance.job_scheduler import JobScheduler
-from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import LEASE, lock_jobs, schedules, upkeep_jobs
+from analyzer.maintenance.job_table import (
+    LANES,
+    LOCKS,
+    Alarms,
+    IgnoredAlarms,
+    JobContext,
+    Lane,
+    new_runner,
+)
 from analyzer.plan.mapping import SourceMapping
 from analyzer.plan.meters import built_in_meters
 from analyzer.plan.plan import Plan
@@ -71,10 +67,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A step of upkeep may take longer than a flush, whose time-out bounds how long counting pauses.
-UPKEEP_STATEMENT_MS = 60_000
-UPKEEP_BUSY_MS = 10_000  # of SQLite: a job can wait for a flush, or for a command
-
 
 class Observer(LoopObserver, JobObserver, Protocol):
     """Receives the events of the loop and of the jobs."""
@@ -82,14 +74,10 @@ class Observer(LoopObserver, JobObserver, Protocol):
     def judged(self, judged: Judged, cause: str) -> None: ...
 
 
-class MeasuringObserver(Observer, Protocol):
+class MeasuringObserver(Observer, Alarms, Protocol):
     """Also measures delays and clocks, which the analyzer stores with its heartbeats."""
 
     delay_limits: DelayLimits  # of its alarms
-
-    def overshoots_found(self, sentences: Sequence[str]) -> None: ...
-    def repeated_found(self, sentences: Sequence[str]) -> None: ...
-    def differing_days_found(self, sentences: Sequence[str]) -> None: ...
 
     @property
     def measured(self) -> MeasuredDelays:
@@ -145,9 +133,8 @@ def build(
     )
     daemon.beat, daemon.open_source = lambda: plans.beat(health.measured), open_source
     if reader is not None:
-        add_reload(daemon, settings, engine, plans, own, reader, health)
-    daemon.job_runners = [_warden(settings, health)]
-    daemon.scheduler = job_scheduler(settings, health)
+        add_reload(daemon, settings, plans, own, reader, health)
+    daemon.jobs = job_scheduler(settings, health)
     return daemon
 
 
@@ -181,7 +168,7 @@ def build_import(
     counter_for = OwnSources(settings, engine).counter_for
     daemon = _daemon(settings, engine, store, imported, flushes, health, pace, agreement, agree, counter_for)
     # No upkeep: an old log would be rolled up while it is read, before its minutes could be reported.
-    daemon.job_runners = [_warden(settings, health)]
+    daemon.jobs = JobScheduler([_job_runner(settings, health, IgnoredAlarms(), LOCKS)])
     return daemon, imported
 
 
@@ -374,15 +361,12 @@ def _daemon(
 def add_reload(
     daemon: Daemon,
     settings: Settings,
-    engine: sa.Engine,
     plans: SqlAgreement,
     own: OwnSources,
     reader: ConfigurationReader,
     health: MeasuringObserver,
 ) -> None:
     """Has the daemon propose what `reader` accepts, and store what it refuses."""
-    beat_before = daemon.beat
-    outcome = ConfigurationOutcome(SqlJobOutcomes(engine, owner_of(settings)), settings.analyzer.name)
 
     def take_configuration() -> bool:
         taken = reader.take()
@@ -393,58 +377,30 @@ def add_reload(
         own.change(plan, digests_of(taken))
         return plans.propose(plan)
 
-    def beat() -> None:
-        beat_before()
-        outcome.store(reader.refusal)
-
-    daemon.take_configuration, daemon.beat = take_configuration, beat
-
-
-def _warden(settings: Settings, health: Observer) -> JobRunner:
-    """Returns a runner with separate connections, which it closes."""
-    engine = open_engine(settings.database.address)
-    upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
-    return JobRunner(
-        name="warden",
-        jobs=lock_jobs(upkeep, health.judged),
-        lease=LEASE,
-        leases=upkeep,
-        outcomes=SqlJobOutcomes(engine, owner_of(settings)),
-        observer=health,
-        uptime_s=time.monotonic,
-        random=Random(),  # noqa: S311 - jitter
-        disconnect=engine.dispose,
-    )
+    daemon.take_configuration = take_configuration
+    daemon.beat = lambda: plans.beat(health.measured, reader.refusal)
 
 
 def job_scheduler(settings: Settings, health: MeasuringObserver) -> JobScheduler:
-    """Returns the scheduled jobs with separate connections, which it closes."""
-    engine = open_engine(settings.database.address, statement_ms=UPKEEP_STATEMENT_MS, busy_ms=UPKEEP_BUSY_MS)
-    failing = FailingJobs(health, Random())  # noqa: S311 - jitter
-    runs = ScheduledRuns(SqlJobRuns(engine, owner_of(settings)), failing, time.monotonic)
-    return JobScheduler(_scheduled_jobs(settings, engine, health), runs, engine.dispose)
+    """Returns all jobs, with separate connections for each lane, which it closes."""
+    return JobScheduler([_job_runner(settings, health, health, lane) for lane in LANES])
 
 
-def _scheduled_jobs(settings: Settings, engine: sa.Engine, health: MeasuringObserver) -> list[ScheduledJob]:
-    kept = settings.retention.kept
-    at = schedules(kept)
-    upkeep = SqlUpkeep(engine, owner_of(settings), new_mark)
-    days = DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
-    audits = DayAudits(engine, [DigestKey(settings.billing.secret)], owner_of(settings))
-    deleted_by = DeletedBy(owner_of(settings), kept.closed_days_s)
-    deletion = DayDeletion(engine, DigestKey(settings.billing.secret), deleted_by, time.monotonic)
-    late = partial(late_locks, engine, settings.analyzer.flush_every)
-    repeated = partial(repeated_in_words, engine)
-    differing = partial(differing_in_words, engine)
-    return [
-        *upkeep_jobs(upkeep, kept),
-        watch_job(WATCH, at[WATCH], late, health.overshoots_found, standstill_watch(engine)),
-        watch_job("watch-duplicates", at["watch-duplicates"], repeated, health.repeated_found),
-        watch_job("watch-audits", at["watch-audits"], differing, health.differing_days_found),
-        ScheduledJob("close-days", days.step, at["close-days"], takes_turns=False),
-        ScheduledJob("audit-days", audits.step, at["audit-days"], takes_turns=False),
-        ScheduledJob("prune-days", deletion.step, at["prune-days"]),
-    ]
+def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: Lane) -> JobRunner:
+    engine = open_engine(settings.database.address, statement_ms=lane.statement_ms, busy_ms=lane.busy_ms)
+    context = JobContext(
+        engine,
+        new_mark,
+        owner_of(settings),
+        settings.retention.kept,
+        wall_ms=wall_ms,
+        billing=billing_of(settings),
+        ends_of_logs=ends_of_logs(settings),
+        flush_every_s=settings.analyzer.flush_every,
+        judged=observer.judged,
+        alarms=alarms,
+    )
+    return new_runner(context, lane, observer, engine.dispose)
 
 
 def billing_of(settings: Settings) -> Billing:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -41,7 +41,6 @@ from analyzer.kernel.errors import (
     StoreAway,
 )
 from analyzer.kernel.model import Counter, Gap, Partition
-from analyzer.maintenance.job_runner import JobRunner, JobThread
 from analyzer.maintenance.job_scheduler import JobScheduler
 from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
@@ -83,7 +82,7 @@ class GapStore(Protocol):
 class Daemon:
     """The analyzer's loop.
 
-    `run` uses threads; a simulation calls `run_once` and `run_jobs_once` in one.
+    `run` uses threads; a simulation calls `run_once` in one.
     """
 
     pipeline: Pipeline
@@ -92,8 +91,7 @@ class Daemon:
     observer: LoopObserver
     random: Random
     gaps: GapStore
-    job_runners: Sequence[JobRunner] = ()
-    scheduler: JobScheduler | None = None  # None: no job but those of the runners
+    jobs: JobScheduler | None = None
     beat: Callable[[], None] = lambda: None  # stores that this analyzer lives; raises StoreAway
     # Returns a new source, after this one was closed; None: it never stands by, see `adopt_plan`.
     open_source: Callable[[], Source] | None = None
@@ -114,38 +112,17 @@ class Daemon:
         Returns whether the database could be reached for that.
         """
         tune_garbage_collector()
-        threads = [JobThread(runner, stopping) for runner in self.job_runners]
-        for thread in threads:
-            thread.start()
-        if self.scheduler is not None:
-            self.scheduler.start(stopping)
+        if self.jobs is not None:
+            self.jobs.start(stopping)
         try:
             while not stopping.is_set():
                 stopping.wait(self.run_once())
         finally:
             stopping.set()
         is_stored = self.close()
-        for thread in threads:
-            thread.join(JOBS_END_S)
-            if thread.error is not None:
-                raise thread.error
-        if self.scheduler is not None:
-            self.scheduler.stop(JOBS_END_S)
+        if self.jobs is not None:
+            self.jobs.stop(JOBS_END_S)
         return is_stored
-
-    def run_jobs_once(self) -> None:
-        """Runs the jobs that are due, in this thread."""
-        for runner in self.job_runners:
-            runner.run_once()
-
-    def finish_jobs(self, pause: Callable[[float], object]) -> None:
-        """Runs the jobs in this thread until they leave no work, and closes their runners."""
-        for runner in self.job_runners:
-            pause_s = runner.run_once()
-            while runner.has_work:
-                pause(pause_s)
-                pause_s = runner.run_once()
-            runner.close()
 
     def run_once(self) -> float:
         """Runs one loop and returns how many seconds to wait before the next one."""

@@ -25,6 +25,7 @@ from analyzer.plan.proposals import Agreement, LastStart, Proposal, applied, mer
 
 LIVING_MS = 15_000  # an analyzer sends a heartbeat every few seconds
 ALONE_MS = 60_000  # after which an unknown name may change the plan
+REFUSED_CHARS_MAX = 500
 OLD_FORMAT = 2  # read by analyzers of versions that are not in the table
 
 
@@ -66,6 +67,7 @@ class KnownAnalyzer(NamedTuple):
     reads: Reads
     age_ms: int  # since its last heartbeat, or one of a partition that it follows
     measured: MeasuredDelays | None = None  # of the minutes before its last heartbeat
+    refused: str = ""  # why its changed configuration is refused; "": it is not
 
 
 class SettledHere(NamedTuple):
@@ -117,12 +119,15 @@ class SqlAgreement:
         self._file = self._file._replace(plan=plan)
         return is_another
 
-    def beat(self, measured: MeasuredDelays | None = None) -> None:
-        """Stores that this analyzer lives, and what it has measured lately. Raises StoreAway."""
+    def beat(self, measured: MeasuredDelays | None = None, refused: str = "") -> None:
+        """Stores that this analyzer lives, what it has measured lately, and why it refuses a changed file.
+
+        Raises StoreAway.
+        """
         text = "" if measured is None else measured.to_json()
         with writing(self._engine) as db:
             here = sa.update(analyzers).where(analyzers.c.name == self._file.name)
-            db.execute(here.values(beat_ms=NowMs(), measured=text))
+            db.execute(here.values(beat_ms=NowMs(), measured=text, refused=refused[:REFUSED_CHARS_MAX]))
 
     def _before(self, db: sa.Connection, in_force: Plan) -> LastStart | None:
         """Returns what is stored about the last start; None for an unknown name."""
@@ -363,14 +368,15 @@ def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     columns, ages_ms = analyzers.c, _owner_ages_ms(db)
     statement = sa.select(
         columns.name, columns.format, columns.release, columns.file, columns.settled, columns.reads,
-        NowMs() - columns.beat_ms, columns.measured,
+        NowMs() - columns.beat_ms, columns.measured, columns.refused,
     ).order_by(columns.name)  # fmt: skip
     return [
         KnownAnalyzer(
             name, format_, release, _digests(file), _digests(settled),
             Reads(*json.loads(reads)), min(age_ms, ages_ms.get(name, age_ms)), measured_from(measured),
+            refused,
         )
-        for name, format_, release, file, settled, reads, age_ms, measured in db.execute(statement)
+        for name, format_, release, file, settled, reads, age_ms, measured, refused in db.execute(statement)
     ]  # fmt: skip
 
 

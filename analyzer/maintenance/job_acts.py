@@ -10,15 +10,15 @@ from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.jobs.job_runs import job_history
 from analyzer.maintenance.job_answers import listed_jobs, run_fields
-from analyzer.maintenance.upkeep_jobs import schedules
+from analyzer.maintenance.job_table import schedules
 from gatekeeper.feed.feed_json import time_text
 
 
 def list_jobs(context: ActContext) -> Listing:
     """Show when each job runs, how it went last, and who runs it.
 
-    A job without a last run has not been due since the tables were upgraded. Exit code 1 if the last run of a
-    job failed. The jobs of the warden, which run each second, are in `gatelock doctor`.
+    A job without a last run was never due. Of those that run each second a run lasts until the analyzer
+    ends. Exit code 1 if the last run of a job failed.
     """
     for job in sorted(listed_jobs(context.engine, schedules(context.settings.retention.kept))):
         has_failed = job.last is not None and job.last["outcome"] == "failed"

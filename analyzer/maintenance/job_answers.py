@@ -28,7 +28,7 @@ class ListedJob(NamedTuple):
 
 def listed_jobs(engine: Engine, schedules: Mapping[str, Schedule]) -> list[ListedJob]:
     """Returns the state of each job, by the name of its schedule. Raises StoreAway."""
-    now_ms, states = job_states(engine)
+    now_ms, states = job_states(engine, schedules)
     found = []
     for name, schedule in schedules.items():
         state = states.get(name)

@@ -1,6 +1,6 @@
-"""The wall around APScheduler: it calls scheduled jobs at their moments, each in a thread.
+"""The wall around APScheduler: it calls jobs at their moments, each in a thread.
 
-Its jobs stand in memory. What was done and what is due stands in the database: see `scheduled_jobs`.
+Its jobs stand in memory. What was done and what is due stands in the database: see `job_runner`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from analyzer.maintenance.scheduled_jobs import KEEP_EVERY_S, ScheduledJob, ScheduledRuns
+from analyzer.maintenance.job_runner import KEEP_EVERY_S, Job, JobRunner, RunEnd
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -22,24 +23,46 @@ class JobScheduler:
     """Calls jobs at their moments, and at the start: a moment that was missed is caught up with.
 
     Args:
-        jobs: Of this process; without any, the leases of other runs are kept.
-        runs: Runs them.
-        disconnect: Closes the connections of the jobs.
+        runners: Each runs its jobs, with separate connections.
     """
 
-    def __init__(
-        self, jobs: Sequence[ScheduledJob], runs: ScheduledRuns, disconnect: Callable[[], None]
-    ) -> None:
-        self.jobs = jobs
-        self.runs = runs
-        self.error: BaseException | None = None  # a bug of the scheduler or of `runs`
-        self._disconnect = disconnect
+    def __init__(self, runners: Sequence[JobRunner]) -> None:
+        self.runners = runners
+        self.error: BaseException | None = None  # a bug of the scheduler or of a runner
         self._stopping = threading.Event()
         self._scheduler: Any = None
         self._threads: set[threading.Thread] = set()  # of runs in progress
 
+    @property
+    def job_names(self) -> list[str]:
+        """The names of all jobs."""
+        return [job.name for runner in self.runners for job in runner.jobs]
+
+    def run_now(self, name: str) -> RunEnd:
+        """Runs one job in this thread until nothing is left to do, and closes the connections.
+
+        Its lease is kept meanwhile. After Ctrl-C an analyzer does the rest.
+        """
+        [(runner, job)] = [
+            (runner, job) for runner in self.runners for job in runner.jobs if job.name == name
+        ]
+        self._start(threading.Event(), [])
+        try:
+            return runner.run(job, self._stopping.wait, is_asked=True)
+        finally:
+            self.stop(1.0)
+
+    def finish_jobs(self) -> None:
+        """Runs each job now in this thread, until nothing is left for it to do; closes the connections."""
+        for runner in self.runners:
+            runner.finish(self._stopping.wait)
+            runner.disconnect()
+
     def start(self, stopping: threading.Event) -> None:
         """Begins to call the jobs, until `stopping` is set. A bug of the scheduler sets it."""
+        self._start(stopping, [(runner, job) for runner in self.runners for job in runner.jobs])
+
+    def _start(self, stopping: threading.Event, jobs: Sequence[tuple[JobRunner, Job]]) -> None:
         from apscheduler.events import EVENT_JOB_ERROR
         from apscheduler.jobstores.memory import MemoryJobStore
         from apscheduler.schedulers.background import BackgroundScheduler
@@ -56,14 +79,16 @@ class JobScheduler:
             timezone=UTC,
         )
         self._scheduler.add_listener(self._failed, EVENT_JOB_ERROR)
-        self._scheduler.add_job(
-            self.runs.keep_leases, IntervalTrigger(seconds=KEEP_EVERY_S), id="keep leases"
-        )
-        for job in self.jobs:
+        self._scheduler.add_job(self._keep_leases, IntervalTrigger(seconds=KEEP_EVERY_S), id="keep leases")
+        for runner, job in jobs:
             first = EPOCH + timedelta(seconds=job.schedule.at_s)
             moments = IntervalTrigger(seconds=job.schedule.every_s, start_date=first, timezone=UTC)
             self._scheduler.add_job(
-                partial(self._run, job), moments, id=job.name, name=job.name, next_run_time=datetime.now(UTC)
+                partial(self._run, runner, job),
+                moments,
+                id=job.name,
+                name=job.name,
+                next_run_time=datetime.now(UTC),
             )
         self._scheduler.start()
 
@@ -75,26 +100,36 @@ class JobScheduler:
         self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)
-        end_s = self.runs.uptime_s() + wait_s
+        end_s = time.monotonic() + wait_s
         for thread in list(self._threads):
-            thread.join(max(0.0, end_s - self.runs.uptime_s()))
+            thread.join(max(0.0, end_s - time.monotonic()))
         if not self._threads:
-            self._disconnect()
+            for runner in self.runners:
+                runner.disconnect()
         if self.error is not None:
             raise self.error
 
-    def _run(self, job: ScheduledJob) -> None:
-        end = self.runs.run(job, self._stopping.wait)
+    def _keep_leases(self) -> None:
+        for runner in self.runners:
+            runner.keep_leases()
+
+    def _run(self, runner: JobRunner, job: Job) -> None:
+        if job.schedule.shared_lease:  # its run continues over many moments
+            self._change(job, lambda scheduled: scheduled.pause())
+        end = runner.run(job, self._stopping.wait)
         now = datetime.now(UTC)
         # APScheduler would count on from this call, which was not at a moment: at the start, or later because
         # another analyzer did the job, it failed, or the database's clock is behind this machine's.
         if end.wait_s is None:
-            again = EPOCH + timedelta(milliseconds=job.schedule.next_ms(int(now.timestamp() * 1000)))
+            next_time = EPOCH + timedelta(milliseconds=job.schedule.next_ms(int(now.timestamp() * 1000)))
         else:
-            again = now + timedelta(seconds=end.wait_s)
-        found = None if self._stopping.is_set() else self._scheduler.get_job(job.name)
-        if found is not None:
-            found.modify(next_run_time=again)
+            next_time = now + timedelta(seconds=end.wait_s)
+        self._change(job, lambda scheduled: scheduled.modify(next_run_time=next_time))
+
+    def _change(self, job: Job, change: Callable[[Any], object]) -> None:
+        scheduled = None if self._stopping.is_set() else self._scheduler.get_job(job.name)
+        if scheduled is not None:
+            change(scheduled)
 
     def _failed(self, event: Any) -> None:
         self.error = event.exception

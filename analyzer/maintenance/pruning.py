@@ -1,8 +1,11 @@
-"""Deletion of what is beyond its retention, in bounded steps; a job for each kind of row."""
+"""Deletion of what is beyond its retention, in bounded steps; a job for each kind of row.
+
+Each `delete_*` is one transaction, safe to repeat, and returns how many rows it deleted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -63,11 +66,11 @@ class PruneStep(NamedTuple):
         return deleted
 
 
-def _feed(step: PruneStep) -> int:
+def delete_feed(step: PruneStep) -> int:
     return lock_feed.prune(step.db, step.before_ms(step.kept.feed_s), step.most)
 
 
-def _locks(step: PruneStep) -> int:
+def delete_locks(step: PruneStep) -> int:
     before_ms = step.before_ms(step.kept.locks_s)
     return step.delete(
         (
@@ -81,13 +84,13 @@ def _locks(step: PruneStep) -> int:
     )
 
 
-def _rejected(step: PruneStep) -> int:
+def delete_rejected(step: PruneStep) -> int:
     newest = sa.select(rejects.c.at_ms).order_by(rejects.c.at_ms.desc())
     beyond = newest.offset(step.kept.rejected).limit(1).scalar_subquery()
     return step.delete([(rejects, rejects.c.at_ms <= beyond)])
 
 
-def _totals(step: PruneStep) -> int:
+def delete_totals(step: PruneStep) -> int:
     """A window is past, and a rolling sum idle, when the newest bucket says so too: a clock that is ahead for
     a minute deletes no total of today."""
     counted_ms = newest_event_ms(step.db, catalog.load(step.db), step.now_ms)
@@ -100,7 +103,7 @@ def _totals(step: PruneStep) -> int:
     )
 
 
-def _plans(step: PruneStep) -> int:
+def delete_plans(step: PruneStep) -> int:
     """A stretch is old when a later one of its partition follows it; a plan, when no stretch refers to it."""
     version = plans.c.version
     newest = sa.select(version).order_by(version.desc()).offset(PLANS_MAX - 1).limit(1)
@@ -120,7 +123,7 @@ def _plans(step: PruneStep) -> int:
     )
 
 
-def _gates(step: PruneStep) -> int:
+def delete_gates(step: PruneStep) -> int:
     return step.delete(
         (
             (gates, expired(step.now_ms)),
@@ -130,26 +133,13 @@ def _gates(step: PruneStep) -> int:
     )
 
 
-def _log(step: PruneStep) -> int:
+def delete_log(step: PruneStep) -> int:
     is_over = sa.and_(job_runs.c.began_ms < step.before_ms(step.kept.jobs_s), job_runs.c.outcome != "running")
     return step.delete(((events, events.c.at_ms < step.before_ms(step.kept.events_s)), (job_runs, is_over)))
 
 
-def _buckets(step: PruneStep) -> int:
+def delete_buckets(step: PruneStep) -> int:
     return roll_up.delete_days(step.db, step.kept.days_s, step.most)
-
-
-# The jobs that delete. Each step is one transaction and safe to repeat.
-PRUNED: Mapping[str, Callable[[PruneStep], int]] = {
-    "prune-feed": _feed,
-    "prune-rejected": _rejected,
-    "prune-totals": _totals,
-    "prune-gates": _gates,
-    "prune-buckets": _buckets,
-    "prune-locks": _locks,
-    "prune-plans": _plans,
-    "prune-log": _log,
-}
 
 
 def _totals_to_delete(db: sa.Connection, now_s: int, kept_s: int) -> list[sa.ColumnElement[bool]]:

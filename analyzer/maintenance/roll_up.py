@@ -17,14 +17,15 @@ from analyzer.judging.activation_steps import FillStep, steps_of
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.clock import clock_ms
-from analyzer.kernel.database.engine import NowMs, insert, without_scans
+from analyzer.kernel.database.engine import NowMs, insert, slow_reading, without_scans
 from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.schema import buckets, catalog, proofs
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan.catalog import MOVED, MOVING, OLD_METER, Catalog, load
 from analyzer.plan.groupings import grouping_of
-from analyzer.plan.meters import DAY_S, JOINS, QUARTER_S, REQUESTS, bucket_start_s
+from analyzer.plan.meters import DAY_S, JOINS, MINUTE_S, QUARTER_S, REQUESTS, bucket_start_s
 
 KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
 FOLDED_TO = "folded"  # kind of the catalog's entries about days that are folded
@@ -54,6 +55,19 @@ def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
     for grouping in sorted(known.groupings.values()):
         for page in sorted({meter.page for meter in known.meters.values()}):
             yield KeyPrefix(grouping, page, width_s)
+
+
+def widen_minutes(kept_s: int, db: sa.Connection, most: int) -> int:
+    """Joins up to `most` minutes that are older than `kept_s` into quarters of an hour; returns how many.
+
+    Each count stays in exactly one row.
+    """
+    return widen(db, MINUTE_S, QUARTER_S, kept_s, most)
+
+
+def widen_quarters(kept_s: int, db: sa.Connection, most: int) -> int:
+    """Joins up to `most` quarters of an hour that are older than `kept_s` into days; returns how many."""
+    return widen(db, QUARTER_S, DAY_S, kept_s, most)
 
 
 def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int, most: int) -> int:
@@ -145,6 +159,64 @@ def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> i
         taken += _take_out(db, found.order_by(*key))
     _put(db, known, ((_folded(row), row) for row in taken))
     return len(taken)
+
+
+class Folding:
+    """Joins callers with few requests on a day, once its minutes are rolled up; in steps.
+
+    Args:
+        engine: Of the database.
+        steps: Have as many callers as keep a transaction short.
+        requests_max: Callers with at most as many on a day are joined.
+        minutes_kept_s: After which minutes are rolled up.
+    """
+
+    def __init__(self, engine: sa.Engine, steps: SizedSteps, requests_max: int, minutes_kept_s: int) -> None:
+        self._engine = engine
+        self._steps = steps
+        self._requests_max = requests_max
+        self._minutes_kept_s = minutes_kept_s
+        self._next: FoldedCallers | None = None
+
+    def step(self) -> int:
+        """Returns the rows joined, or 1 when a day is done; 0: no day is left. Raises StoreAway."""
+        if self._next is None:
+            self._next = self._first()
+            if self._next is None:
+                return 0
+        grouping, day_s, keys = self._next
+
+        def fold_some(db: sa.Connection, most: int) -> int:
+            if keys:
+                return fold(db, grouping, day_s, keys[:most])
+            set_folded_to(db, load(db), grouping, day_s + DAY_S)
+            return 1
+
+        chunk = max(1, self._steps.rows)
+        folded = self._steps.run(fold_some)
+        left = keys[chunk:]
+        self._next = FoldedCallers(grouping, day_s, left) if left else None
+        return folded
+
+    def _first(self) -> FoldedCallers | None:
+        with slow_reading(self._engine) as db:
+            known = load(db)
+            # The quarter that holds this moment may still get minutes.
+            before_s = bucket_start_s(clock_ms(db) // 1000 - self._minutes_kept_s, QUARTER_S)
+            for grouping in foldable(known):
+                day_s = first_day_to_fold(db, known, grouping)
+                if day_s is not None and day_s + DAY_S <= before_s:
+                    keys = few_requests(db, known, grouping, day_s, self._requests_max)
+                    return FoldedCallers(grouping, day_s, keys)
+        return None
+
+
+class FoldedCallers(NamedTuple):
+    """Callers to fold on a day; without callers the day is done."""
+
+    grouping: int
+    day_s: int
+    keys: list[str]
 
 
 def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], key: str, new: str) -> int:

@@ -23,14 +23,14 @@ from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.model import CountRow, DrainedCounts, Partition, PartitionProgress
 from analyzer.maintenance.failing_jobs import FailingJobs
-from analyzer.maintenance.scheduled_jobs import ScheduledRuns
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import upkeep_jobs
+from analyzer.maintenance.job_runner import JobRunner
+from analyzer.maintenance.job_table import JobContext
 from analyzer.plan.meters import DAY_S, MINUTE_S
 from analyzer.plan.plan import plan_of
 from tests.benchmarks.judge import Machine, started_machines
 from tests.support.job_runners import SeenJobs
 from tests.support.stored_counts import tables_of
+from tests.support.upkeep import upkeep_jobs
 
 ROWS = 50_000_000
 CALLERS = 5_000  # in a bucket of time
@@ -126,14 +126,17 @@ def delays_beside(url: str, job: str, seconds: float) -> Delays:
     began_s, rows = time.monotonic(), 0
     if job:
         engine = open_engine(url, statement_ms=60_000)
-        runs = ScheduledRuns(SqlJobRuns(engine, "bench"), FailingJobs(SeenJobs(), Random(1)), time.monotonic)
-        [work] = [one for one in upkeep_jobs(SqlUpkeep(engine, "bench", str), Retention()) if one.name == job]
+        jobs = upkeep_jobs(JobContext(engine, str))
+        runner = JobRunner(
+            jobs, SqlJobRuns(engine, "bench"), FailingJobs(SeenJobs(), Random(1)), time.monotonic
+        )
+        [work] = [one for one in jobs if one.name == job]
 
         def has_to_stop(rest_s: float) -> bool:
             time.sleep(rest_s)
             return time.monotonic() - began_s > seconds
 
-        end = runs.run(work, has_to_stop, is_asked=True)
+        end = runner.run(work, has_to_stop, is_asked=True)
         assert not end.error, end.error
         rows = end.rows
         engine.dispose()

@@ -18,7 +18,6 @@ from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
 from analyzer.kernel.tables.schema import metadata, postponed
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.meters import REQUESTS
 from analyzer.plan.plan import plan_of
 from analyzer.plan.policies import LoadShare
@@ -26,6 +25,7 @@ from analyzer.plan.windows import Rolling
 from tests.benchmarks.judge import Cost, Machine, machines
 from tests.benchmarks.servers import AS_IN_PRODUCTION
 from tests.support.servers.postgres import find_postgres
+from tests.support.upkeep import Upkeep
 
 ACTIVE, CANDIDATES = 100_000, 100
 RESOURCE = "/v1/export"
@@ -49,7 +49,7 @@ class SharedResource:
         self._store, self._plan = SqlStore(self.engine, "bench"), plan_of([], [], [POLICY])
         self._version = self._store.activate(self._plan)
         self._store.begin(PART, 0)
-        self._upkeep = SqlUpkeep(self.engine, "bench", lambda: f"{time.time_ns():x}"[-8:])
+        self._upkeep = Upkeep(self.engine, lambda: f"{time.time_ns():x}"[-8:])
         self._next, self._candidates = 0, candidates
         slot_s = POLICY.window.slot_s
         now_s = int(time.time()) // slot_s * slot_s

@@ -13,11 +13,11 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.model import DrainedCounts, FactRun, Moment, StatedFacts
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import plan_of
 from analyzer.plan.policies import LoadShare
 from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, PART, a_row, flush, locked, now_s, plan, quota
+from tests.support.upkeep import Upkeep
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -59,7 +59,7 @@ def stated(migrated_url: str) -> Callable[[str, str], None]:
             now = tx.check_plan(BY_PLAN, 1)
             facts = [StatedFacts(PART, (fact,), {ACME: [run]}, {})]
             tx.apply(BY_PLAN, 1, DrainedCounts([], [], [], facts=facts), now)
-        assert SqlUpkeep(engine, "here", new_mark).apply_facts().rows == 1
+        assert Upkeep(engine, new_mark).apply_facts().rows == 1
         engine.dispose()
 
     return state

@@ -31,20 +31,20 @@ from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.database.old_buckets import old_buckets
-from analyzer.kernel.jobs.job_outcomes import ConfigurationOutcome, SqlJobOutcomes
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_schedules import BegunRun, RunOutcome, Schedule
 from analyzer.kernel.model import CountRow, Gap, Partition, PartitionProgress
 from analyzer.kernel.tables.billing_tables import day_positions
 from analyzer.kernel.tables.schema import (
     analyzers,
     catalog,
     disbelieved,
-    jobs,
+    job_runs,
     offsets,
     rejects,
     waiting_facts,
 )
 from analyzer.kernel.tokens import create
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DUPLICATES, REQUESTS
 from analyzer.plan.plan import Plan, plan_of
@@ -54,6 +54,7 @@ from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
 from gatekeeper.sources.sql import SqlSource
 from tests.support.gate_reports import ANN, BOB, SOURCE, gate_status, log_callers, report
 from tests.support.stored_counts import put_counts
+from tests.support.upkeep import Upkeep
 from tests.support.waiting import wait_for
 
 Gatelock = Callable[..., Any]
@@ -227,12 +228,26 @@ def test_problems_of_gates_are_found_each_with_a_cure(gatelock: Gatelock, engine
     assert all(finding["cure"] for finding in found)
 
 
+def run_job(engine: sa.Engine, job: str, outcome: RunOutcome, error: str = "", rows: int = 0) -> None:
+    """Has a process run a job to an outcome."""
+    runs = SqlJobRuns(engine, "counter:7")
+    run = runs.begin(job, Schedule(60), is_asked=True)
+    assert isinstance(run, BegunRun)
+    assert runs.end(run, outcome, rows, error)
+
+
+def pass_ms(engine: sa.Engine, ms: int) -> None:
+    """Has the runs of a job be older."""
+    with engine.begin() as db:
+        older = {column: column - ms for column in (job_runs.c.ended_ms, job_runs.c.done_ms)}
+        db.execute(sa.update(job_runs).where(job_runs.c.job == "roll-up").values(older))
+
+
 def test_upkeep_that_works_is_fine(gatelock: Gatelock, engine: sa.Engine) -> None:
     make_healthy(engine)
-    outcomes = SqlJobOutcomes(engine, "counter:7")
     for name in ("end-locks", "roll-up"):
-        outcomes.record_failure(name, "canceling statement due to statement timeout")
-        outcomes.record_success(name, is_done=True)
+        run_job(engine, name, "failed", "canceling statement due to statement timeout")
+        run_job(engine, name, "done")
     (found,) = findings(gatelock, exit_code=0)["upkeep"]
     assert re.fullmatch(r"2 jobs, each done within the last \d s", found["what"])
 
@@ -241,14 +256,11 @@ def test_upkeep_that_fails_is_found_with_its_last_error_and_its_age(
     gatelock: Gatelock, engine: sa.Engine
 ) -> None:
     make_healthy(engine)
-    outcomes = SqlJobOutcomes(engine, "counter:7")
-    outcomes.record_success("prune", is_done=True)
-    outcomes.record_success("roll-up", is_done=True)
-    outcomes.record_failure("roll-up", "deadlock detected")
-    with engine.begin() as db:
-        db.execute(sa.update(jobs).values(failing_since_ms=jobs.c.failing_since_ms - 7_200_000))
-    outcomes.record_failure("roll-up", "canceling statement due to statement timeout")
-    outcomes.record_success("prune", is_done=False)
+    run_job(engine, "prune", "done")
+    run_job(engine, "roll-up", "done")
+    run_job(engine, "roll-up", "failed", "deadlock detected")
+    pass_ms(engine, 7_200_000)
+    run_job(engine, "roll-up", "failed", "canceling statement due to statement timeout")
     (found,) = findings(gatelock, exit_code=1)["upkeep"]
     assert re.fullmatch(
         r"roll-up has failed for 2 h, last \d s ago, in counter:7: canceling statement due to .* timeout",
@@ -261,26 +273,29 @@ def test_a_refused_configuration_of_a_living_analyzer_is_found_until_a_good_one_
     gatelock: Gatelock, engine: sa.Engine
 ) -> None:
     make_healthy(engine)
-    living = ConfigurationOutcome(SqlJobOutcomes(engine, "here:7"), "here")
-    gone = ConfigurationOutcome(SqlJobOutcomes(engine, "gone:8"), "gone")
-    SqlAgreement(engine, "here:7", AnalyzerFile("here", Plan()), lambda: "mark").agree()
-    for outcome in (living, gone):
-        outcome.store("gatelock.toml:3: [database] x: is not a known key")
+    living, gone = (
+        SqlAgreement(engine, f"{name}:7", AnalyzerFile(name, Plan()), lambda: "mark")
+        for name in ("here", "gone")
+    )
+    for analyzer in (living, gone):
+        analyzer.agree()
+        analyzer.beat(refused="gatelock.toml:3: [database] x: is not a known key")
+    with engine.begin() as db:
+        is_gone = analyzers.c.name == "gone"
+        db.execute(sa.update(analyzers).where(is_gone).values(beat_ms=analyzers.c.beat_ms - 3_600_000))
     assert [what for what in sentences(gatelock) if "configuration of" in what] == [
         "the changed configuration of here is refused, the one before is in force: "
         "gatelock.toml:3: [database] x: is not a known key"
     ]
-    living.store("")
+    living.beat()
     assert not [what for what in sentences(gatelock) if "configuration of" in what]
 
 
 def test_upkeep_that_does_not_keep_up_is_found(gatelock: Gatelock, engine: sa.Engine) -> None:
     make_healthy(engine)
-    outcomes = SqlJobOutcomes(engine, "counter:7")
-    outcomes.record_success("roll-up", is_done=True)
-    with engine.begin() as db:
-        db.execute(sa.update(jobs).values(done_ms=jobs.c.done_ms - 4 * 86_400_000))
-    outcomes.record_success("roll-up", is_done=False)
+    run_job(engine, "roll-up", "done")
+    pass_ms(engine, 4 * 86_400_000)
+    run_job(engine, "roll-up", "stopped", rows=7)
     (found,) = findings(gatelock, exit_code=1)["upkeep"]
     assert (found["state"], found["what"]) == ("wrong", "roll-up was last done 4 days ago")
 
@@ -359,7 +374,7 @@ def test_a_policy_whose_totals_are_still_filled_is_named(
     SqlStore(engine, "here").activate(plan_of([], [], [Quota("daily", 5, Calendar("day"))]))
     sentence = "not in effect yet: daily; totals are filled from the counts so far"
     assert sentence in sentences(gatelock)
-    while SqlUpkeep(engine, "here", str).continue_activation():
+    while Upkeep(engine, str).continue_activation():
         pass
     assert sentence not in sentences(gatelock)
 
@@ -373,7 +388,7 @@ def test_counts_of_an_earlier_version_that_are_still_moved_are_reported(
         db.execute(sa.insert(catalog).values(kind=MOVING, name="old_buckets", number=0, join=""))
     sentence = "counts of an earlier version are being moved to the new tables"
     assert sentence in sentences(gatelock)
-    SqlUpkeep(engine, "here", str).move_old()
+    Upkeep(engine, str).move_old()
     assert sentence not in sentences(gatelock)
 
 

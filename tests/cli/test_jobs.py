@@ -96,7 +96,7 @@ def test_a_job_that_another_process_runs_is_refused_and_the_process_named(
 def test_a_job_that_does_not_exist_is_wrong_usage(gatelock: Gatelock) -> None:
     result = gatelock("upkeep", "jobs", "run", "prune")
     assert result.exit_code == 2
-    assert result.stderr.startswith("prune is not a job: use one of audit-days, close-days, ")
+    assert result.stderr.startswith("prune is not a job: use one of activation, apply-brakes, ")
     result = gatelock("upkeep", "jobs", "history", "prune")
     assert result.exit_code == 2
     assert result.stderr.startswith("JOB: prune: no such name; did you mean ")

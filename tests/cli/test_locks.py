@@ -19,11 +19,11 @@ from analyzer.judging.locks.suspension import suspended_until
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.tables.schema import locks
-from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper import Gate
 from gatekeeper.model import SUSPENSION, Lock, Rate, Set
 from gatekeeper.testing import ManualClock
 from tests.support.serving import feed_server
+from tests.support.upkeep import Upkeep
 
 Gatelock = Callable[..., Any]
 Configure = Callable[[str], Path]
@@ -111,7 +111,7 @@ def test_the_warden_removes_the_suspension_at_its_end(gatelock: Gatelock, engine
     with engine.begin() as db:
         db.execute(sa.update(locks).where(locks.c.policy == SUSPENSION.policy).values(until_ms=1))
     assert suspended_until(engine) is None
-    SqlUpkeep(engine, "here", lambda: "m9").end_locks()
+    Upkeep(engine, lambda: "m9").end_locks()
     with engine.begin() as db:
         assert [row.policy for row in db.execute(sa.select(locks))] == ["daily"]
 

@@ -101,6 +101,7 @@ def test_a_terminal_shows_progress(engine: sa.Engine, process: Callable[..., obj
         "-m",
         "analyzer.faces.cli",
         "billing",
+        "billing",
         "report",
         "day",
         "2026-09-22",

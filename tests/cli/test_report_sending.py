@@ -126,6 +126,7 @@ def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
         "-m",
         "analyzer.faces.cli",
         "billing",
+        "billing",
         "report",
         "send",
         "day",
@@ -281,6 +282,7 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
     late = [row._replace(value=4) for row in before]
     flush(store, PLAN, late)
     correct = (
+        "billing",
         "billing",
         "days",
         "correct",

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import NowMs, open_engine, reading
 from analyzer.kernel.tables import schema
-from analyzer.maintenance import upkeep
+from analyzer.maintenance import job_table
 from tests.support import plain_http, waiting
 from tests.support.servers.postgres import NativePostgres
 
@@ -300,7 +300,7 @@ def test_a_new_policy_is_in_force_after_an_import_also_without_a_running_analyze
     (tmp_path / "new.log").write_text(line("192.0.2.1", 20))
     assert gatelock("upkeep", "import", "old.log", "--source", "web").exit_code == 0
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
-    monkeypatch.setattr(upkeep, "ACTIVATION_ROWS", 2)
+    monkeypatch.setattr(job_table, "ACTIVATION_ROWS", 2)
     configured.write_text(configured.read_text().replace("month", "day"))
     assert gatelock("policies", "apply").exit_code == 0
     assert gatelock("upkeep", "import", "new.log", "--source", "web").exit_code == 0

@@ -13,7 +13,7 @@ from tests.house.reading import PURE, ROOT, Import, Module, circles, imported_mo
 
 CHAPTERS = (  # from the bottom up: none imports one that stands behind it
     *("kernel", "plan", "sources", "server", "counting", "judging", "callers", "billing", "gates"),
-    *("forecast", "flush", "replay", "maintenance", "delays", "callers.forgetting", "config", "acting"),
+    *("forecast", "flush", "replay", "delays", "maintenance", "callers.forgetting", "config", "acting"),
     # Acts compose what several chapters do, each in the chapter that it is about.
     *("judging.lock_acts", "callers.caller_acts", "gates.gate_acts", "flush.plan_acts"),
     *("maintenance.job_acts", "demo"),

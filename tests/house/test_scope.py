@@ -232,7 +232,7 @@ TELLS_APART = {
         r"""|"(?:quota|surge|share)":|\b(?:Quota|Surge|Share) \| """
     ),
     "a log format": r"""\"combined\"""",
-    "a job": r"""\bScheduledJob\(\"""",
+    "a job": r"""\bJobEntry\(\"""",
 }
 OWN_MODULES = {"quota", "surge", "share", "combined_format"}
 

@@ -16,7 +16,7 @@ from analyzer.judging.activation_steps import filled_to, steps_of
 from analyzer.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.judging.locks.lock_feed import MANUAL, NOT_ENFORCED
 from analyzer.judging.plan_sums import sums_of
-from analyzer.maintenance.scheduled_jobs import RunEnd
+from analyzer.maintenance.job_runner import RunEnd
 from analyzer.plan.groupings import grouping_of
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan, plan_from

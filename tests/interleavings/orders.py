@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from analyzer.counting.gaps import NoSuchGap
 from analyzer.kernel.errors import ClosingLost, DeliveryLost, PartitionLost, PlanChanged
-from analyzer.maintenance.upkeep import SqlUpkeep
 from tests.interleavings import invariants
 from tests.interleavings.actors import TransactionFunction, Transactions
 from tests.interleavings.explorer import DoneStep, Explored, explore, replay, sample
 from tests.interleavings.transactions import TRANSACTIONS
 from tests.interleavings.worlds import Counted, State, World
+from tests.support.upkeep import Upkeep
 
 DECLARED = (
     ClosingLost,
@@ -129,7 +129,7 @@ class Orders:
 
     def _finish_activation(self) -> list[str]:
         """Does the steps of an activation that are left; returns the name of each that was committed."""
-        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        upkeep = Upkeep(self._world.engine, lambda: LATER)
         committed = []
         while upkeep.continue_activation():
             committed.append(LATER)
@@ -138,7 +138,7 @@ class Orders:
 
     def _turn_to_shadow(self) -> list[str]:
         """Turns locks of braked policies to shadow; returns the name of each transaction that did."""
-        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        upkeep = Upkeep(self._world.engine, lambda: LATER)
         committed = []
         while done := upkeep.apply_brakes():
             committed += [LATER] if done.judged.changes else []
@@ -147,7 +147,7 @@ class Orders:
 
     def _judge_waiting(self) -> list[str]:
         """Judges what waits for the warden; returns the name of each judgement that changed a lock."""
-        upkeep = SqlUpkeep(self._world.engine, LATER, lambda: LATER)
+        upkeep = Upkeep(self._world.engine, lambda: LATER)
         committed = []
         while judged := upkeep.judge_waiting():
             committed += [LATER] if judged.judged.changes else []

@@ -15,15 +15,15 @@ from tests.interleavings.footprints import Footprint, Mode, are_dependent, commi
 from tests.interleavings.orders import Orders
 from tests.interleavings.worlds import World
 
-FIRST, SECOND = "gates", "jobs"  # always in this order, so that no two wait for each other
+FIRST, SECOND = "gates", "leases"  # always in this order, so that no two wait for each other
 NAME = {FIRST: "instance", SECOND: "name"}
 ADD = {
     FIRST: "insert into gates (instance, number, at_ms, first_ms, told) values ('{row}', {n}, 0, 0, '') "
     "on conflict (instance) do update set number = gates.number * 3 + {n}",
-    SECOND: "insert into jobs (name, done_ms, error, owner) values ('{row}', {n}, '', '') "
-    "on conflict (name) do update set done_ms = jobs.done_ms * 3 + {n}",
+    SECOND: "insert into leases (name, holder, until_ms) values ('{row}', '', {n}) "
+    "on conflict (name) do update set until_ms = leases.until_ms * 3 + {n}",
 }
-VALUE = {FIRST: "number", SECOND: "done_ms"}
+VALUE = {FIRST: "number", SECOND: "until_ms"}
 
 
 def some_statements(random: Random) -> list[str]:
@@ -64,7 +64,7 @@ def outcomes(
     def see(_steps: Sequence[DoneStep]) -> None:
         state = world.read()
         rows = sorted((row["instance"], row["number"]) for row in state[FIRST])
-        rows += sorted((row["name"], row["done_ms"]) for row in state[SECOND])
+        rows += sorted((row["name"], row["until_ms"]) for row in state[SECOND])
         found.add(f"{rows} {sorted(transactions.outcomes.items())}")
 
     transactions.stage({f"t{number}": one for number, one in enumerate(staged)}, reset)

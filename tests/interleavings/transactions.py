@@ -27,15 +27,14 @@ from analyzer.judging.sql.braked_policies import release_policy
 from analyzer.kernel.database.clock import EPOCH
 from analyzer.kernel.database.engine import open_engine, reading, writing
 from analyzer.kernel.errors import CorrectionRefused
-from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.kernel.jobs.job_runs import SHARED, SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import RunOutcome
 from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.model import CountRow, Partition
 from analyzer.kernel.tables.billing_tables import days
 from analyzer.maintenance.audit import audit
 from analyzer.maintenance.failing_jobs import FailingJobs
-from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
-from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance.job_runner import Job, JobRunner
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan
 from gatekeeper.model import Update
@@ -88,6 +87,7 @@ from tests.interleavings.worlds import (
 from tests.store.simulated_analyzers import MAPPING
 from tests.support.counters import reference_counter
 from tests.support.job_runners import SeenJobs
+from tests.support.upkeep import Upkeep
 
 BY_HAND = locks_by_hand.By("operator", "a mistake")
 
@@ -193,13 +193,14 @@ def run_job(actor: Actor) -> object:
         return left.pop() if left else 0
 
     failing = FailingJobs(SeenJobs(), Random(7))
-    runs = ScheduledRuns(SqlJobRuns(actor.engine, actor.name), failing, lambda: 0.0)
-    return runs.run(ScheduledJob(JOB, step, JOB_SCHEDULE), lambda _: False)
+    job = Job(JOB, step, JOB_SCHEDULE)
+    runner = JobRunner([job], SqlJobRuns(actor.engine, actor.name), failing, lambda: 0.0)
+    return runner.run(job, lambda _: False)
 
 
 def keep_run(actor: Actor) -> bool:
     """The keeper of a process extends the lease of a run, whose step is long."""
-    return SqlJobRuns(actor.engine, RUN_OWNER).keep(RUN, JOB_ROWS)
+    return SqlJobRuns(actor.engine, RUN_OWNER).keep_and_store(RUN, JOB_ROWS)
 
 
 def ending_run(outcome: RunOutcome) -> TransactionFunction:
@@ -207,8 +208,15 @@ def ending_run(outcome: RunOutcome) -> TransactionFunction:
     return lambda actor: SqlJobRuns(actor.engine, RUN_OWNER).end(RUN, outcome, JOB_ROWS, "an error")
 
 
-def upkeep_of(actor: Actor) -> SqlUpkeep:
-    return SqlUpkeep(actor.engine, actor.name, actor.mark)
+def hold_lease(actor: Actor) -> bool:
+    """A warden takes or extends its lease, and looks whether the clock was ahead."""
+    with writing(actor.engine) as db:
+        SHARED.is_ahead(db, "warden")
+        return SHARED.take(db, "warden", actor.name)
+
+
+def upkeep_of(actor: Actor) -> Upkeep:
+    return Upkeep(actor.engine, actor.mark, owner=actor.name)
 
 
 def one_step(actor: Actor) -> int:
@@ -424,7 +432,7 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "begin": lambda actor: SqlStore(actor.engine, actor.name).begin(PARTS[2], 5),
     "finish": lambda actor: SqlStore(actor.engine, actor.name).finish(PARTS),
     "retire": lambda actor: retire(actor.engine, "log", "operator", "gone"),
-    "lease": lambda actor: upkeep_of(actor).hold("warden"),
+    "lease": hold_lease,
     "poll": poll,
     "midnight": after(TO_MIDNIGHT_MS),
     "hours": after(3 * 3_600_000),

@@ -44,7 +44,6 @@ from analyzer.kernel.model import (
 from analyzer.kernel.tables.billing_tables import days
 from analyzer.kernel.tables.schema import catalog, metadata
 from analyzer.kernel.tables.schema import plans as plans_table
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan, plan_of
@@ -58,6 +57,7 @@ from tests.store.flushing import a_row, plan, quota
 from tests.store.simulated_analyzers import value_of
 from tests.support.servers.postgres import dsn_of
 from tests.support.stored_counts import tables_of
+from tests.support.upkeep import Upkeep
 
 PARTS = tuple(Partition("cluster", "topic-id", number, "log", "access-log") for number in range(3))
 ACME, ANN, BOB, ZED = "api_key:acme", "api_key:ann", "api_key:bob", "api_key:zed"
@@ -212,7 +212,7 @@ class History:
         self.counted: list[Counted] = []
         self.engine = engine
         self.store = SqlStore(engine, "history", lambda: "history")
-        self.upkeep = SqlUpkeep(engine, "history", lambda: "history")
+        self.upkeep = Upkeep(engine, lambda: "history")
         self._clock = clock
         self._at = dict.fromkeys(PARTS, 0)
 

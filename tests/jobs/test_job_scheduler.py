@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
 from analyzer.kernel.jobs.job_schedules import BegunRun, NotBegun, RunOutcome, Schedule
 from analyzer.maintenance.failing_jobs import FailingJobs
+from analyzer.maintenance.job_runner import Job, JobRunner
 from analyzer.maintenance.job_scheduler import JobScheduler
-from analyzer.maintenance.scheduled_jobs import ScheduledJob, ScheduledRuns
 from tests.support.job_runners import SeenJobs
 from tests.support.waiting import wait_until
 
@@ -34,12 +35,17 @@ class MemoryRuns:
         moment = schedule.latest_ms(int(time.time() * 1000))
         if (job, moment) in self.done and not is_asked:
             return NotBegun((schedule.next_ms(moment) - time.time() * 1000) / 1000)
-        return BegunRun(job, self.begun, moment)
+        return BegunRun(job, self.begun, moment, schedule.shared_lease)
 
-    def keep(self, run: BegunRun, rows: int) -> bool:
+    def keep(self, run: BegunRun) -> bool:
         return True
 
-    def end(self, run: BegunRun, outcome: RunOutcome, rows: int, error: str = "") -> bool:
+    def keep_and_store(self, run: BegunRun, rows: int, *, is_done: bool = False) -> bool:
+        return True
+
+    def end(
+        self, run: BegunRun, outcome: RunOutcome, rows: int, error: str = "", *, keeps_lease: bool = False
+    ) -> bool:
         self.ended.append((run.job, outcome))
         if outcome == "done":
             self.done.append((run.job, run.scheduled_ms))
@@ -55,9 +61,12 @@ class Scheduled:
         self.closed: list[bool] = []
         self.scheduler: JobScheduler | None = None
 
-    def start(self, *jobs: ScheduledJob) -> JobScheduler:
-        runs = ScheduledRuns(self.store, FailingJobs(SeenJobs(), Random(7)), time.monotonic)
-        self.scheduler = JobScheduler(jobs, runs, lambda: self.closed.append(True))
+    def runner(self, jobs: Sequence[Job]) -> JobRunner:
+        failing = FailingJobs(SeenJobs(), Random(7))
+        return JobRunner(jobs, self.store, failing, time.monotonic, lambda: self.closed.append(True))
+
+    def start(self, *jobs: Job) -> JobScheduler:
+        self.scheduler = JobScheduler([self.runner(jobs)])
         self.scheduler.start(self.stopping)
         return self.scheduler
 
@@ -67,8 +76,8 @@ def scheduled() -> Scheduled:
     return Scheduled()
 
 
-def job(name: str, step: Callable[[], int], every_s: int = 3_600) -> ScheduledJob:
-    return ScheduledJob(name, step, Schedule(every_s))
+def job(name: str, step: Callable[[], int], every_s: int = 3_600) -> Job:
+    return Job(name, step, Schedule(every_s))
 
 
 def test_every_job_runs_at_the_start_and_then_at_its_moments(scheduled: Scheduled) -> None:
@@ -81,7 +90,7 @@ def test_every_job_runs_at_the_start_and_then_at_its_moments(scheduled: Schedule
 
 def test_after_the_run_at_the_start_a_job_is_due_at_its_next_moment(scheduled: Scheduled) -> None:
     at_midnight_and_later = Schedule(86_400, 11_400)
-    scheduler = scheduled.start(ScheduledJob("daily", lambda: 0, at_midnight_and_later))
+    scheduler = scheduled.start(Job("daily", lambda: 0, at_midnight_and_later))
 
     def next_ms() -> int:
         return round(scheduler._scheduler.get_job("daily").next_run_time.timestamp() * 1000)
@@ -108,6 +117,33 @@ def test_a_long_run_holds_no_other_job_up_and_ends_between_two_steps(scheduled: 
     assert scheduled.closed == [True]
 
 
+def test_a_job_that_keeps_its_lease_continues_in_one_run_until_the_end(scheduled: Scheduled) -> None:
+    calls: list[int] = []
+
+    def step() -> int:
+        calls.append(1)
+        return 0
+
+    scheduler = scheduled.start(Job("each second", step, Schedule(1, shared_lease="warden")))
+    wait_until(lambda: len(calls) >= 3, 30.0)
+    scheduler.stop(30.0)
+    assert (scheduled.store.begun, scheduled.store.ended) == (1, [("each second", "stopped")])
+
+
+def test_an_operator_runs_one_job_without_the_others(scheduled: Scheduled) -> None:
+    left = [0, 3]
+    others: list[int] = []
+    scheduler = JobScheduler(
+        [
+            scheduled.runner([job("other", lambda: others.append(1) or 0)]),
+            scheduled.runner([Job("asked", left.pop, Schedule(1, shared_lease="warden"))]),
+        ]
+    )
+    assert scheduler.job_names == ["other", "asked"]
+    end = scheduler.run_now("asked")
+    assert (end.outcome, end.rows, others, scheduled.closed) == ("done", 3, [], [True, True])
+
+
 def test_a_step_that_hangs_does_not_keep_the_process_from_ending(scheduled: Scheduled) -> None:
     hanging = threading.Event()
     scheduler = scheduled.start(job("hanging", lambda: int(hanging.wait(60.0))))
@@ -118,21 +154,18 @@ def test_a_step_that_hangs_does_not_keep_the_process_from_ending(scheduled: Sche
     hanging.set()
 
 
-def test_a_bug_of_the_scheduler_stops_the_analyzer(scheduled: Scheduled) -> None:
+def test_a_bug_of_the_scheduler_stops_the_analyzer(
+    scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Exception):
         pass
 
-    def breaks() -> float:
+    def breaks(*_: object, **__: object) -> Any:
         raise Broken
 
-    def uptime_of(scheduler: JobScheduler) -> None:
-        scheduler.runs.uptime_s = breaks
-
-    runs = ScheduledRuns(scheduled.store, FailingJobs(SeenJobs(), Random(7)), time.monotonic)
-    scheduler = JobScheduler([job("any", lambda: 0)], runs, lambda: None)
-    uptime_of(scheduler)
+    monkeypatch.setattr(JobRunner, "run", breaks)
+    scheduler = JobScheduler([scheduled.runner([job("any", lambda: 0)])])
     scheduler.start(scheduled.stopping)
     assert scheduled.stopping.wait(30.0)
-    runs.uptime_s = time.monotonic
     with pytest.raises(Broken):
         scheduler.stop(0.1)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from pathlib import Path
 
 import pytest
 
+from analyzer.callers import applied_facts, caller_changes, changed_limits
 from analyzer.judging.earned_notices import Notice, NoticeKey
 from analyzer.judging.judge import Evidence, Judged, JudgedRows
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.judgement_log import SHOWN_MAX, lines_of, log_judged
-from analyzer.maintenance.upkeep_jobs import lock_jobs
+from analyzer.judging.sql import braked_policies, plans, waiting_judgements
+from analyzer.kernel.database.engine import open_engine
+from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
 from gatekeeper.model import Clear, Lock, Set
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -48,20 +50,33 @@ def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> Non
     assert lines[-1] == "1 more notices: gatelock locks notices"
 
 
-def test_each_job_of_the_warden_logs_and_reports_what_it_judged(caplog: pytest.LogCaptureFixture) -> None:
-    names = ("end_locks", "judge_waiting", "change_overrides", "apply_facts", "refill_totals")
-    names += ("apply_brakes", "continue_activation")
-    reported: list[Judged] = []
-    for name in names:
-        upkeep = SimpleNamespace(**{other: lambda: JudgedRows(0) for other in names})
-        setattr(upkeep, name, lambda: JudgedRows(7, JUDGED))
+# By job, the function that judges in its transaction.
+JUDGES = {
+    "end-locks": (waiting_judgements, "end_locks"),
+    "judge-waiting": (waiting_judgements, "judge_waiting"),
+    "change-overrides": (caller_changes, "change_due"),
+    "apply-facts": (applied_facts, "apply_waiting"),
+    "refill-totals": (changed_limits, "refill"),
+    "apply-brakes": (braked_policies, "turn_to_shadow"),
+    "activation": (plans, "continue_activation"),
+}
+
+
+def test_each_job_of_the_warden_logs_and_reports_what_it_judged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for module, function in JUDGES.values():
+        monkeypatch.setattr(module, function, lambda *_: JudgedRows(7, JUDGED))
+    reported: list[tuple[Judged, str]] = []
+    engine = open_engine(f"sqlite:///{tmp_path}/gatelock.db")
+    context = JobContext(engine, str, judged=lambda judged, job: reported.append((judged, job)))
+    for job in new_jobs(context, LOCKS):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            rows = [
-                job.step() for job in lock_jobs(cast(Any, upkeep), lambda judged, _: reported.append(judged))
-            ]
-        assert (sum(rows), caplog.messages) == (7, LINES), name
-    assert reported.count(JUDGED) == len(names)
+            assert job.step() == 7
+        assert caplog.messages == LINES, job.name
+    assert reported == [(JUDGED, job) for job in JUDGES]
+    engine.dispose()
 
 
 def test_a_command_adds_up_what_several_transactions_have_judged() -> None:

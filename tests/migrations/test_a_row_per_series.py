@@ -14,7 +14,6 @@ from analyzer.kernel.database import migrate
 from analyzer.kernel.database.engine import NowMs, reading, writing
 from analyzer.kernel.model import CountRow
 from analyzer.maintenance.audit import audit
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan import catalog
 from analyzer.plan.meters import DAY_S, REQUESTS, Meter
 from analyzer.plan.plan import Plan, plan_of
@@ -23,6 +22,7 @@ from analyzer.plan.windows import Calendar, window_at
 from tests.store.flushing import a_row, flush, locked
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import stored_counts, stored_totals
+from tests.support.upkeep import Upkeep
 
 SLOWEST = Meter("slowest", "took", "max")
 DAILY = Quota("daily", 1_000, Calendar("day"))
@@ -115,7 +115,7 @@ def test_reports_are_complete_before_during_and_after_the_move(
 ) -> None:
     small_steps(monkeypatch, 11)
     migrate.upgrade(database_url)
-    upkeep, expected = SqlUpkeep(old, "here", str), shown(old_rows)
+    upkeep, expected = Upkeep(old, str), shown(old_rows)
     steps = 0
     while True:
         assert usage(old) == expected
@@ -142,7 +142,7 @@ def test_an_analyzer_counts_and_judges_while_rows_are_moved(
     """Totals came with the migration, so locks are raised at once; new counts meet old ones in one row."""
     small_steps(monkeypatch, 5)
     migrate.upgrade(database_url)
-    store, upkeep = SqlStore(old, "here"), SqlUpkeep(old, "here", str)
+    store, upkeep = SqlStore(old, "here"), Upkeep(old, str)
     assert store.activate(PLAN) == 4, "the plan in force stays in force"
     at_s = now_s // DAY_S * DAY_S
     counted = 0
@@ -165,7 +165,7 @@ def test_a_new_policy_waits_until_all_rows_are_moved(
 ) -> None:
     small_steps(monkeypatch, 20)
     migrate.upgrade(database_url)
-    store, upkeep = SqlStore(old, "here"), SqlUpkeep(old, "here", str)
+    store, upkeep = SqlStore(old, "here"), Upkeep(old, str)
     monthly = plan_of(["caller+resource"], [SLOWEST], [DAILY, Quota("monthly", 8, Calendar("month"))])
     store.activate(monthly)
     assert not upkeep.continue_activation()
@@ -190,7 +190,7 @@ def test_a_meter_that_is_renamed_while_rows_are_moved_keeps_its_old_rows(
     """Also one whose join changes: the old values must not meet those of the new join."""
     small_steps(monkeypatch, 11)
     migrate.upgrade(database_url)
-    upkeep = SqlUpkeep(old, "here", str)
+    upkeep = Upkeep(old, str)
     upkeep.move_old()
     SqlStore(old, "here").activate(plan_of(["caller+resource"], [meter], [DAILY]))
     while True:
@@ -217,7 +217,7 @@ def test_a_downgrade_at_any_time_loses_nothing(
             )
         }
     migrate.upgrade(database_url)
-    upkeep = SqlUpkeep(old, "here", str)
+    upkeep = Upkeep(old, str)
     for _ in range(moved):
         upkeep.move_old()
     migrate.downgrade(database_url, "0003")
@@ -238,5 +238,5 @@ def test_a_database_without_counts_has_nothing_to_move(database_url: str, engine
     migrate.upgrade(database_url)
     with reading(engine) as db:
         assert not catalog.load(db).has_old_rows
-    assert SqlUpkeep(engine, "here", str).move_old() == 0
+    assert Upkeep(engine, str).move_old() == 0
     assert SqlStore(engine, "here").activate(Plan((REQUESTS.name,) and ("caller",), (REQUESTS,))) == 1

@@ -77,7 +77,7 @@ def locked_by_product(world: World, story: Sequence[Requests]) -> list[set[Serie
         world.clock.advance(LOOK_MS / 1000)
         for _ in range(3):  # takes, counts and flushes
             world.daemon.run_once()
-        world.daemon.run_jobs_once()
+        world.jobs.run_once()
         with world.engine.connect() as db:
             rows = db.execute(sa.select(locks.c.key, locks.c.resource)).all()
         found.append({(row.key.removeprefix("api_key:"), row.resource) for row in rows})

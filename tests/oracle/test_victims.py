@@ -94,7 +94,7 @@ def sentence_of(url: str, story: list[Request]) -> tuple[str, int]:
             world.clock.advance(LOOK_MS / 1000)
             for _ in range(3):
                 world.daemon.run_once()
-            world.daemon.run_jobs_once()
+            world.jobs.run_once()
             with world.engine.connect() as db:
                 detail = db.execute(sa.select(lock_changes.c.detail)).scalar()
             if detail is not None:

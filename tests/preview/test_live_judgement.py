@@ -65,7 +65,7 @@ def play(world: World, seed: int, seconds: int, step_s: int) -> tuple[list[bytes
             world.clock.jump(1)
             continue
         world.daemon.run_once()
-        world.daemon.run_jobs_once()
+        world.jobs.run_once()
         with world.engine.connect() as db:
             rows = db.execute(sa.select(locks.c.key, locks.c.began_ms, locks.c.until_ms)).all()
         seen |= {(key, began_ms // 1000, until_ms // 1000) for key, began_ms, until_ms in rows}

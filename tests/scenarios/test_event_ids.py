@@ -6,13 +6,12 @@ import logging
 
 import pytest
 
-from analyzer.counting.repeated_records import KeptIds, kept_ids, repeated_in_words, repeated_records
+from analyzer.counting.repeated_records import KeptIds, kept_ids, repeated_records
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Measurements, Metrics
-from analyzer.kernel.jobs.job_schedules import Schedule
-from analyzer.maintenance.alarm_watches import watch_job
 from analyzer.maintenance.audit import audit
+from analyzer.maintenance.job_table import JOBS, JobContext
 from analyzer.plan.meters import DUPLICATES, MINUTE_S
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import World
@@ -64,9 +63,8 @@ def test_a_caller_whose_records_come_twice_is_an_alarm(
 ) -> None:
     world = open_world(CONFIGURATION)
     health = Health(Metrics("1"), world.clock.uptime_s)
-    job = watch_job(
-        "watch-duplicates", Schedule(60), lambda: repeated_in_words(world.engine), health.repeated_found
-    )
+    context = JobContext(world.engine, str, alarms=health)
+    job = next(entry.job(context) for entry in JOBS if entry.name == "watch-duplicates")
     write(world, range(140))
     write(world, range(99))
     write(world, range(3), "bob")

@@ -7,15 +7,15 @@ import logging
 import pytest
 
 from analyzer.delays.exceeded_overshoots import COUNTED_LATE, late_locks
-from analyzer.delays.standstills import WATCH, watch
+from analyzer.delays.standstills import WATCH
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.judging.locks.lock_outcomes import LockOutcome, lock_outcomes
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
-from analyzer.kernel.jobs.job_schedules import BegunRun, Schedule
-from analyzer.maintenance.alarm_watches import watch_job
-from analyzer.maintenance.scheduled_jobs import ScheduledJob
+from analyzer.kernel.jobs.job_schedules import BegunRun
+from analyzer.maintenance.job_runner import Job
+from analyzer.maintenance.job_table import JOBS, JobContext
 from tests.scenarios.conftest import OpenWorld
 from tests.support.whole_loop import START, World
 
@@ -52,7 +52,7 @@ def write(world: World, number: int) -> None:
     world.pass_s(2)
 
 
-def run_job(runs: SqlJobRuns, job: ScheduledJob) -> None:
+def run_job(runs: SqlJobRuns, job: Job) -> None:
     """Runs the job as an analyzer does, until a step has found nothing."""
     run = runs.begin(job.name, job.schedule, is_asked=True)
     assert isinstance(run, BegunRun)
@@ -62,15 +62,10 @@ def run_job(runs: SqlJobRuns, job: ScheduledJob) -> None:
     assert runs.end(run, "done", rows)
 
 
-def watching(world: World) -> tuple[Health, SqlJobRuns, ScheduledJob]:
+def watching(world: World) -> tuple[Health, SqlJobRuns, Job]:
     health = Health(Metrics("1"), world.clock.uptime_s)
-    job = watch_job(
-        WATCH,
-        Schedule(60),
-        lambda: late_locks(world.engine, 0.1),
-        health.overshoots_found,
-        watch(world.engine),
-    )
+    context = JobContext(world.engine, str, flush_every_s=0.1, alarms=health)
+    job = next(entry.job(context) for entry in JOBS if entry.name == WATCH)
     return health, SqlJobRuns(world.engine, "one:1"), job
 
 
@@ -94,10 +89,7 @@ def test_a_gate_that_stays_open_is_an_alarm_until_an_hour_has_passed(
     open_world: OpenWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = open_world(SOURCE + HOURLY)
-    health = Health(Metrics("1"), world.clock.uptime_s)
-    job = watch_job(
-        "watch-overshoot", Schedule(60), lambda: late_locks(world.engine, 0.1), health.overshoots_found
-    )
+    health, _, job = watching(world)
     write(world, 10)
     job.step()
     assert health.alarms == {}

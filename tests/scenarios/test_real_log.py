@@ -91,7 +91,7 @@ def replayed(tmp_path: Path, template: Path, begin: datetime | None) -> set[str]
         for at, line in log:
             while begin is None and world.clock.now() < at:
                 world.daemon.run_once()
-                world.daemon.run_jobs_once()
+                world.jobs.run_once()
                 left_s = (at - world.clock.now()).total_seconds()
                 # Between two of its hours the log has nothing.
                 world.clock.jump(left_s) if left_s > 120 else world.clock.advance(STEP_S)

@@ -14,14 +14,13 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import Counter
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import lock_jobs
+from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
 from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
 from analyzer.sources.files import ImportedFiles
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
-from tests.support.job_runners import runner_of
+from tests.support.job_runners import JobLoop, new_runner
 
 
 def counter_for(plan: Plan) -> Counter:
@@ -34,15 +33,15 @@ def test_a_spare_analyzer_reports_its_jobs_as_recovered_only_when_the_database_i
     url = f"sqlite:///{here}/gatelock.db"
     upgrade(url)
     clock, engine = ManualClock(), open_engine(url)
-    store, upkeep = SqlStore(engine, "spare"), SqlUpkeep(engine, "spare", lambda: "mark")
+    health = Health(Metrics("test"), clock.uptime_s)
+    store, context = SqlStore(engine, "spare"), JobContext(engine, lambda: "mark", judged=health.judged)
     agreement = Agreement.of(store.activate(Plan()), Plan())
     nothing = ImportedFiles([], "log", store)
     pipeline = Pipeline(nothing, counter_for(Plan()), store, agreement, clock.uptime_s)
-    health = Health(Metrics("test"), clock.uptime_s)
-    runner = runner_of(lock_jobs(upkeep, health.judged), upkeep, engine, clock.uptime_s, health)
+    jobs = JobLoop(new_runner(new_jobs(context, LOCKS), engine, clock.uptime_s, health))
     gaps = SqlGaps(engine, "here")
-    daemon = Daemon(pipeline, lambda: agreement, counter_for, health, Random(7), gaps, [runner])
-    daemon.run_jobs_once()
+    daemon = Daemon(pipeline, lambda: agreement, counter_for, health, Random(7), gaps)
+    jobs.run_once()
     assert not health.failing_jobs
 
     engine.dispose()
@@ -50,11 +49,11 @@ def test_a_spare_analyzer_reports_its_jobs_as_recovered_only_when_the_database_i
     for _ in range(5):
         clock.advance(1.0)
         assert daemon.run_once() == 0.0
-        daemon.run_jobs_once()
+        jobs.run_once()
         assert "unable to open database file" in health.failing_jobs["end-locks"]
     elsewhere.rename(here)
     clock.advance(300.0)
-    daemon.run_jobs_once()
+    jobs.run_once()
     assert not health.failing_jobs
     daemon.close()
     engine.dispose()

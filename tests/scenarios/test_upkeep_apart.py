@@ -18,9 +18,9 @@ from analyzer.config.settings import load
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Measurements, Metrics
 from analyzer.kernel.database.engine import open_engine, writing
-from analyzer.kernel.jobs.job_outcomes import JobOutcome, job_outcomes
+from analyzer.kernel.jobs.job_runs import JobOutcome, job_outcomes
 from analyzer.kernel.tables.schema import offsets
-from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance import job_table, roll_up
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -139,14 +139,19 @@ def test_counting_continues_while_a_step_hangs_in_the_database_until_its_own_tim
 ) -> None:
     begun = threading.Event()
 
-    def hang(self: SqlUpkeep, *_: object) -> int:
+    def hang(_kept_s: int, db: sa.Connection, _most: int) -> int:
         begun.set()
-        with writing(self._engine) as db:
-            db.exec_driver_sql("select pg_sleep(600)")
+        db.exec_driver_sql("select pg_sleep(600)")
         return 0
 
-    monkeypatch.setattr(SqlUpkeep, "roll_up", hang)
-    monkeypatch.setattr(builder, "UPKEEP_STATEMENT_MS", 8_000)
+    monkeypatch.setattr(roll_up, "widen_minutes", hang)
+    impatient = job_table.UPKEEP._replace(statement_ms=8_000)
+    entries = [
+        entry._replace(lane=impatient) if entry.lane == job_table.UPKEEP else entry
+        for entry in job_table.JOBS
+    ]
+    monkeypatch.setattr(job_table, "JOBS", entries)
+    monkeypatch.setattr(builder, "LANES", (job_table.LOCKS, impatient))
     with running(url, engine, tmp_path) as analyzer:
         assert begun.wait(WITHIN_S)
         analyzer.count_some(times=2)
@@ -163,7 +168,7 @@ def test_counting_continues_while_upkeep_has_a_bug(
     def fail(*_: object) -> int:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(SqlUpkeep, "roll_up", fail)
+    monkeypatch.setattr(roll_up, "widen_minutes", fail)
     with running(url, engine, tmp_path) as analyzer:
         assert analyzer.wait_for_failure("roll-up").error == "ZeroDivisionError('a bug')"
         analyzer.count_some()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from analyzer.build import new_counter
 from analyzer.counting.gaps import SqlGaps
@@ -18,15 +19,12 @@ from analyzer.flush.pipeline import FLUSH_POLL_S, Pipeline
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.plan_sums import sums_of
 from analyzer.kernel.errors import AnalyzerError
-from analyzer.kernel.jobs.job_outcomes import SqlJobOutcomes
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import Schedule
 from analyzer.kernel.kept_ages import Retention
 from analyzer.maintenance.failing_jobs import FailingJobs
-from analyzer.maintenance.job_runner import JobRunner
-from analyzer.maintenance.scheduled_jobs import RunEnd, RunInProgress, ScheduledJob, ScheduledRuns
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import LEASE, lock_jobs, upkeep_jobs
+from analyzer.maintenance.job_runner import Job, JobRunner, RunEnd, RunInProgress
+from analyzer.maintenance.job_table import LOCKS, judge_again, new_jobs
 from analyzer.plan.mapping import (
     AddressField,
     Condition,
@@ -46,6 +44,7 @@ from tests.support.flush_orders import LateFlush, LateFlushes
 from tests.support.job_runners import SeenJobs
 from tests.support.loop_observers import SilentObserver
 from tests.support.step_faults import Killed
+from tests.support.upkeep import PRUNING, Upkeep, upkeep_jobs
 
 MAPPING = SourceMapping(
     time=TimeField(("ts",), "ms"),
@@ -62,7 +61,7 @@ MAPPING = SourceMapping(
     weight="weight",
     deny_if=(Condition("status", ("429",)),),
 )
-CORRECTED = replace(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
+CORRECTED = replace_struct(MAPPING, time=TimeField(("when",), "ms"))  # reads records of a wrong application
 # Minutes are kept for longer than the longest window of the simulated policies,
 # and for longer than the database's clock is ahead.
 RETENTION = Retention(minutes_s=6 * DAY_S, quarters_s=9 * DAY_S, fold_requests=2)
@@ -146,7 +145,6 @@ class SimulatedAnalyzer:
         self._random = random
         self._wake: Event | None = None
         self.daemon: Daemon | None = None
-        self._jobs: Sequence[ScheduledJob] = ()
         self.source: SimulatedSource | None = None
         self.process = Process(name)
         self.supervisor = Process(f"supervisor of {name}")
@@ -164,9 +162,7 @@ class SimulatedAnalyzer:
             self.daemon = self._build()
         except AnalyzerError:
             raise Killed from None  # a process that cannot start ends, and is started again
-        for runner in self.daemon.job_runners:
-            self.later(self._random.random(), f"jobs of {runner.name}", partial(self._run_jobs, runner))
-        for job in self._jobs:
+        for job in self._runner.jobs:
             self.later(self._random.random(), f"job {job.name}", partial(self._begin_job, job))
         self.wake(0.0)
 
@@ -200,10 +196,12 @@ class SimulatedAnalyzer:
             lambda: scheduler.uptime_s,
             executor=flushes,
         )
-        upkeep = SqlUpkeep(engine, self.name, self._new_mark, lambda: scheduler.uptime_s)
-        self._jobs = self._scheduled_jobs(upkeep, agreement.plan)
-        failing = FailingJobs(self.observer, self._random)
-        self._runs = ScheduledRuns(SqlJobRuns(engine, self.name), failing, lambda: scheduler.uptime_s)
+        self._runner = JobRunner(
+            self._new_jobs(agreement.plan),
+            SqlJobRuns(engine, self.name, judge_again),
+            FailingJobs(self.observer, self._random),
+            lambda: scheduler.uptime_s,
+        )
         return Daemon(
             pipeline,
             plans.agree,
@@ -211,7 +209,6 @@ class SimulatedAnalyzer:
             self.observer,
             self._random,
             SqlGaps(engine, self.name),
-            self._job_runners(upkeep),
             beat=plans.beat,
             take_configuration=lambda: self._is_file_read() and plans.propose(self.file),
         )
@@ -221,7 +218,7 @@ class SimulatedAnalyzer:
         """The plan of its configuration file."""
         ids = [mapping.id for mapping in self.plan.sources.values()]
         fields = MAPPING.fields | {"id": TextField(("id",))}
-        mapping = replace(MAPPING, fields=fields, id=ids[0]) if ids else MAPPING
+        mapping = replace_struct(MAPPING, fields=fields, id=ids[0]) if ids else MAPPING
         return self.plan.with_sources({SOURCE: mapping})
 
     def edit(self, plan: Plan) -> None:
@@ -233,25 +230,14 @@ class SimulatedAnalyzer:
         is_edited, self._is_edited = self._is_edited, False
         return is_edited
 
-    def _scheduled_jobs(self, upkeep: SqlUpkeep, plan: Plan) -> list[ScheduledJob]:
+    def _new_jobs(self, plan: Plan) -> list[Job]:
         # One job for all that is deleted: each costs as much time as some records.
         retention = LONG_RETENTION if sums_of(plan).with_usual else RETENTION
-        kept = [job for job in upkeep_jobs(upkeep, retention) if job.name not in upkeep.pruned]
-        return [*kept, ScheduledJob("prune", partial(upkeep.prune, retention), Schedule(60))]
-
-    def _job_runners(self, upkeep: SqlUpkeep) -> list[JobRunner]:
-        warden = JobRunner(
-            name="warden",
-            jobs=lock_jobs(upkeep, self.observer.judged),
-            lease=LEASE,
-            leases=upkeep,
-            outcomes=SqlJobOutcomes(self._database.engine, self.name),
-            observer=self.observer,
-            uptime_s=lambda: self._scheduler.uptime_s,
-            random=self._random,
-            disconnect=lambda: None,
-        )
-        return [warden]
+        upkeep = Upkeep(self._database.engine, self._new_mark, lambda: self._scheduler.uptime_s)
+        context = replace(upkeep.context, owner=self.name, kept=retention, judged=self.observer.judged)
+        kept = [job for job in upkeep_jobs(context) if job.name not in PRUNING]
+        prune = Job("prune", partial(upkeep.prune, retention), Schedule(60))
+        return [*new_jobs(context, LOCKS), *kept, prune]
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -293,24 +279,20 @@ class SimulatedAnalyzer:
         else:
             self.wake(pipeline.pace.heartbeat_every_s)
 
-    def _run_jobs(self, runner: JobRunner) -> None:
-        pause_s = runner.run_once()
-        self.later(max(0.01, pause_s), f"jobs of {runner.name}", partial(self._run_jobs, runner))
-
-    def _begin_job(self, job: ScheduledJob) -> None:
-        run = self._runs.begin(job)
+    def _begin_job(self, job: Job) -> None:
+        run = self._runner.begin(job)
         if isinstance(run, RunEnd):
             self._end_job(job, run)
         else:
             self._step_job(run)
 
     def _step_job(self, run: RunInProgress) -> None:
-        done = self._runs.step(run)
+        done = self._runner.step(run)
         if isinstance(done, RunEnd):
             self._end_job(run.job, done)
         else:
             self.later(done, f"job {run.job.name}", partial(self._step_job, run))
 
-    def _end_job(self, job: ScheduledJob, end: RunEnd) -> None:
+    def _end_job(self, job: Job, end: RunEnd) -> None:
         wait_s = job.schedule.every_s if end.wait_s is None else end.wait_s
         self.later(max(0.01, wait_s), f"job {job.name}", partial(self._begin_job, job))

@@ -30,7 +30,7 @@ from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import activation, plans
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.jobs import step_sizes
-from analyzer.maintenance import upkeep
+from analyzer.maintenance import job_table
 from analyzer.maintenance.audit import audit
 from analyzer.plan.policies import Brake, Quota
 from analyzer.plan.windows import Window, window_at
@@ -53,7 +53,7 @@ LOCKS_S = 12.0  # in which locks of rolling windows are as they must be, when al
 # Bounds of one step, so small that a few rows take several.
 SMALL_STEPS = (
     (plans, "ACTIVATION_ROWS", 1),
-    (upkeep, "ACTIVATION_ROWS", 2),
+    (job_table, "ACTIVATION_ROWS", 2),
     (activation, "LOCKS_AT_ONCE", 1),
     (step_sizes, "FIRST_ROWS", 1),
     (step_sizes, "MIN_ROWS", 1),

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
-from analyzer.maintenance.upkeep import SqlUpkeep
 from tests.store.simulated_analyzers import empty_tables
 from tests.support.fresh_databases import copy_sqlite
 from tests.support.lock_order import LockRecorder
+from tests.support.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -99,5 +99,5 @@ def store(engine: sa.Engine, marks: Callable[[], str]) -> SqlStore:
 
 
 @pytest.fixture
-def upkeep(engine: sa.Engine, marks: Callable[[], str]) -> SqlUpkeep:
-    return SqlUpkeep(engine, "here", marks)
+def upkeep(engine: sa.Engine, marks: Callable[[], str]) -> Upkeep:
+    return Upkeep(engine, marks)

@@ -19,14 +19,13 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.model import Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.kernel.tables.schema import analyzers, offsets, stretches
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import lock_jobs
 from analyzer.plan.mapping import SourceMapping, TextField, TimeField
 from analyzer.plan.plan import Plan, plan_of
 from analyzer.plan.policies import Quota
 from tests.store.flushing import locked, quota
 from tests.store.simulated_analyzers import value_of
 from tests.support.loop_observers import SilentObserver
+from tests.support.upkeep import Upkeep
 
 BY_KEY = SourceMapping(
     time=TimeField(("ts",), "ms"), caller=("api_key",), fields={"api_key": TextField(("key",))}
@@ -206,9 +205,8 @@ class Fleet:
         self.end_activation()
 
     def end_activation(self) -> None:
-        upkeep = SqlUpkeep(self.engine, "warden", lambda: "mark")
-        jobs = {job.name: job for job in lock_jobs(upkeep, lambda *_: None)}
-        while jobs["activation"].step():
+        upkeep = Upkeep(self.engine, lambda: "mark")
+        while upkeep.step("activation"):
             pass
 
     def pass_minutes(self, name: str, minutes: float = 2.0) -> None:

@@ -24,13 +24,13 @@ from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import buckets, lock_history
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.maintenance.audit import audit, prove_next_day
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import load
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import DAY_S, UNRECORDED, Meter
 from analyzer.plan.plan import Plan, plan_of
 from tests.store.flushing import now_s
 from tests.support.counting import PART
+from tests.support.upkeep import Upkeep
 
 MAPPING = SourceMapping(
     time=TimeField(("ts",), "s"),
@@ -118,7 +118,7 @@ def test_the_audit_finds_a_lost_request_among_records_with_weights(
 
 
 def test_a_past_day_with_weights_is_proved_and_rolled_up(
-    store: SqlStore, engine: sa.Engine, upkeep: SqlUpkeep
+    store: SqlStore, engine: sa.Engine, upkeep: Upkeep
 ) -> None:
     """The meter of unrecorded requests may be on another page than the requests."""
     several = [Meter(f"n{number}", "hits") for number in range(COLUMNS_PER_PAGE - 1)]

@@ -60,7 +60,6 @@ from analyzer.kernel.model import (
 from analyzer.kernel.tables.counter_tables import event_ids
 from analyzer.kernel.tables.schema import disbelieved, lock_history, traffic_samples
 from analyzer.maintenance.audit import audit
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import load as load_catalog
 from analyzer.plan.mapping import SourceMapping, TextField
 from analyzer.plan.meters import DAY_S, DUPLICATES, MINUTE_S, Meter
@@ -70,6 +69,7 @@ from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, now_s, publish
 from tests.support.stored_counts import put_counts, tables_of
+from tests.support.upkeep import Upkeep
 
 CALLERS, MINUTES = 100, 150  # of each day
 KEY = key_row_of(PART)
@@ -247,7 +247,7 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     """Executes all that an analyzer, the warden, the feed, the doctor and the readers do."""
     flush_twice(engine)
     SqlStore(engine, "here").activate(plan_of([], METERS, [DAILY, MONTHLY, BY_RESOURCE]))
-    upkeep = SqlUpkeep(engine, "here", str)
+    upkeep = Upkeep(engine, str)
     steps: list[Callable[[], object]] = [
         upkeep.continue_activation,
         upkeep.prune,
@@ -378,7 +378,7 @@ def test_a_brake_looks_up_the_requests_of_the_series_that_are_locked(
         db.execute(sa.insert(traffic_samples).values(at_ms=before_ms, counted=0))
     few = Quota("few", 10, Calendar("year"), brake=Brake(callers=5, traffic=900_000))
     SqlStore(watched, "here").activate(plan_of([], METERS, [DAILY, BY_RESOURCE, few]))
-    while SqlUpkeep(watched, "here", str).continue_activation():
+    while Upkeep(watched, str).continue_activation():
         pass
     asked = [text for text, *_ in statements.about(["buckets"]) if "sum(buckets.value_" in text]
     assert len(asked) == 1, "the requests of all series, in one statement"
@@ -479,7 +479,7 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
 
 def judge_everything(engine: sa.Engine) -> None:
     """Executes judgements of every kind: by flushes, by the warden, and by changes of limits."""
-    store, upkeep = SqlStore(engine, "here"), SqlUpkeep(engine, "here", str)
+    store, upkeep = SqlStore(engine, "here"), Upkeep(engine, str)
     version, plan = store.active_plan()
     at_s = now_s(engine)
     counted = [("caller", ""), ("caller+resource", "/a")]
@@ -527,7 +527,7 @@ def test_no_judgement_scans_what_it_reads(
 ) -> None:
     fill(engine)
     SqlStore(engine, "here").activate(JUDGING_PLAN)
-    upkeep = SqlUpkeep(engine, "here", str)
+    upkeep = Upkeep(engine, str)
     while upkeep.continue_activation():
         pass
     fill_tables_of_judgements(engine)

@@ -14,11 +14,11 @@ from analyzer.billing.reports.day_status import day_statuses
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import downgrade, upgrade
-from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper.sources.sql import SqlSource
 from tests.house.reading import ROOT
 from tests.store import test_no_scans as product
 from tests.support.servers.postgres import dsn_of
+from tests.support.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -69,7 +69,7 @@ def day_is_closed(administered: str, url_of: UrlOf, tmp_path_factory: pytest.Tem
     product.fill(admin)
     product.do_everything(analyzer, tmp_path_factory.mktemp("roles"))
     SqlStore(analyzer, "here").activate(product.JUDGING_PLAN)
-    upkeep = SqlUpkeep(analyzer, "here", str)
+    upkeep = Upkeep(analyzer, str)
     while upkeep.continue_activation():
         pass
     product.judge_everything(analyzer)

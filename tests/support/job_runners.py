@@ -8,11 +8,9 @@ from random import Random
 
 import sqlalchemy as sa
 
-from analyzer.kernel.jobs.job_outcomes import SqlJobOutcomes
-from analyzer.maintenance.failing_jobs import JobObserver
-from analyzer.maintenance.job_runner import Job, JobOutcomes, JobRunner, Leases
-from analyzer.maintenance.scheduled_jobs import ScheduledJob
-from analyzer.maintenance.upkeep_jobs import LEASE
+from analyzer.kernel.jobs.job_runs import SqlJobRuns
+from analyzer.maintenance.failing_jobs import FailingJobs, JobObserver
+from analyzer.maintenance.job_runner import Job, JobRunner, JobRuns, RunEnd, RunInProgress
 
 
 @dataclass
@@ -28,27 +26,50 @@ class SeenJobs:
         self.seen.append((job, "recovered"))
 
 
-def runner_of(
+def new_runner(
     jobs: Sequence[Job],
-    leases: Leases,
-    outcomes: JobOutcomes | sa.Engine,
+    runs: JobRuns | sa.Engine,
     uptime_s: Callable[[], float],
     observer: JobObserver | None = None,
+    owner: str = "here",
 ) -> JobRunner:
-    """Returns a runner; with an engine it stores the outcomes there."""
-    return JobRunner(
-        name="jobs",
-        jobs=jobs,
-        lease=LEASE,
-        leases=leases,
-        outcomes=SqlJobOutcomes(outcomes, "here") if isinstance(outcomes, sa.Engine) else outcomes,
-        observer=observer or SeenJobs(),
-        uptime_s=uptime_s,
-        random=Random(7),
-        disconnect=lambda: None,
-    )
+    """Returns a runner; with an engine it stores its runs there."""
+    stored = SqlJobRuns(runs, owner) if isinstance(runs, sa.Engine) else runs
+    return JobRunner(jobs, stored, FailingJobs(observer or SeenJobs(), Random(7)), uptime_s)
 
 
-def unscheduled(jobs: Sequence[ScheduledJob]) -> list[Job]:
-    """Returns jobs that run as often, under the lease of their runner: nothing of their runs is stored."""
-    return [Job(job.name, job.step, job.schedule.every_s) for job in jobs]
+class JobLoop:
+    """Runs the jobs of a runner in one thread, by its clock."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self.runner = runner
+        self._due_s: dict[str, float] = {}  # uptime of the next call, by job
+        self._runs: dict[str, RunInProgress] = {}
+
+    def run_once(self) -> float:
+        """Does one step of each job that is due; returns how many seconds to wait before the next call."""
+        for job in self.runner.jobs:
+            if self._due_s.get(job.name, float("-inf")) > self.runner.uptime_s():
+                continue
+            run = self._runs.pop(job.name, None) or self.runner.begin(job)
+            done = self.runner.step(run) if isinstance(run, RunInProgress) else run
+            if isinstance(run, RunInProgress) and not isinstance(done, RunEnd):
+                self._runs[job.name] = run
+            wait_s = done.wait_s if isinstance(done, RunEnd) else done
+            rest_s = job.schedule.every_s if wait_s is None else wait_s
+            self._due_s[job.name] = self.runner.uptime_s() + rest_s
+        return max(0.0, min(self._due_s.values()) - self.runner.uptime_s())
+
+    def run_for(self, seconds: float, advance: Callable[[float], object]) -> None:
+        """Runs what is due within some seconds; `advance` moves the clock."""
+        end_s = self.runner.uptime_s() + seconds
+        while (pause_s := self.run_once()) + self.runner.uptime_s() <= end_s:
+            advance(max(pause_s, 1e-9))  # the clock has whole nanoseconds
+        advance(max(0.0, end_s - self.runner.uptime_s()))
+
+    def stop(self) -> None:
+        """Ends the runs in good order, as a process does that ends."""
+        for run in self._runs.values():
+            self.runner.stop(run)
+        self._runs.clear()
+        self._due_s.clear()

@@ -14,11 +14,11 @@ from analyzer.judging.plan_sums import sums_of
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.model import CountRow, DrainedCounts
 from analyzer.kernel.tables.schema import locks, postponed
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.meters import MINUTE_S, REQUESTS, bucket_start_s
 from analyzer.plan.plan import Plan
 from gatekeeper.testing import ManualClock
 from tests.support.stored_counts import tables_of
+from tests.support.upkeep import Upkeep
 from tests.support.whole_loop import DatabaseClock
 
 
@@ -39,7 +39,7 @@ class LiveJudgement:
         self.engine, self.plan, self._clock = engine, plan, clock
         self._store = SqlStore(engine, "here", random_mark=lambda: "mark")
         self._version = self._store.activate(plan)
-        self._upkeep = SqlUpkeep(engine, "here", lambda: "mark")
+        self._upkeep = Upkeep(engine, lambda: "mark")
 
     @property
     def now_s(self) -> int:

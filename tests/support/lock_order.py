@@ -21,7 +21,7 @@ from tests.interleavings.footprints import ROWS, Mode, footprint_of
 
 # docs/architecture.md, "The transaction", says why. Shared totals come again behind the rejected records.
 ORDER = (
-    "leases job_runs jobs",
+    "leases job_runs",
     "replays replay_positions replayed_counts replayed_rejects",
     "offsets gaps",
     "plans analyzers callers overrides directory_versions refills corrections",

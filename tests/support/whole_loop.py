@@ -16,17 +16,16 @@ from analyzer.flush.pipeline import FlushExecutor, Pipeline
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.plan_sums import sums_of
 from analyzer.kernel.database.engine import open_engine
-from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import lock_jobs, upkeep_jobs
+from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
 from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
 from gatekeeper import Gate
 from gatekeeper.testing import ManualClock
 from tests.support.counters import reference_counter
-from tests.support.job_runners import runner_of, unscheduled
+from tests.support.job_runners import JobLoop, new_runner
 from tests.support.loop_observers import SilentObserver
+from tests.support.upkeep import upkeep_jobs
 
 # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
 START = datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC)
@@ -160,15 +159,15 @@ class World:
             self.clock.uptime_s,
             executor=self.flushes,
         )
-        upkeep = SqlUpkeep(self.engine, "analyzer", lambda: "mark")
-        jobs = [*lock_jobs(upkeep, lambda *_: None), *unscheduled(upkeep_jobs(upkeep, Retention()))]
-        runner = runner_of(jobs, upkeep, self.engine, self.clock.uptime_s)
+        context = JobContext(self.engine, lambda: "mark")
+        jobs = [*new_jobs(context, LOCKS), *upkeep_jobs(context)]
+        self.jobs = JobLoop(new_runner(jobs, self.engine, self.clock.uptime_s))
         gaps = SqlGaps(self.engine, "analyzer")
 
         def agree() -> Agreement:
             return Agreement.of(*self.store.active_plan())
 
-        return Daemon(pipeline, agree, self._counter, FailOnOutage(), self.random, gaps, [runner])
+        return Daemon(pipeline, agree, self._counter, FailOnOutage(), self.random, gaps)
 
     def _counter(self, plan: Plan) -> Counter:
         return reference_counter(
@@ -192,7 +191,7 @@ class World:
         """Lets the analyzer take, count and flush once, if it is running; a tenth of a second passes."""
         if is_running:
             self.daemon.run_once()
-            self.daemon.run_jobs_once()
+            self.jobs.run_once()
         self.clock.advance(STEP_S)
 
     def request(self, key: str) -> bool:

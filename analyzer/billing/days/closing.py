@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from analyzer.billing.days import frozen_rows
 from analyzer.billing.days.day_digest import DigestKey, content_digest
-from analyzer.billing.days.day_leases import is_held, keep, lease_of, release, take
 from analyzer.billing.days.day_rows import Day, add_day, hold_open, open_day, stored_days
 from analyzer.billing.days.targets import (
     AskEnds,
@@ -30,6 +29,7 @@ from analyzer.billing.reports.day_origin import Remembered, origin_of, remembere
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
+from analyzer.kernel.database.named_leases import Lease
 from analyzer.kernel.database.partition_keys import key_columns, partition_columns, row_of
 from analyzer.kernel.errors import ClosingLost, NothingToClose, OldRowsMoving, StoreAway
 from analyzer.kernel.model import Partition
@@ -40,6 +40,9 @@ from analyzer.plan.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
+# A process that closes a day holds its lease, and writes nothing without it. Longer than the buckets of a
+# large day are added up, in which nothing is written.
+CLOSINGS = Lease(lease_ms=300_000)
 BLOCKED_MS = 100  # flushes wait no longer than this for a cut that waits for others
 
 
@@ -95,7 +98,7 @@ class DayClosing:
         with reading(self._engine) as db:
             now_ms = clock_ms(db)
             closing = stored_days(db, days.c.zone == zone, days.c.state == "closing")
-            held = {one.id for one in closing if is_held(db, lease_of(one))}
+            held = {one.id for one in closing if CLOSINGS.is_held(db, lease_name(one))}
             day = open_day(db, zone)
             if not catalog.load(db).groupings:
                 return None  # nothing was ever counted
@@ -133,7 +136,8 @@ class DayClosing:
         holder = self._random_mark()
         with ExitStack() as stack:
             with writing(self._engine) as db:
-                take(db, lease_of(day), holder)
+                if not CLOSINGS.take(db, lease_name(day), holder):
+                    raise _closed_elsewhere(day)
                 if not plans.try_block_flushes(db, self._blocked_ms):
                     db.rollback()  # with the lease
                     return False
@@ -147,7 +151,7 @@ class DayClosing:
             except BaseException:
                 # It begins again at once, here or elsewhere; when the lease has ended it does so anyway.
                 with suppress(StoreAway), writing(self._engine) as db:
-                    release(db, lease_of(day), holder)
+                    CLOSINGS.release(db, lease_name(day), holder)
                 raise
         self._finish(known, day, remembered, holder)
         return True
@@ -155,12 +159,12 @@ class DayClosing:
     def _freeze(self, snapshot: sa.Connection, known: Catalog, day: Day, holder: str) -> None:
         while True:
             with writing(self._engine) as db:
-                keep(db, lease_of(day), holder)
+                _keep(db, day, holder)
                 if not frozen_rows.delete_some(db, day):
                     break
         for part in frozen_rows.parts_of(snapshot, known, day):
             with writing(self._engine) as db:
-                keep(db, lease_of(day), holder)
+                _keep(db, day, holder)
                 # The snapshot has the names of callers that are forgotten meanwhile.
                 forgotten = plans.hold_forgotten(db)
                 frozen_rows.write(db, day, part, forgotten)
@@ -172,7 +176,7 @@ class DayClosing:
             day = day._replace(given=json.dumps(origin_of(db, day, remembered)))
             content = content_digest(db, day)
         with writing(self._engine) as db:
-            keep(db, lease_of(day), holder)
+            _keep(db, day, holder)
             zone = days.c.zone == day.zone
             # Of two days of a zone that are closed at a time, the second has the digest of the first.
             db.execute(sa.select(days.c.id).where(zone, days.c.state == "open").with_for_update())
@@ -190,8 +194,23 @@ class DayClosing:
                 "digest_key": self._billing.key.fingerprint,
             }
             db.execute(sa.update(days).where(days.c.id == day.id).values(closed))
-            release(db, lease_of(day), holder)
+            CLOSINGS.release(db, lease_name(day), holder)
         log.info("%s: closed, with %d requests of callers in %d rows", day, requests, rows)
+
+
+def lease_name(day: Day) -> str:
+    """Returns the name of the lease under which a day is closed."""
+    return f"day {day.id}"
+
+
+def _keep(db: sa.Connection, day: Day, holder: str) -> None:
+    """Extends the lease of a day, in the transaction of what needs it. Raises ClosingLost without it."""
+    if not CLOSINGS.keep(db, lease_name(day), holder):
+        raise _closed_elsewhere(day)
+
+
+def _closed_elsewhere(day: Day) -> ClosingLost:
+    return ClosingLost(f"{lease_name(day)}: another process closes it")
 
 
 def _cut(

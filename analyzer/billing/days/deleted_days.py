@@ -6,7 +6,6 @@ delete    rows of marked days, in bounded steps: the triggers permit it for thes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -18,7 +17,7 @@ from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
 from analyzer.kernel.errors import DayAltered
-from analyzer.kernel.jobs.step_sizes import STEP_S, StepSize
+from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
     day_positions,
@@ -48,19 +47,13 @@ class DeletedBy(NamedTuple):
 
 
 class DayDeletion:
-    """Deletes the rows of old closed days, in steps. Must not be shared between threads.
+    """Deletes the rows of old closed days, in steps. Must not be shared between threads."""
 
-    `uptime_s` measures how long steps take.
-    """
-
-    def __init__(
-        self, engine: sa.Engine, key: DigestKey, by: DeletedBy, uptime_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, engine: sa.Engine, key: DigestKey, by: DeletedBy, steps: SizedSteps) -> None:
         self._engine = engine
         self._key = key
         self._by = by
-        self._uptime_s = uptime_s
-        self._size = StepSize(STEP_S[engine.dialect.name])
+        self._steps = steps
         self._day: int | None = None  # whose rows are being deleted
 
     def step(self) -> int:
@@ -114,13 +107,13 @@ class DayDeletion:
                 record(db, self._by.owner, "closed day deleted", str(day), why)
 
     def _delete(self, day: int) -> int:
-        began_s, deleted = self._uptime_s(), 0
-        with writing(self._engine) as db:
-            without_scans(db)
+        def delete(db: sa.Connection, most: int) -> int:
+            deleted = 0
             for table, column in ROWS:
-                if deleted < self._size.rows:
-                    keys = first_keys(table, column == day, self._size.rows - deleted)
+                if deleted < most:
+                    keys = first_keys(table, column == day, most - deleted)
                     gone = delete_at(table, keys).returning(next(iter(table.primary_key)))
                     deleted += len(db.execute(gone).all())
-        self._size.measured(deleted, self._uptime_s() - began_s)
-        return deleted
+            return deleted
+
+        return self._steps.run(delete)

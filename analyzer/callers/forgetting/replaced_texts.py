@@ -11,7 +11,7 @@ from analyzer.callers.forgetting.renaming import Renaming
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.kernel.tables.billing_tables import day_audits
 from analyzer.kernel.tables.counter_tables import named_callers
-from analyzer.kernel.tables.job_tables import job_runs, jobs
+from analyzer.kernel.tables.job_tables import job_runs
 from analyzer.kernel.tables.schema import (
     analyzers,
     events,
@@ -29,7 +29,7 @@ TEXTS = (
     plans.c.body,  # of earlier plans
     gates.c.told,
     analyzers.c.measured,
-    jobs.c.error,
+    analyzers.c.refused,
     day_audits.c.differences,
     day_audits.c.remarks,
     job_runs.c.error,

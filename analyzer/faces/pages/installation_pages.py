@@ -26,7 +26,7 @@ from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.logs import printable
 from analyzer.maintenance.job_answers import listed_jobs
-from analyzer.maintenance.upkeep_jobs import schedules
+from analyzer.maintenance.job_table import schedules
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import CANDIDATE
 from gatekeeper.feed.feed_json import change_fields, time_text

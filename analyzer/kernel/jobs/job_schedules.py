@@ -13,10 +13,19 @@ RunOutcome = Literal["running", "done", "failed", "stopped", "lost"]
 
 
 class Schedule(NamedTuple):
-    """Moments that are `every_s` seconds apart; one of them is `at_s` seconds after midnight, UTC."""
+    """Moments that are `every_s` seconds apart; one of them is `at_s` seconds after midnight, UTC.
+
+    With `shared_lease` the moments are so close that a process keeps the lease between them, for all jobs
+    that share it: one run of the job continues until the process ends, loses the lease or fails.
+    """
 
     every_s: int
     at_s: int = 0
+    shared_lease: str = ""  # its name; "": each run takes a lease of the job alone, and releases it
+
+    def lease(self, job: str) -> str:
+        """Returns the name of the lease under which a job of this schedule runs."""
+        return self.shared_lease or f"job {job}"
 
     def latest_ms(self, now_ms: int) -> int:
         """Returns the last moment that is not after `now_ms`.
@@ -51,7 +60,13 @@ class BegunRun(NamedTuple):
 
     job: str
     number: int  # counts the runs of the job
-    scheduled_ms: int  # the moment that it is done for
+    scheduled_ms: int  # the moment that it is done for, or the first of them
+    shared_lease: str = ""  # of its schedule
+
+    @property
+    def lease(self) -> str:
+        """The name of the lease under which it runs."""
+        return Schedule(0, shared_lease=self.shared_lease).lease(self.job)
 
 
 class NotBegun(NamedTuple):

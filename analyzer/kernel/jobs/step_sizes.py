@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from analyzer.kernel.database.engine import without_scans, writing
 
 # How long a transaction should take. SQLite has one writer: a flush waits for it. On PostgreSQL flushes wait
 # for rows alone, and steps skip the rows that flushes hold; the disk and the processors are shared.
@@ -33,3 +38,34 @@ class StepSize:
             return  # there was little to do
         wanted = self.rows * (self.step_s / seconds if seconds > 0 else 2.0)
         self.rows = int(min(max(wanted, self.rows / 2, MIN_ROWS), self.rows * 2, MAX_ROWS))
+
+
+class SizedSteps:
+    """Steps of one kind of work, each a transaction with as many rows as keep it short.
+
+    Args:
+        engine: Of the database.
+        uptime_s: Measures how long steps take.
+    """
+
+    def __init__(self, engine: sa.Engine, uptime_s: Callable[[], float]) -> None:
+        self._engine = engine
+        self._uptime_s = uptime_s
+        self._size = StepSize(STEP_S[engine.dialect.name])
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the next step, at most."""
+        return self._size.rows
+
+    def run(self, step: Callable[[sa.Connection, int], int]) -> int:
+        """Calls `step` in a transaction with a number of rows; returns how many it dealt with.
+
+        Raises StoreAway, and what `step` raises.
+        """
+        began_s = self._uptime_s()
+        with writing(self._engine) as db:
+            without_scans(db)
+            rows = step(db, self._size.rows)
+        self._size.measured(rows, self._uptime_s() - began_s)
+        return rows

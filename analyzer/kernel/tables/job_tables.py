@@ -1,4 +1,4 @@
-"""The tables of jobs: leases, what each job last came to, and its runs."""
+"""The tables of jobs: leases and runs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,19 @@ from analyzer.kernel.tables.table_columns import key, metadata, number, text
 # Leases of the work that one analyzer does at a time.
 leases = Table("leases", metadata, key("name"), text("holder"), number("until_ms"))
 
-# What each job last came to; see operations/running_jobs.
-jobs = Table(
-    "jobs",
-    metadata,
-    key("name"),
-    Column("done_ms", BigInteger),  # when a step last left nothing to do; null: never yet
-    Column("failing_since_ms", BigInteger),  # the first of the failures in a row; null: it does not fail
-    Column("failed_ms", BigInteger),  # the last failure
-    text("error"),  # of the last failure
-    text("owner"),  # the process that reported last
-)
-
-# Runs of the scheduled jobs; see operations/running_jobs. Kept for `[retention] jobs`.
+# Runs of jobs; see operations/running_jobs. Kept for `[retention] jobs`.
 job_runs = Table(
     "job_runs",
     metadata,
     key("job"),
     key("number", BigInteger),
-    Column("scheduled_ms", BigInteger, nullable=False),  # the moment that it was done for
+    Column("scheduled_ms", BigInteger, nullable=False),  # the moment that it was done for, or the first
     Column("began_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger),
     text("owner"),  # the process that ran it
-    text("outcome"),  # see `RunOutcome` in core/job_schedules.py
+    text("outcome"),  # see `RunOutcome` in kernel/jobs/job_schedules.py
     number("rows"),  # dealt with, so far
     text("error"),
+    Column("done_ms", BigInteger),  # when a step last left nothing to do; null: not in this run
     Index(None, "began_ms"),
 )

@@ -21,7 +21,7 @@ from analyzer.kernel.tables.billing_tables import (
     referenced_names,
 )
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers, secrets
-from analyzer.kernel.tables.job_tables import job_runs, jobs, leases
+from analyzer.kernel.tables.job_tables import job_runs, leases
 from analyzer.kernel.tables.replay_tables import replay_positions, replayed_counts, replayed_rejects, replays
 from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tables.table_columns import (
@@ -42,7 +42,7 @@ TOTAL_MAX = 2**63 - 1  # the largest number of a column; a sum stops there rathe
 metadata = table_columns.metadata
 # Defined elsewhere, and among `metadata` too.
 OF_COUNTERS = (named_callers, event_ids, secrets)
-OF_JOBS = (leases, jobs, job_runs)
+OF_JOBS = (leases, job_runs)
 OF_BROWSERS = (sessions,)
 OF_REPLAYS = (replays, replay_positions, replayed_counts, replayed_rejects)
 OF_BILLING = (
@@ -300,6 +300,7 @@ analyzers = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("beat_ms", BigInteger, nullable=False),
     added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing, or an earlier version
+    added_text("refused"),  # why its changed configuration is refused; "": it is not
 )
 
 # From which offset on a partition was counted by which plan. A row for each change; retried records are

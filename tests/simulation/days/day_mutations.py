@@ -72,8 +72,8 @@ def earlier_attempt_kept(patch: Patch) -> None:
 
 def closed_without_a_lease(patch: Patch) -> None:
     """A closing that another process has taken over continues to write."""
-    patch.setattr(closing, "keep", lambda *_: None)
-    patch.setattr(closing, "is_held", lambda *_: False)
+    patch.setattr(closing, "_keep", lambda *_: None)
+    patch.setattr(closing.CLOSINGS, "is_held", lambda *_: False)
     patch.setattr(closing, "take", lambda *_: None)
 
 

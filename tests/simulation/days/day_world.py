@@ -24,10 +24,8 @@ from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.kernel.database.engine import reading
 from analyzer.kernel.errors import AnalyzerError, CorrectionRefused, StoreAway
 from analyzer.kernel.model import Partition
-from analyzer.maintenance.job_runner import JobRunner
-from analyzer.maintenance.scheduled_jobs import ScheduledJob
-from analyzer.maintenance.upkeep import SqlUpkeep
-from analyzer.maintenance.upkeep_jobs import schedules
+from analyzer.maintenance.job_runner import Job
+from analyzer.maintenance.job_table import schedules
 from analyzer.plan.mapping import EventIdRule, SourceMapping
 from analyzer.plan.meters import Meter
 from analyzer.plan.plan import Plan, plan_of
@@ -133,17 +131,14 @@ class DayAnalyzer(SimulatedAnalyzer):
             Random(f"{world.story.seed} {number}"),
         )
 
-    def _scheduled_jobs(self, _upkeep: SqlUpkeep, _plan: Plan) -> list[ScheduledJob]:
+    def _new_jobs(self, _plan: Plan) -> list[Job]:
         closing = PausedClosing(self._world, self.process)
         audits = DayAudits(self._world.database.engine, [KEY], self.name)
         at = schedules(RETENTION)
         return [
-            ScheduledJob("close-days", closing.step, at["close-days"], takes_turns=False),
-            ScheduledJob("audit-days", audits.step, at["audit-days"]),
+            Job("close-days", closing.step, at["close-days"], takes_turns=False),
+            Job("audit-days", audits.step, at["audit-days"]),
         ]
-
-    def _job_runners(self, _upkeep: SqlUpkeep) -> list[JobRunner]:
-        return []
 
 
 class DayWorld:

@@ -17,11 +17,11 @@ from analyzer.kernel.database.engine import NowMs, open_engine, reading, writing
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.model import PartitionProgress, Position
 from analyzer.kernel.tables.schema import buckets, leases
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import Plan
 from tests.store.flushing import PART, run_together
 from tests.support.servers.child import free_port
 from tests.support.servers.postgres import NativePostgres, dsn_of
+from tests.support.upkeep import Upkeep
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -90,7 +90,7 @@ def test_a_reader_does_not_see_later_commits(engine: sa.Engine, new_engine: NewE
     count = sa.select(sa.func.count()).select_from(leases)
     with reading(engine) as db:
         before = db.execute(count).scalar_one()
-        assert SqlUpkeep(new_engine(), "there", str).hold("warden")
+        assert Upkeep(new_engine(), str).hold()
         assert db.execute(count).scalar_one() == before == 0
     with reading(engine) as db:
         assert db.execute(count).scalar_one() == 1

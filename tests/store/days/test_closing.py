@@ -336,7 +336,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     ("name", "time"),
     [
         ("_store_positions", 1),
-        ("keep", 1),
+        ("_keep", 1),
         ("write", 1),
         ("write", 2),
         ("totals_of", 1),
@@ -357,7 +357,7 @@ def test_a_closing_that_was_killed_begins_again(
     monkeypatch.setattr(closing.frozen_rows, "ROWS_AT_ONCE", 1)
     flush(counted, PLAN, [a_row(3, yesterday.begin_s), a_row(1, yesterday.begin_s, ANN)])
     with monkeypatch.context() as patched:
-        patched.setattr(closing, "release", lambda *_: None)
+        patched.setattr(closing.CLOSINGS, "release", lambda *_: None)
         killed_at(name, time)
         with pytest.raises(Killed):
             closer.new().step()
@@ -492,7 +492,7 @@ def test_a_lease_that_was_taken_while_the_clock_was_ahead_holds_nothing_up(
     engine: sa.Engine, counted: SqlStore, yesterday: Day, closer: Closer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(counted, PLAN, [a_row(3, yesterday.begin_s)])
-    monkeypatch.setattr(closing, "release", lambda *_: None)
+    monkeypatch.setattr(closing.CLOSINGS, "release", lambda *_: None)
     monkeypatch.setattr(DayClosing, "_finish", lambda *_: None)
     closer.new().step()
     monkeypatch.undo()

@@ -18,11 +18,11 @@ from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.tables.schema import buckets, directory_versions, overrides, totals
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import Plan, plan_of
 from analyzer.plan.policies import RollingQuota, StatedOverride, Surge
 from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
+from tests.support.upkeep import Upkeep
 
 BOB = "user:bob"
 DAILY = quota(100)
@@ -34,7 +34,7 @@ class Installation:
 
     def __init__(self, engine: sa.Engine, store: SqlStore, by_plan: Plan) -> None:
         self.engine, self.store, self.plan = engine, store, by_plan
-        self.upkeep = SqlUpkeep(engine, "here", new_mark)
+        self.upkeep = Upkeep(engine, new_mark)
         store.activate(by_plan)
 
     def count(self, value: int, key: str = ACME, **rest: Any) -> None:

@@ -12,9 +12,9 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.tables.schema import leases, totals
 from analyzer.maintenance import total_repair
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import Plan
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota, used
+from tests.support.upkeep import Upkeep
 
 SetClock = Callable[[float], None]
 DAY_S = 86_400
@@ -74,9 +74,9 @@ def daily(store: SqlStore) -> Plan:
     return of
 
 
-def minutes_of_the_warden(upkeep: SqlUpkeep) -> None:
+def minutes_of_the_warden(upkeep: Upkeep) -> None:
     """Runs the jobs until none has anything to do."""
-    assert upkeep.hold("warden")
+    assert upkeep.hold()
     upkeep.end_locks()
     while upkeep.continue_activation() or upkeep.prune() or upkeep.repair_totals():
         pass
@@ -87,7 +87,7 @@ def values(engine: sa.Engine) -> dict[str, int]:
 
 
 def test_totals_and_locks_outlive_a_clock_that_is_ahead_for_a_while(
-    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     at_s = now_s(engine)
     flush(store, daily, [a_row(9, at_s, ANN), a_row(12, at_s, ACME)])
@@ -105,7 +105,7 @@ def test_totals_and_locks_outlive_a_clock_that_is_ahead_for_a_while(
 
 
 def test_a_clock_that_is_ahead_deletes_no_total(
-    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     flush(store, daily, [a_row(9, now_s(engine), ANN)])
     set_clock(60 * DAY_S)
@@ -114,7 +114,7 @@ def test_a_clock_that_is_ahead_deletes_no_total(
 
 
 def test_a_limit_that_is_reached_while_the_clock_is_ahead_locks_when_it_is_back(
-    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     at_s = now_s(engine)
     set_clock(60 * DAY_S)
@@ -127,35 +127,35 @@ def test_a_limit_that_is_reached_while_the_clock_is_ahead_locks_when_it_is_back(
 
 
 def test_a_warden_that_stops_while_the_clock_is_ahead_leaves_word_of_it(
-    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     flush(store, daily, [a_row(12, now_s(engine), ACME)])
     set_clock(60 * DAY_S)
     minutes_of_the_warden(upkeep)
-    upkeep.release("warden")
+    upkeep.release()
     set_clock(0.0)
-    minutes_of_the_warden(SqlUpkeep(engine, "there", lambda: "mark"))
+    minutes_of_the_warden(Upkeep(engine, lambda: "mark"))
     assert locked(engine).keys() == {(ACME, "daily")}
 
 
 def test_a_lease_from_the_future_belongs_to_no_analyzer(
-    set_clock: SetClock, engine: sa.Engine, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, upkeep: Upkeep, daily: Plan
 ) -> None:
-    other = SqlUpkeep(engine, "there", str)
+    other = Upkeep(engine, str, owner="there")
     set_clock(3 * DAY_S)
-    assert other.hold("warden")
+    assert other.hold()
     set_clock(0.0)
-    assert upkeep.hold("warden")
-    assert not other.hold("warden")
+    assert upkeep.hold()
+    assert not other.hold()
 
 
 def test_a_plan_that_came_in_force_while_the_clock_was_ahead_counts_from_the_beginning_of_the_window(
-    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    set_clock: SetClock, engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     at_s = now_s(engine)
     flush(store, daily, [a_row(12, at_s, ACME)])
     set_clock(60 * DAY_S)
-    assert upkeep.hold("warden")
+    assert upkeep.hold()
     hourly = plan(quota(LIMIT, "hour", name="hourly"))
     store.activate(hourly)
     set_clock(0.0)
@@ -165,7 +165,7 @@ def test_a_plan_that_came_in_force_while_the_clock_was_ahead_counts_from_the_beg
 
 @pytest.mark.parametrize("damage", [-5, 3, None], ids=["less", "more", "deleted"])
 def test_a_total_that_does_not_equal_the_buckets_is_corrected(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan, damage: int | None
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan, damage: int | None
 ) -> None:
     at_s = now_s(engine)
     flush(store, daily, [a_row(9, at_s, ANN), a_row(12, at_s, ACME)])
@@ -182,7 +182,7 @@ def test_a_total_that_does_not_equal_the_buckets_is_corrected(
 
 
 def test_a_lock_that_a_wrong_total_has_set_ends_when_the_total_is_corrected(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     at_s = now_s(engine)
     flush(store, daily, [a_row(2, at_s, ANN)])
@@ -195,7 +195,7 @@ def test_a_lock_that_a_wrong_total_has_set_ends_when_the_total_is_corrected(
 
 
 def test_counts_between_the_comparison_and_the_correction_are_not_lost(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_s = now_s(engine)
     flush(store, daily, [a_row(5, at_s, ACME)])
@@ -216,12 +216,12 @@ def test_counts_between_the_comparison_and_the_correction_are_not_lost(
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_two_wardens_do_not_add_a_difference_twice(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(store, daily, [a_row(5, now_s(engine), ACME)])
     with writing(engine) as db:
         db.execute(sa.delete(totals))
-    other = SqlUpkeep(engine, "there", str)
+    other = Upkeep(engine, str)
     compared = total_repair._first_wrong
 
     def let_the_other_be_faster(db: sa.Connection, at: int) -> object:
@@ -236,19 +236,19 @@ def test_two_wardens_do_not_add_a_difference_twice(
 
 
 def test_totals_are_not_compared_again_at_once(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep, daily: Plan
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep, daily: Plan
 ) -> None:
     flush(store, daily, [a_row(5, now_s(engine), ACME)])
     assert upkeep.repair_totals() == 0
     with writing(engine) as db:
         db.execute(sa.delete(totals))
     assert upkeep.repair_totals() == 0
-    assert SqlUpkeep(engine, "there", str).repair_totals() == 1
+    assert Upkeep(engine, str).repair_totals() == 1
 
 
-def test_a_released_lease_says_nothing_of_a_clock(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
-    assert upkeep.hold("warden")
-    upkeep.release("warden")
+def test_a_released_lease_says_nothing_of_a_clock(upkeep: Upkeep, engine: sa.Engine) -> None:
+    assert upkeep.hold()
+    upkeep.release()
     with engine.connect() as db:
         (until_ms,) = db.execute(sa.select(leases.c.until_ms)).one()
     assert until_ms <= (now_s(engine) + 1) * 1000

@@ -30,7 +30,6 @@ from analyzer.kernel.errors import CannotForget
 from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import metadata, named_callers
 from analyzer.maintenance.audit import audit
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
 from analyzer.plan.plan import Plan, plan_from, plan_of
 from analyzer.plan.policies import Quota, RollingQuota
@@ -41,6 +40,7 @@ from tests.store.flushing import PART, now_s
 from tests.store.simulated_analyzers import FaultAt, killed
 from tests.support.depth import IS_DEEP
 from tests.support.step_faults import Killed
+from tests.support.upkeep import Upkeep
 
 DAY_S = 86_400
 NAME, LONGER, BOB = "api_key:acme", "api_key:acme-2", "api_key:bob"
@@ -109,7 +109,7 @@ class Installation:
 
     def is_audited(self) -> bool:
         """Whether the audit finds no difference, once the warden has looked."""
-        SqlUpkeep(self.engine, "one", new_mark).judge_waiting()
+        Upkeep(self.engine, new_mark).judge_waiting()
         return audit(self.engine).equal
 
     def forget(self, why: str = "asked by a letter") -> ForgottenCaller:

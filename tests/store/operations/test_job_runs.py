@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,19 +11,20 @@ import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import NowMs, writing
 from analyzer.kernel.errors import StoreAway
-from analyzer.kernel.jobs.job_outcomes import job_outcomes
-from analyzer.kernel.jobs.job_runs import LEASE_MS, PRECEDENCE_MS, SqlJobRuns, job_history, job_states
+from analyzer.kernel.jobs.job_runs import (
+    LEASE_MS,
+    PRECEDENCE_MS,
+    SHARED_LEASE_MS,
+    SqlJobRuns,
+    job_history,
+    job_outcomes,
+    job_states,
+)
 from analyzer.kernel.jobs.job_schedules import BegunRun, NotBegun, Schedule
 from analyzer.kernel.tables.job_tables import job_runs, leases
 from analyzer.maintenance.failing_jobs import FailingJobs
-from analyzer.maintenance.scheduled_jobs import (
-    KEEP_EVERY_S,
-    RunEnd,
-    RunInProgress,
-    ScheduledJob,
-    ScheduledRuns,
-)
-from tests.support.job_runners import SeenJobs
+from analyzer.maintenance.job_runner import KEEP_EVERY_S, Job, JobRunner, RunEnd, RunInProgress
+from tests.support.job_runners import JobLoop, SeenJobs, new_runner
 
 NAME, HOUR_S = "roll-up", 3_600
 HOURLY = Schedule(HOUR_S)
@@ -42,8 +44,9 @@ class Process:
 
     def __post_init__(self) -> None:
         failing = FailingJobs(self.seen, Random(7))
-        self.runs = ScheduledRuns(SqlJobRuns(self.engine, self.name), failing, lambda: self.uptime_s)
-        self.job = ScheduledJob(NAME, self._step, HOURLY, done_elsewhere=lambda: self.elsewhere.append(NAME))
+        self.job = Job(NAME, self._step, HOURLY, done_elsewhere=lambda: self.elsewhere.append(NAME))
+        runs = SqlJobRuns(self.engine, self.name)
+        self.runs = JobRunner([self.job], runs, failing, lambda: self.uptime_s)
 
     def _step(self) -> int:
         self.calls += 1
@@ -99,9 +102,9 @@ def test_while_one_runs_it_the_other_learns_who(one: Process, other: Process, en
     for is_asked in (False, True):
         end = other.run(is_asked=is_asked)
         assert (end.outcome, end.holder, other.calls) == (None, "one:1", 0)
-    assert job_states(engine)[1][NAME].holder == "one:1"
+    assert job_states(engine, {NAME: HOURLY})[1][NAME].holder == "one:1"
     assert one.runs.stop(run).outcome == "stopped"
-    assert job_states(engine)[1][NAME].holder == ""
+    assert job_states(engine, {NAME: HOURLY})[1][NAME].holder == ""
     assert other.run().outcome == "done", "at once: the moment is not done"
 
 
@@ -211,3 +214,130 @@ def test_nothing_is_raised_while_the_database_is_away(one: Process, monkeypatch:
     monkeypatch.setattr(one.runs.runs, "begin", fail)
     assert one.run().outcome == "failed"
     assert one.seen.seen == [(NAME, "no connection")]
+
+
+# Jobs that run each second, under one lease that is kept
+
+EACH_SECOND = Schedule(1, shared_lease="warden")
+SECOND_NAMES = ("end-locks", "activation")
+
+
+@dataclass
+class Warden:
+    """An analyzer with two jobs that share a lease."""
+
+    engine: sa.Engine
+    name: str
+    steps: dict[str, list[int | Exception]] = field(default_factory=dict)
+    uptime_s: float = 0.0
+    seen: SeenJobs = field(default_factory=SeenJobs)
+
+    def __post_init__(self) -> None:
+        jobs = [Job(name, partial(self._step, name), EACH_SECOND) for name in SECOND_NAMES]
+        self.runner = new_runner(jobs, self.engine, lambda: self.uptime_s, self.seen, self.name)
+        self.loop = JobLoop(self.runner)
+
+    def _step(self, name: str) -> int:
+        steps = self.steps.get(name, [])
+        result = steps.pop(0) if steps else 0
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def work(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            self.uptime_s += 1.0
+            self.loop.run_once()
+
+
+@pytest.fixture
+def warden(engine: sa.Engine) -> Warden:
+    return Warden(engine, "one:1")
+
+
+@pytest.fixture
+def standby(engine: sa.Engine) -> Warden:
+    return Warden(engine, "other:2")
+
+
+def runs_of_all(engine: sa.Engine) -> list[tuple[str, str, str, int]]:
+    runs = sorted(job_history(engine, None, 0), key=lambda run: (run.job, run.number))
+    return [(run.job, run.owner, run.outcome, run.rows) for run in runs]
+
+
+def test_one_run_continues_over_many_moments_and_only_its_analyzer_works(
+    warden: Warden, standby: Warden, engine: sa.Engine
+) -> None:
+    warden.steps = {"end-locks": [0, 2, 0, 3]}
+    standby.steps = {"end-locks": [9]}
+    for _ in range(70):
+        warden.work(1.0)
+        standby.work(1.0)
+    assert runs_of_all(engine) == [
+        ("activation", "one:1", "running", 0),
+        ("end-locks", "one:1", "running", 5),
+    ]
+    states = job_states(engine, dict.fromkeys(SECOND_NAMES, EACH_SECOND))[1]
+    assert {name: state.holder for name, state in states.items()} == dict.fromkeys(SECOND_NAMES, "one:1")
+    assert [outcome.done_s is not None for outcome in job_outcomes(engine)] == [True, True]
+
+
+def test_a_warden_that_stops_is_followed_at_once_and_one_that_dies_when_its_lease_has_ended(
+    warden: Warden, standby: Warden, engine: sa.Engine
+) -> None:
+    warden.work(2.0)
+    standby.work(1.0)
+    warden.loop.stop()
+    standby.work(2.0)
+    assert runs_of_all(engine) == [
+        ("activation", "one:1", "stopped", 0),
+        ("activation", "other:2", "running", 0),
+        ("end-locks", "one:1", "stopped", 0),
+        ("end-locks", "other:2", "running", 0),
+    ]
+    pass_ms(engine, SHARED_LEASE_MS - 2_000)  # it has died
+    warden.work(2.0)
+    assert {owner for _, owner, outcome, _ in runs_of_all(engine) if outcome == "running"} == {"other:2"}
+    pass_ms(engine, 3_000)
+    warden.work(2.0)
+    assert [run[1:3] for run in runs_of_all(engine)][-2:] == [("other:2", "lost"), ("one:1", "running")]
+    standby.work(2.0)  # it was frozen
+    assert [run[1:3] for run in runs_of_all(engine)][-2:] == [("other:2", "lost"), ("one:1", "running")]
+
+
+def test_a_job_that_fails_ends_its_run_and_not_the_lease_of_the_others(
+    warden: Warden, standby: Warden, engine: sa.Engine
+) -> None:
+    warden.steps = {"end-locks": [4, StoreAway("canceling statement")]}
+    for _ in range(2):
+        warden.work(1.0)
+        standby.work(1.0)
+    assert runs_of_all(engine) == [
+        ("activation", "one:1", "running", 0),
+        ("end-locks", "one:1", "failed", 4),
+    ]
+    _, failing = job_outcomes(engine)
+    assert (failing.error, failing.failing_s is not None) == ("canceling statement", True)
+    warden.work(2.0)
+    assert runs_of_all(engine)[-1] == ("end-locks", "one:1", "running", 0)
+    assert [outcome.failing_s for outcome in job_outcomes(engine)] == [None, None], "stored at once"
+    assert warden.seen.seen == [("end-locks", "canceling statement"), ("end-locks", "recovered")]
+
+
+def test_a_process_that_takes_or_keeps_a_lease_from_the_future_learns_that_the_clock_was_ahead(
+    engine: sa.Engine,
+) -> None:
+    noticed: list[str] = []
+    runs = SqlJobRuns(engine, "one:1", lambda _: noticed.append("ahead"))
+    run = runs.begin("end-locks", EACH_SECOND)
+    assert isinstance(run, BegunRun)
+    assert noticed == []
+    pass_ms(engine, -3_600_000)
+    assert runs.keep(run)
+    assert runs.keep(run)
+    assert noticed == ["ahead"], "once"
+    pass_ms(engine, -3_600_000)
+    other = SqlJobRuns(engine, "other:2", lambda _: noticed.append("elsewhere"))
+    assert isinstance(other.begin("end-locks", EACH_SECOND), BegunRun)
+    assert noticed == ["ahead", "elsewhere"]
+    assert not runs.keep(run)

@@ -23,7 +23,6 @@ from analyzer.judging.sql import refills as refilling
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow, DrainedCounts
 from analyzer.kernel.tables.schema import locks, notices, refills, totals
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan import catalog, windows
 from analyzer.plan.meters import Meter
 from analyzer.plan.plan import plan_of
@@ -35,6 +34,7 @@ from tests.store.flushing import ACME, ANN
 from tests.store.simulated_analyzers import empty_tables
 from tests.support.depth import deeper
 from tests.support.stored_counts import tables_of
+from tests.support.upkeep import Upkeep
 from tests.support.whole_loop import DatabaseClock
 
 BERLIN = "Europe/Berlin"
@@ -105,7 +105,7 @@ class Story:
         empty_tables(engine)
         self.engine, self.clock = engine, clock
         self.store = SqlStore(engine, "here")
-        self.upkeep = SqlUpkeep(engine, "here", new_mark)
+        self.upkeep = Upkeep(engine, new_mark)
         self.plan = PLAN
         self.profiles: dict[str, Profile] = {}
         self.counted: list[CountRow] = []

@@ -16,12 +16,12 @@ from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import buckets, offsets, proofs
 from analyzer.maintenance import roll_up
 from analyzer.maintenance.audit import audit
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.plan.plan import plan_of
 from tests.store.flushing import now_s
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts
+from tests.support.upkeep import Upkeep
 
 KEPT_S = 2 * DAY_S
 FEW = 5
@@ -70,7 +70,7 @@ def sums(rows: list[CountRow]) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize("at_once", [1, 50_000])
 def test_callers_with_few_requests_on_a_day_become_one_row(
     store: SqlStore,
-    upkeep: SqlUpkeep,
+    upkeep: Upkeep,
     engine: sa.Engine,
     today_s: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_callers_with_few_requests_on_a_day_become_one_row(
 
 
 def test_a_day_is_folded_only_when_all_its_minutes_are_rolled_up(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     """Half a day would make a caller with many requests in its other half look rare."""
     old_s = (now_s(engine) - KEPT_S) // QUARTER_S * QUARTER_S  # the day that holds it is not over by then
@@ -111,7 +111,7 @@ def test_a_day_is_folded_only_when_all_its_minutes_are_rolled_up(
 
 
 def test_keys_that_a_client_cannot_invent_are_not_folded(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     """A resource is a route pattern, a tenant is a customer. A caller's resources stay apart."""
     at_s = today_s - 5 * DAY_S
@@ -150,7 +150,7 @@ def ledger(engine: sa.Engine, counted: int) -> None:
 
 
 def test_days_are_deleted_in_steps_and_the_audit_still_agrees(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_steps(monkeypatch, 2)
     add(store, *(a_row(today_s - days * DAY_S, days, f"user:{n}") for days in (9, 5) for n in range(5)))
@@ -164,7 +164,7 @@ def test_days_are_deleted_in_steps_and_the_audit_still_agrees(
 
 
 def test_a_past_day_is_proved_once_and_again_after_a_late_record(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     days = [today_s - days * DAY_S for days in (4, 3, 1, 0)]
     add(store, *(a_row(day_s, 2, "user:ann") for day_s in days))
@@ -185,7 +185,7 @@ def test_a_past_day_is_proved_once_and_again_after_a_late_record(
 
 
 def test_a_day_whose_buckets_lost_a_row_is_reported(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     day_s = today_s - 4 * DAY_S
     add(
@@ -208,7 +208,7 @@ def test_a_day_whose_buckets_lost_a_row_is_reported(
 
 
 def test_a_proved_day_that_is_damaged_later_is_found_when_every_day_is_read(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     add(store, a_row(today_s - 4 * DAY_S, 2, "user:ann"))
     ledger(engine, 2)
@@ -219,7 +219,7 @@ def test_a_proved_day_that_is_damaged_later_is_found_when_every_day_is_read(
     assert not audit(engine, every_day=True).equal
 
 
-def test_upkeep_of_an_empty_database_does_nothing(store: SqlStore, upkeep: SqlUpkeep) -> None:
+def test_upkeep_of_an_empty_database_does_nothing(store: SqlStore, upkeep: Upkeep) -> None:
     store.activate(plan_of([], [], []))
     assert (
         upkeep.roll_up(KEPT_S, KEPT_S)

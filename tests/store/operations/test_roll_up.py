@@ -17,12 +17,12 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets
 from analyzer.maintenance.roll_up import widen
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_of
 from tests.store.flushing import ACME, ANN, now_s
 from tests.support.depth import deeper
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts
+from tests.support.upkeep import Upkeep
 
 SLOWEST = Meter("slowest", "duration", "max")
 METERS = (REQUESTS, SLOWEST)
@@ -42,7 +42,7 @@ def add(store: SqlStore, *rows: CountRow) -> None:
         put_counts(tx._db, rows, JOINS_OF)
 
 
-def roll_up_whole(upkeep: SqlUpkeep) -> int:
+def roll_up_whole(upkeep: Upkeep) -> int:
     """Rolls up until nothing is left; returns the number of calls."""
     calls = 0
     while upkeep.roll_up(*KEPT_S):
@@ -70,7 +70,7 @@ def today_s(engine: sa.Engine) -> int:
 
 
 def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     now = today_s + (now_s(engine) - today_s) // QUARTER_S * QUARTER_S
     just_kept, just_old = now - 2 * DAY_S, now - 2 * DAY_S - MINUTE_S
@@ -86,9 +86,7 @@ def test_minutes_become_quarters_after_two_days_and_quarters_days_after_forty(
     }
 
 
-def test_sums_and_maxima_are_kept(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
-) -> None:
+def test_sums_and_maxima_are_kept(store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int) -> None:
     for first_s in (today_s - 5 * DAY_S, today_s - 50 * DAY_S):
         minutes = [first_s + MINUTE_S * n for n in (0, 1, 14, 15, 600, 1439)]
         add(store, *(a_row(at_s, n, denied=2) for n, at_s in enumerate(minutes, 1)))
@@ -111,7 +109,7 @@ def test_sums_and_maxima_are_kept(
 
 
 def test_a_second_roll_up_changes_nothing(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     add(store, a_row(today_s - 5 * DAY_S, 3), a_row(today_s - 50 * DAY_S, 4))
     roll_up_whole(upkeep)
@@ -121,7 +119,7 @@ def test_a_second_roll_up_changes_nothing(
 
 
 def test_a_late_record_after_a_roll_up_is_joined_by_the_next_one(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, 3), a_row(at_s, 9, meter="slowest"))
@@ -138,7 +136,7 @@ def test_a_late_record_after_a_roll_up_is_joined_by_the_next_one(
 @pytest.mark.parametrize("at_once", [1, 2, 7])
 def test_bounded_steps_give_the_same_rows(
     store: SqlStore,
-    upkeep: SqlUpkeep,
+    upkeep: Upkeep,
     engine: sa.Engine,
     today_s: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +158,7 @@ def test_bounded_steps_give_the_same_rows(
 
 
 def test_a_sum_beyond_the_column_is_capped(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, today_s: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, today_s: int
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, TOTAL_MAX), a_row(at_s + 60, TOTAL_MAX))
@@ -174,7 +172,7 @@ def test_a_row_that_a_flush_has_locked_is_rolled_up_the_next_time(
 ) -> None:
     at_s = today_s - 5 * DAY_S
     add(store, a_row(at_s, 3), a_row(at_s + 60, 4))
-    other = SqlUpkeep(new_engine(), "there", str)
+    other = Upkeep(new_engine(), str)
     with store.transaction() as tx:
         put_counts(tx._db, [a_row(at_s, 1)], JOINS_OF)
         assert other.roll_up(*KEPT_S) == 1
@@ -200,7 +198,7 @@ def test_a_late_record_during_a_roll_up_is_counted_once(
             flushing.start()
 
     flushing = threading.Thread(target=add, args=(store, a_row(at_s, 4)))
-    warden = SqlUpkeep(slow, "there", str)
+    warden = Upkeep(slow, str)
     assert warden.roll_up(*KEPT_S) == 1
     flushing.join()
     assert {(row.width_s, row.value) for row in stored(engine)} == {(MINUTE_S, 4), (QUARTER_S, 3)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -13,12 +14,12 @@ from analyzer.judging.locks import lock_feed
 from analyzer.judging.plan_sums import sums_of
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.database.engine import NowMs, writing
+from analyzer.kernel.jobs.job_runs import SHARED, SHARED_LEASE_MS
 from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.model import DrainedCounts, Rejected
 from analyzer.kernel.tables.schema import feed, feed_versions, leases, lock_changes, locks, rejects, totals
 from analyzer.maintenance import pruning
 from analyzer.maintenance.pruning import ROLLING_KEPT_S
-from analyzer.maintenance.upkeep import LEASE_MS, SqlUpkeep
 from analyzer.plan.catalog import load, register
 from analyzer.plan.plan import Plan, plan_of
 from analyzer.plan.policies import Surge
@@ -26,6 +27,7 @@ from analyzer.plan.windows import Rolling
 from gatekeeper.model import Clear, Lock, Set
 from tests.store.flushing import PART, a_total, at_version, feed_changes, plan, publish, quota, run_together
 from tests.support.small_steps import small_steps
+from tests.support.upkeep import Upkeep
 
 NewEngine = Callable[[], sa.Engine]
 KEPT = Retention()
@@ -62,42 +64,49 @@ def execute(engine: sa.Engine, *statements: sa.Executable) -> None:
 # The lease
 
 
-def test_one_analyzer_holds_the_lease_and_renews_it(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
-    other = SqlUpkeep(engine, "there", str)
-    assert [upkeep.hold("warden"), other.hold("warden"), upkeep.hold("warden")] == [True, False, True]
-    assert other.hold("another work")
+def hold(engine: sa.Engine, holder: str, lease: str = "warden") -> bool:
+    with writing(engine) as db:
+        return SHARED.take(db, lease, holder)
 
 
-def test_a_lease_ends_by_the_clock_of_the_database(
-    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
-) -> None:
-    other = SqlUpkeep(engine, "there", str)
-    assert upkeep.hold("warden")
+def release(engine: sa.Engine, holder: str, lease: str = "warden") -> None:
+    with writing(engine) as db:
+        SHARED.release(db, lease, holder)
+
+
+def test_one_analyzer_holds_the_lease_and_renews_it(engine: sa.Engine) -> None:
+    assert [hold(engine, holder) for holder in ("here", "there", "here")] == [True, False, True]
+    assert hold(engine, "there", "another work")
+
+
+def test_a_lease_ends_by_the_clock_of_the_database(engine: sa.Engine, now: datetime) -> None:
+    assert hold(engine, "here")
     (until_ms,) = everything(engine, leases, "until_ms")[0]
-    assert 0 < until_ms - millis(now) - LEASE_MS < 60_000
-    execute(engine, sa.update(leases).values(until_ms=NowMs() + LEASE_MS))
-    assert not other.hold("warden")
+    assert 0 < until_ms - millis(now) - SHARED_LEASE_MS < 60_000
+    execute(engine, sa.update(leases).values(until_ms=NowMs() + SHARED_LEASE_MS))
+    assert not hold(engine, "there")
     execute(engine, sa.update(leases).values(until_ms=NowMs() - 1))
-    assert other.hold("warden")
-    assert not upkeep.hold("warden")
+    assert hold(engine, "there")
+    assert not hold(engine, "here")
 
 
-def test_a_released_lease_is_free_at_once(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
-    other = SqlUpkeep(engine, "there", str)
-    assert upkeep.hold("warden")
-    other.release("warden")  # of another analyzer: no effect
-    assert not other.hold("warden")
-    upkeep.release("warden")
-    assert other.hold("warden")
+def test_a_released_lease_is_free_at_once(engine: sa.Engine) -> None:
+    assert hold(engine, "here")
+    release(engine, "there")  # of another analyzer: no effect
+    assert not hold(engine, "there")
+    release(engine, "here")
+    assert hold(engine, "there")
 
 
 @on_postgresql
 def test_one_of_four_concurrent_analyzers_gets_the_lease(new_engine: NewEngine) -> None:
-    wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(4)]
-    for warden in wardens:
-        warden.release("nothing")  # connects, so that what follows is simultaneous
+    engines = [new_engine() for _ in range(4)]
+    for engine in engines:
+        release(engine, "nothing")  # connects, so that what follows is simultaneous
     for n in range(10):
-        answers = run_together(*(lambda w=warden, n=n: w.hold(f"work {n}") for warden in wardens))
+        answers = run_together(
+            *(partial(hold, engine, f"analyzer {of}", f"work {n}") for of, engine in enumerate(engines))
+        )
         assert sorted(answers) == [False, False, False, True]
 
 
@@ -105,7 +114,7 @@ def test_one_of_four_concurrent_analyzers_gets_the_lease(new_engine: NewEngine) 
 
 
 def test_locks_that_are_due_end_with_a_change_in_the_feed(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     due, later = a_lock("user:due", now), a_lock("user:later", now + timedelta(hours=1))
     publish_in(store, Set(due), Set(later))
@@ -116,7 +125,7 @@ def test_locks_that_are_due_end_with_a_change_in_the_feed(
 
 
 def test_locks_end_in_bounded_steps(
-    store: SqlStore, upkeep: SqlUpkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: Upkeep, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analyzer.judging.locks.lock_feed.LAPSED_MAX", 2)
     publish_in(store, *(Set(a_lock(f"user:{n}", now)) for n in range(5)))
@@ -129,7 +138,7 @@ def test_a_lock_whose_row_a_flush_holds_ends_at_the_next_run(
 ) -> None:
     first, second = a_lock("user:first", now), a_lock("user:second", now)
     publish_in(store, Set(first), Set(second))
-    warden = SqlUpkeep(new_engine(), "there", lambda: "mark")
+    warden = Upkeep(new_engine(), lambda: "mark")
     with store.transaction() as tx:
         assert lock_feed.locked(tx._db, [first.at]) == {first.at: first}
         assert warden.end_locks().judged.changes == [Clear(second.at)]
@@ -143,7 +152,7 @@ def test_a_lock_that_is_extended_at_the_same_moment_stays(
     """The warden finds the row due, and a flush gives it a later end before the row is locked."""
     lock = a_lock("user:ann", now)
     publish_in(store, Set(lock))
-    warden = SqlUpkeep(new_engine(), "there", str)
+    warden = Upkeep(new_engine(), str)
     with store.transaction() as tx:
         publish(tx, [Set(a_lock("user:ann", now + timedelta(hours=1)))])
         assert warden.end_locks().judged.changes == []
@@ -152,7 +161,7 @@ def test_a_lock_that_is_extended_at_the_same_moment_stays(
 
 
 @on_postgresql
-def test_due_locks_are_found_by_an_index(store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+def test_due_locks_are_found_by_an_index(store: SqlStore, upkeep: Upkeep, engine: sa.Engine) -> None:
     """Each second the warden looks for them: it must not read 100,000 locks for the two that end."""
     plans: list[str] = []
 
@@ -187,7 +196,7 @@ def test_a_cleared_lock_is_found_by_its_key(store: SqlStore, engine: sa.Engine, 
 
 
 def test_changes_of_the_feed_are_pruned_after_an_hour(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     later = now + timedelta(days=1)
     for n in range(4):
@@ -204,7 +213,7 @@ def test_changes_of_the_feed_are_pruned_after_an_hour(
 
 
 def test_the_current_version_is_never_pruned(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     """After a day without changes, gates must not need a snapshot."""
     for key in ("user:ann", "user:bob"):
@@ -218,7 +227,7 @@ def test_the_current_version_is_never_pruned(
 
 
 def test_changes_are_pruned_in_bounded_steps_of_whole_versions(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_steps(monkeypatch, 4)
     for n in range(6):
@@ -232,7 +241,7 @@ def test_changes_are_pruned_in_bounded_steps_of_whole_versions(
 
 
 def test_totals_are_pruned_two_days_after_their_window(
-    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     with writing(engine) as db:
         registered(db, plan(quota(5, "minute")))
@@ -252,7 +261,7 @@ def test_totals_are_pruned_two_days_after_their_window(
 
 @pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=3)])
 def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
-    upkeep: SqlUpkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+    upkeep: Upkeep, engine: sa.Engine, now: datetime, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
     """A clock that is ahead for a while deletes none that is in use."""
     with writing(engine) as db:
@@ -268,7 +277,7 @@ def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
 
 
 def test_totals_of_a_sum_that_no_policy_needs_are_deleted(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     """With their last row the sum is forgotten."""
     store.activate(plan(quota(5, "minute"), quota(5, "day", "other")))
@@ -285,7 +294,7 @@ def test_totals_of_a_sum_that_no_policy_needs_are_deleted(
 
 
 def test_the_newest_rejected_records_are_kept(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, now: datetime
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, now: datetime
 ) -> None:
     for n in range(5):
         with store.transaction() as tx:
@@ -303,7 +312,7 @@ def registered(db: sa.Connection, plan: Plan) -> None:
 
 
 def test_totals_are_pruned_in_bounded_steps(
-    upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    upkeep: Upkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_steps(monkeypatch, 2)
     with writing(engine) as db:
@@ -314,9 +323,7 @@ def test_totals_are_pruned_in_bounded_steps(
 
 
 @on_postgresql
-def test_pruning_does_not_wait_for_a_flush(
-    upkeep: SqlUpkeep, engine: sa.Engine, new_engine: NewEngine
-) -> None:
+def test_pruning_does_not_wait_for_a_flush(upkeep: Upkeep, engine: sa.Engine, new_engine: NewEngine) -> None:
     """A row that a flush has locked is pruned the next time."""
     with writing(engine) as db:
         registered(db, plan(quota(5, "minute")))
@@ -329,6 +336,6 @@ def test_pruning_does_not_wait_for_a_flush(
     assert everything(engine, totals, "key") == []
 
 
-def test_pruning_an_empty_database_changes_nothing(upkeep: SqlUpkeep, engine: sa.Engine) -> None:
+def test_pruning_an_empty_database_changes_nothing(upkeep: Upkeep, engine: sa.Engine) -> None:
     assert upkeep.prune() == 0
     assert (at_version(engine), everything(engine, lock_changes, "version")) == (0, [])

@@ -17,12 +17,12 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import totals
 from analyzer.maintenance import roll_up
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import plan_of
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import DAY_S, Calendar, window_at
 from tests.store.flushing import ACME, a_row, flush, now_s
 from tests.support.stored_counts import put_counts
+from tests.support.upkeep import Upkeep
 
 YEAR = Calendar("year")
 
@@ -67,7 +67,7 @@ def test_a_year_is_filled_step_by_step_while_records_are_counted(
     by_plan = plan_of([], [], [Quota("yearly", 24, YEAR)])
     with writing(engine) as db:
         plans.activate(db, by_plan, new_mark, rows_max=1)
-    upkeep = SqlUpkeep(engine, "here", lambda: "mark")
+    upkeep = Upkeep(engine, lambda: "mark")
     with writing(engine) as db:
         assert roll_up.widen(db, 60, 900, 0, 10_000) == 0, "not while totals are filled"
     flush(store, by_plan, [a_row(1, now_s(engine))])

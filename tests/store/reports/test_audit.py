@@ -15,13 +15,13 @@ from analyzer.kernel.errors import PartitionLost
 from analyzer.kernel.model import CountRow, DrainedCounts, Gap, PartitionProgress
 from analyzer.kernel.tables.schema import buckets, locks, offsets, totals
 from analyzer.maintenance.audit import Audit, audit
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import load
 from analyzer.plan.meters import DAY_S, MINUTE_S, Meter
 from analyzer.plan.plan import Plan, plan_of
 from tests.faults.mutations import without_compare_and_set
 from tests.store.flushing import ACME, ANN, PART, now_s, quota
 from tests.support.stored_counts import tables_of
+from tests.support.upkeep import Upkeep
 
 BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
 GROUPINGS = ["caller", "caller+resource", "everyone", "resource"]
@@ -305,7 +305,7 @@ def test_a_grouping_that_came_later_is_compared_from_the_day_after_next(
 
 
 @pytest.mark.usefixtures("counted")
-def test_days_that_were_joined_and_folded_still_agree(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
+def test_days_that_were_joined_and_folded_still_agree(engine: sa.Engine, upkeep: Upkeep) -> None:
     while upkeep.roll_up(DAY_S, 400 * DAY_S):
         pass
     for _ in range(3):
@@ -315,7 +315,7 @@ def test_days_that_were_joined_and_folded_still_agree(engine: sa.Engine, upkeep:
 
 
 @pytest.mark.usefixtures("counted")
-def test_totals_whose_minutes_were_joined_are_not_compared(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
+def test_totals_whose_minutes_were_joined_are_not_compared(engine: sa.Engine, upkeep: Upkeep) -> None:
     while upkeep.roll_up(-DAY_S, 400 * DAY_S):
         pass
     found = audit(engine, every_day=True)

@@ -23,12 +23,12 @@ from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, writing
 from analyzer.kernel.tables.counter_tables import named_callers
 from analyzer.kernel.tables.schema import feed_versions, gates, totals
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.catalog import load
 from analyzer.plan.windows import window_at
 from gatekeeper.model import Cursor, GateStatus, Lock, LockHits, LockKey, Set
 from tests.store.flushing import a_total
 from tests.store.simulated_analyzers import PLAN
+from tests.support.upkeep import Upkeep
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -76,7 +76,7 @@ def test_a_gate_has_the_times_of_its_first_and_its_last_status(engine: sa.Engine
     assert 600 <= gate.first_report_age_s < 630
 
 
-def test_a_gate_without_a_status_for_a_day_is_deleted(engine: sa.Engine, upkeep: SqlUpkeep) -> None:
+def test_a_gate_without_a_status_for_a_day_is_deleted(engine: sa.Engine, upkeep: Upkeep) -> None:
     store_statuses(engine, [a_status("gone:1:a"), a_status("here:1:b")])
     with writing(engine) as db:
         gone = gates.c.instance == "gone:1:a"
@@ -88,7 +88,7 @@ def test_a_gate_without_a_status_for_a_day_is_deleted(engine: sa.Engine, upkeep:
 
 
 def test_the_number_of_gates_is_limited(
-    engine: sa.Engine, upkeep: SqlUpkeep, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GATES_KEPT", 5)
     for number in range(9):

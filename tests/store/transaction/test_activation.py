@@ -23,8 +23,7 @@ from analyzer.kernel.errors import PlanChanged
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import locks, postponed, totals
 from analyzer.kernel.tables.schema import plans as plans_table
-from analyzer.maintenance import upkeep as upkeep_module
-from analyzer.maintenance.upkeep import SqlUpkeep
+from analyzer.maintenance import job_table
 from analyzer.plan import catalog
 from analyzer.plan.meters import MINUTE_S
 from analyzer.plan.plan import Plan, plan_of
@@ -45,6 +44,7 @@ from tests.store.flushing import (
     quota,
     used,
 )
+from tests.support.upkeep import Upkeep
 
 NewEngine = Callable[[], sa.Engine]
 
@@ -53,7 +53,7 @@ NewEngine = Callable[[], sa.Engine]
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """An activation does nothing at once, and a step reads three rows."""
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
-    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 3)
+    monkeypatch.setattr(job_table, "ACTIVATION_ROWS", 3)
     monkeypatch.setattr(activation, "LOCKS_AT_ONCE", 2)
 
 
@@ -72,7 +72,7 @@ def history(now: int, callers: int = 10, minutes: int = 4) -> list[CountRow]:
 
 @pytest.mark.usefixtures("small_steps")
 def test_a_policy_locks_only_when_its_totals_are_complete(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine
 ) -> None:
     now = now_s(engine)
     store.activate(Plan())
@@ -120,7 +120,7 @@ def pending(engine: sa.Engine) -> tuple[object, ...]:
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("seed", range(8))
 def test_flushes_between_the_steps_are_in_the_totals_once(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, seed: int
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, seed: int
 ) -> None:
     """Flushes add to minutes that the filling has passed, and to others; late ones too."""
     chance, now = random.Random(seed), now_s(engine)
@@ -154,7 +154,7 @@ def test_flushes_between_the_steps_are_in_the_totals_once(
 
 
 def test_locks_of_the_flush_that_puts_a_plan_in_force_are_set_once(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps must see that these locks are of the new plan: they began after it."""
     before, proposed = plan(quota(100)), plan(quota(20))
@@ -181,7 +181,7 @@ def test_locks_of_the_flush_that_puts_a_plan_in_force_are_set_once(
 
 @pytest.mark.usefixtures("small_steps")
 def test_another_plan_in_the_middle_of_the_filling_continues_it(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine
 ) -> None:
     """A sum that both plans need is not filled twice; one that the second does not need is forgotten."""
     now = now_s(engine)
@@ -200,7 +200,7 @@ def test_another_plan_in_the_middle_of_the_filling_continues_it(
 
 @pytest.mark.usefixtures("small_steps")
 def test_a_raised_limit_unlocks_and_a_lowered_one_locks_in_steps(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine
 ) -> None:
     now = now_s(engine)
     for limit in (12, 30, 1, 25):
@@ -219,14 +219,14 @@ def test_a_raised_limit_unlocks_and_a_lowered_one_locks_in_steps(
 
 
 def test_a_total_that_reaches_a_raised_limit_after_the_judge_step_gets_the_new_lock(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flush finds the old lock, which lasts long enough; only the clear step looks at it again."""
     old, new, now = plan(quota(4, action="tag")), plan(quota(12)), now_s(engine)
     store.activate(old)
     flush(store, old, [a_row(5, now)])
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
-    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 1)
+    monkeypatch.setattr(job_table, "ACTIVATION_ROWS", 1)
     store.activate(new)
     while not all(isinstance(step, ClearStep) for step in pending(engine)):
         upkeep.continue_activation()
@@ -244,7 +244,7 @@ def test_filling_beside_busy_analyzers_gives_the_exact_totals(
     new_engine: NewEngine, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
-    monkeypatch.setattr(upkeep_module, "ACTIVATION_ROWS", 20)
+    monkeypatch.setattr(job_table, "ACTIVATION_ROWS", 20)
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(3)]
     now = now_s(engine)
     stores[0].activate(Plan())
@@ -272,7 +272,7 @@ def test_filling_beside_busy_analyzers_gives_the_exact_totals(
     threads = [threading.Thread(target=work, args=(store, n)) for n, store in enumerate(stores)]
     for thread in threads:
         thread.start()
-    upkeep = SqlUpkeep(new_engine(), "warden", str)
+    upkeep = Upkeep(new_engine(), str)
     SqlStore(new_engine(), "operator").activate(plan(quota(10**6)))
     while upkeep.continue_activation():
         pass
@@ -285,7 +285,7 @@ def test_filling_beside_busy_analyzers_gives_the_exact_totals(
 
 
 def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
-    store: SqlStore, upkeep: SqlUpkeep, engine: sa.Engine
+    store: SqlStore, upkeep: Upkeep, engine: sa.Engine
 ) -> None:
     """Their `next` is by slots that were far away; series above the floor of a share wait for the warden."""
     surge = Surge("flood", 100, Rolling(60))

@@ -18,7 +18,6 @@ from analyzer.judging.locks.lock_feed import publish as publish_last
 from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import PlanChanged
 from analyzer.kernel.tables.schema import feed, lock_changes, locks
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import Plan
 from gatekeeper.model import Clear, Cursor, Lock, Set
 from tests.store.flushing import (
@@ -33,6 +32,7 @@ from tests.store.flushing import (
     used,
     wait_for_waiters,
 )
+from tests.support.upkeep import Upkeep
 
 NewEngine = Callable[[], sa.Engine]
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -114,7 +114,7 @@ def test_lock_rows_are_locked_in_one_order_by_every_query_plan(
 def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine, engine: sa.Engine) -> None:
     """PostgreSQL would report a deadlock after a second. At the end locks and totals agree."""
     stores = [SqlStore(new_engine(), f"analyzer {n}") for n in range(4)]
-    wardens = [SqlUpkeep(new_engine(), f"analyzer {n}", str) for n in range(2)]
+    wardens = [Upkeep(new_engine(), str) for n in range(2)]
     stores[0].activate(both_at(20))
     at_s = now_s(engine)
     done = threading.Event()
@@ -130,7 +130,7 @@ def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine
             except PlanChanged:
                 version, by_plan = store.active_plan()
 
-    def clean_up_repeatedly(warden: SqlUpkeep) -> None:
+    def clean_up_repeatedly(warden: Upkeep) -> None:
         while not done.is_set():
             with writing(warden._engine) as db:  # ends some locks, as if time had passed
                 ending = lock_feed.locked(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
@@ -142,7 +142,7 @@ def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine
 
     cleaned: list[object] = []
 
-    def clean_up_in_thread(warden: SqlUpkeep) -> None:
+    def clean_up_in_thread(warden: Upkeep) -> None:
         cleaned.extend(run_together(lambda: clean_up_repeatedly(warden)))
 
     cleaning = [threading.Thread(target=clean_up_in_thread, args=[warden]) for warden in wardens]

@@ -15,8 +15,8 @@ from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS, Span, ended_loc
 from analyzer.kernel.database.clock import clock_ms, instant, millis
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.tables.schema import lock_history
-from analyzer.maintenance.upkeep import SqlUpkeep
 from gatekeeper.model import Clear, Lock, Set
+from tests.support.upkeep import Upkeep
 
 ANN = ("caller", "user:ann", "")
 
@@ -125,7 +125,7 @@ def test_the_history_is_complete_since_its_first_row(engine: sa.Engine, store: S
 
 
 def test_upkeep_deletes_what_is_older_than_a_record_may_be(
-    engine: sa.Engine, store: SqlStore, upkeep: SqlUpkeep
+    engine: sa.Engine, store: SqlStore, upkeep: Upkeep
 ) -> None:
     assert timedelta(milliseconds=HISTORY_KEPT_MS) >= timedelta(days=40)
     old = datetime.now(UTC) - timedelta(milliseconds=HISTORY_KEPT_MS)

@@ -22,7 +22,6 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import buckets, lock_changes, notices
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.plan import Plan, plan_of
 from analyzer.plan.policies import Grace, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Rolling, window_at
@@ -40,6 +39,7 @@ from tests.store.flushing import (
     quota,
     run_together,
 )
+from tests.support.upkeep import Upkeep
 
 HALVES = (500, 800, 1_000)
 
@@ -60,7 +60,7 @@ def stored(engine: sa.Engine) -> list[tuple[str, int]]:
 
 
 def judged_again(engine: sa.Engine) -> Any:
-    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting()
+    return Upkeep(engine, lambda: "mark").judge_waiting()
 
 
 def test_each_threshold_is_noticed_once(store: SqlStore, engine: sa.Engine) -> None:
@@ -206,7 +206,7 @@ def test_notices_are_kept_for_longer_than_their_window_and_then_deleted(
     by_plan = plan(quota(10, notify=HALVES))
     store.activate(by_plan)
     flush(store, by_plan, [a_row(6, now_s(engine))])
-    upkeep = SqlUpkeep(engine, "here", lambda: "mark")
+    upkeep = Upkeep(engine, lambda: "mark")
     kept = timedelta(milliseconds=stored_notices.KEPT_MS)
     assert kept > timedelta(days=31)
     pass_time(engine, int(kept.total_seconds()) - 60)
@@ -270,7 +270,7 @@ def look_of_warden(engine: sa.Engine) -> Sequence[Notice]:
     """Judges what waits, as if its time had come; returns the notices that were raised."""
     with writing(engine) as db:
         db.exec_driver_sql("update postponed set due_ms = 0")
-    return SqlUpkeep(engine, "here", lambda: "mark").judge_waiting().judged.notices
+    return Upkeep(engine, lambda: "mark").judge_waiting().judged.notices
 
 
 def row_of(engine: sa.Engine, threshold: int) -> tuple[int, int]:

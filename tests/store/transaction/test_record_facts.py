@@ -25,11 +25,11 @@ from analyzer.judging.sql import directory
 from analyzer.kernel.database.partition_keys import key_of
 from analyzer.kernel.model import Partition, Record, Records
 from analyzer.kernel.tables.schema import callers, record_facts, waiting_facts
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.mapping import SourceMapping, TextField, TimeField
 from analyzer.plan.plan import Plan, plan_of
 from tests.store.flushing import locked, now_s, quota
 from tests.support.depth import deeper
+from tests.support.upkeep import Upkeep
 
 NAMES = ("plan", "tenant")
 MAPPING = SourceMapping(
@@ -70,7 +70,7 @@ class Installation:
     """Partitions that several analyzers count in turn, on one database."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self.engine, self.upkeep, self.base_s = engine, SqlUpkeep(engine, "here", new_mark), now_s(engine)
+        self.engine, self.upkeep, self.base_s = engine, Upkeep(engine, new_mark), now_s(engine)
         self.processes = [Process(engine), Process(engine)]
         self.version = self.processes[0].store.activate(BY_PLAN)
         self.topic = f"topic {next(NUMBERS)}"

@@ -9,13 +9,13 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import totals
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.meters import Meter
 from analyzer.plan.plan import plan_of
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.store.flushing import ACME, ANN, flush, locked, now_s, used
 from tests.store.flushing import a_row as a_request_row
+from tests.support.upkeep import Upkeep
 
 LARGEST = Meter("largest", "bytes", "max")
 SIZE = Quota("size", 10, Calendar("month"), meter="largest")
@@ -64,7 +64,7 @@ def test_a_wrong_total_of_a_maximum_is_set(engine: sa.Engine, store: SqlStore, d
             db.execute(sa.delete(totals).where(of_acme))
         else:
             db.execute(sa.update(totals).where(of_acme).values(used=damage))
-    upkeep = SqlUpkeep(engine, "here", lambda: "mark")
+    upkeep = Upkeep(engine, lambda: "mark")
     assert upkeep.repair_totals() == 1
     assert values(engine) == {ACME: 8, ANN: 5}
     assert upkeep.repair_totals() == 0

@@ -20,7 +20,6 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.flush_steps import STEPS
 from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import disbelieved, lock_history
-from analyzer.maintenance.upkeep import SqlUpkeep
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import Meter
 from analyzer.plan.plan import Plan, plan_of
@@ -29,6 +28,7 @@ from analyzer.plan.windows import Calendar
 from gatekeeper.model import Lock, LockKey, Set
 from tests.store.flushing import PART, locked, now_s
 from tests.support.stored_counts import stored_counts
+from tests.support.upkeep import Upkeep
 
 MAPPING = SourceMapping(
     time=TimeField(("ts",), "s"),
@@ -271,7 +271,7 @@ def test_decisions_of_a_retry_come_behind_those_of_the_flush_with_the_same_offse
     assert log.decisions() == [(0, 1, "daily", ANN, 1), (0, 1, "daily", "user:bob", 1)]
 
 
-def test_decisions_are_kept_as_long_as_the_history(log: Log, upkeep: SqlUpkeep) -> None:
+def test_decisions_are_kept_as_long_as_the_history(log: Log, upkeep: Upkeep) -> None:
     kept_s = HISTORY_KEPT_MS // 1000
     row = {"cluster": "c", "topic_id": "t", "partition": 0, "begin": 0, "next": 9, "policy": "daily",
            "caller": ANN, "bucket_s": 0, "series": "[]", "series_digest": "", "requests": 1}  # fmt: skip

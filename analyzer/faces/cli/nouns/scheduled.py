@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection
 from importlib.metadata import version
@@ -44,17 +43,9 @@ def run(
     with reporting_errors(), open_database(context, config):
         settings = load_settings(context, config)
         scheduler = job_scheduler(settings, Health(Metrics(version("gatelock")), time.monotonic))
-        jobs_by_name = {job.name: job for job in scheduler.jobs}
-        job = jobs_by_name.get(name)
-        if job is None:
-            raise usage_error(_unknown(name, jobs_by_name))
-        scheduler.jobs = []  # it keeps the lease
-        stopping = threading.Event()
-        scheduler.start(stopping)
-        try:
-            end = scheduler.runs.run(job, stopping.wait, is_asked=True)
-        finally:
-            scheduler.stop(1.0)
+        if name not in scheduler.job_names:
+            raise usage_error(_unknown(name, scheduler.job_names))
+        end = scheduler.run_now(name)
         if end.outcome is None:
             say(
                 f"{end.holder} runs {name} at the moment: wait for its end (gatelock upkeep jobs list)",

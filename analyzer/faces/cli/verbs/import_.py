@@ -223,7 +223,8 @@ def _import(daemon: Daemon, imported: ImportedFiles, progress: ImportProgress) -
                 )
                 raise Exit(UNREACHABLE)
         # Without an analyzer that runs, nothing else fills the totals of a new policy.
-        daemon.finish_jobs(pause.wait)
+        if daemon.jobs is not None:
+            daemon.jobs.finish_jobs()
         return dict(imported.problems())  # before the source is closed, which clears them
     finally:
         daemon.close()

@@ -52,10 +52,10 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import open_engine, require_file
 from analyzer.kernel.database.revisions import behind_text, head
 from analyzer.kernel.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
-from analyzer.kernel.jobs.job_outcomes import CONFIGURATION, JobOutcome, job_outcomes
+from analyzer.kernel.jobs.job_runs import JobOutcome, job_outcomes
 from analyzer.kernel.secrets import masked
 from analyzer.kernel.tokens import stored_tokens
-from analyzer.maintenance.upkeep_jobs import schedules
+from analyzer.maintenance.job_table import schedules
 from analyzer.plan.mapping import CALLER_FIELDS
 from analyzer.plan.plan import Plan
 from analyzer.plan.plan_differences import differences, in_words
@@ -185,10 +185,12 @@ def _plan(installation: Installation) -> Iterator[Observation]:
 
 def _configurations(installation: Installation) -> Iterator[Observation]:
     """Changed files that living analyzers refuse."""
-    living = {CONFIGURATION + one.name for one in all_known(installation.engine) if one.age_ms <= LIVING_MS}
-    for outcome in job_outcomes(installation.engine):
-        if outcome.name in living:
-            what = f"the changed {outcome.name} is refused, the one before is in force: {outcome.error}"
+    for analyzer in all_known(installation.engine):
+        if analyzer.age_ms <= LIVING_MS and analyzer.refused:
+            what = (
+                f"the changed configuration of {analyzer.name} is refused, the one before is in force: "
+                f"{analyzer.refused}"
+            )
             yield Observation("wrong", what, "correct the file: it is read again when it changes")
 
 
@@ -339,7 +341,7 @@ def _verdicts(installation: Installation) -> Iterator[Observation]:
 
 
 def _upkeep(installation: Installation) -> Iterator[Observation]:
-    outcomes = [one for one in job_outcomes(installation.engine) if not one.name.startswith(CONFIGURATION)]
+    outcomes = job_outcomes(installation.engine)
     every_s = {name: at.every_s for name, at in schedules(installation.settings.retention.kept).items()}
     wrong = [found for one in outcomes if (found := _job(one, every_s.get(one.name, 0))) is not None]
     yield from wrong
