@@ -34,10 +34,10 @@ from analyzer.flush.retry import RejectRetry, without_limits
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.judge import Judged
 from analyzer.judging.locks.lock_feed import new_mark
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.engine import open_engine
-from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, secret_of
+from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, ensure_secret
 from analyzer.kernel.database.migrate import require_head
 from analyzer.kernel.errors import CannotCount, ReplayRefused
 from analyzer.kernel.model import Counter, Partition
@@ -98,7 +98,7 @@ def opened(
         engine.dispose()
 
 
-def owner_of(settings: Settings) -> str:
+def owner_name(settings: Settings) -> str:
     """Returns the name of this process in the database: the configured name and the process id."""
     return f"{settings.analyzer.name}:{os.getpid()}"
 
@@ -123,7 +123,9 @@ def build(
     def open_source() -> Source:
         return CombinedSource([*_topics(settings, store), *_files(settings, store)])
 
-    plans = SqlAgreement(engine, owner_of(settings), _file_of(settings, is_applied=is_applied), new_mark)
+    plans = SqlAgreement(
+        engine, owner_name(settings), _analyzer_file(settings, is_applied=is_applied), new_mark
+    )
     agreement = plans.agree()
     log_notes(agreement)
     pace = FlushPace(flush_every_s=settings.analyzer.flush_every)
@@ -155,12 +157,12 @@ def build_import(
     flushes, store = _store(settings, engine)
 
     def agree() -> Agreement:
-        return agree_on_source(engine, owner_of(settings), settings.plan(), source)
+        return agree_on_source(engine, owner_name(settings), settings.plan(), source)
 
     agreement = agree()
     log_notes(agreement)
     if host is None:
-        host = next((known.host for known in settings.sources if known.name == source), None)
+        host = next((configured.host for configured in settings.sources if configured.name == source), None)
     imported = ImportedFiles(files, source, store, host=host or "", wall_ms=wall_ms)
     # No gate waits for the locks of an old log, so flushes are large from the beginning. They are not larger
     # than a backlog's: a log is in order of time, so few lines that are further apart share a row.
@@ -179,14 +181,14 @@ def build_retry(settings: Settings, engine: sa.Engine) -> RejectRetry:
     added = {name: mapping for name, mapping in file.sources.items() if name not in plan.sources}
     # Transactions have no place for counts with a weight or an id before its source is in the plan.
     unplaced = {name for name, mapping in added.items() if built_in_meters([mapping])}
-    known = {name: mapping for name, mapping in added.items() if name not in unplaced}
-    by = plan.with_sources(without_limits(known | dict(plan.sources)))
-    secrets = secrets_of(engine, by)
+    placed = {name: mapping for name, mapping in added.items() if name not in unplaced}
+    by = plan.with_sources(without_limits(placed | dict(plan.sources)))
+    secrets = counter_secrets(engine, by)
     return RejectRetry(
         SqlRejects(engine),
         plan,
         set(by.sources),
-        lambda: new_counter(by, digests_of(settings), secrets),
+        lambda: new_counter(by, name_digests(settings), secrets),
         differing_sources(plan, file) | unplaced,
         {name for name, mapping in by.sources.items() if mapping.event_ids is not None},
     )
@@ -206,14 +208,14 @@ def build_replay(settings: Settings, engine: sa.Engine, source: str) -> LogRepla
             f"the configuration reads {source} in another way than the plan in force: put it in force first, "
             "in the file of an analyzer or by `gatelock policies apply`"
         )
-    host = next((known.host for known in settings.sources if known.name == source), None)
+    host = next((configured.host for configured in settings.sources if configured.name == source), None)
     return LogReplay(
         engine,
         in_force,
         source,
-        lambda plan: new_counter(plan, digests_of(settings), secrets_of(engine, plan)),
+        lambda plan: new_counter(plan, name_digests(settings), counter_secrets(engine, plan)),
         settings.kafka.client(),
-        SqlStore(engine, owner_of(settings)),
+        SqlStore(engine, owner_name(settings)),
         host or "",
         wall_ms,
     )
@@ -239,12 +241,12 @@ class CounterSecrets(NamedTuple):
 NO_SECRETS = CounterSecrets()
 
 
-def secrets_of(engine: sa.Engine, plan: Plan) -> CounterSecrets:
+def counter_secrets(engine: sa.Engine, plan: Plan) -> CounterSecrets:
     """Returns the keys that the plan is counted with. Raises StoreAway."""
     has_ids = any(mapping.event_ids for mapping in plan.sources.values())
     return CounterSecrets(
-        secret_of(engine, EVENT_IDS) if has_ids else b"",
-        secret_of(engine, REFERENCES) if plan.forgotten else b"",
+        ensure_secret(engine, EVENT_IDS) if has_ids else b"",
+        ensure_secret(engine, REFERENCES) if plan.forgotten else b"",
     )
 
 
@@ -258,9 +260,9 @@ def new_counter(
             plan.sources,
             plan.groupings,
             plan.meters,
-            slots=sums_of(plan).slot_layouts,
+            slots=plan_sums(plan).slot_layouts,
             digests=digests,
-            distinct=sums_of(plan).distinct_layouts,
+            distinct=plan_sums(plan).distinct_layouts,
             id_secret=secrets.ids,
             forgotten=forgotten,
         )
@@ -292,7 +294,7 @@ class OwnSources:
 
     def __init__(self, settings: Settings, engine: sa.Engine) -> None:
         self.mappings = settings.plan().sources
-        self._digests = digests_of(settings)
+        self._digests = name_digests(settings)
         self._engine = engine
 
     def change(self, plan: Plan, digests: Sequence[NameDigest]) -> None:
@@ -307,16 +309,16 @@ class OwnSources:
         """Returns a counter for a plan in force or a proposal. Raises CannotCount, StoreAway."""
         # Sources of other machines may need secrets that are not here.
         by = with_own_sources(plan, self.mappings)
-        return new_counter(by, self._digests, secrets_of(self._engine, by))
+        return new_counter(by, self._digests, counter_secrets(self._engine, by))
 
 
-def digests_of(settings: Settings) -> list[NameDigest]:
+def name_digests(settings: Settings) -> list[NameDigest]:
     """Returns the digests that fields may be counted by."""
     digest = settings.analyzer.digest
     return [] if digest is None else [digest]
 
 
-def _file_of(settings: Settings, *, is_applied: bool) -> AnalyzerFile:
+def _analyzer_file(settings: Settings, *, is_applied: bool) -> AnalyzerFile:
     return AnalyzerFile(
         name=settings.analyzer.name,
         plan=settings.plan(),
@@ -330,7 +332,7 @@ def _file_of(settings: Settings, *, is_applied: bool) -> AnalyzerFile:
 def _store(settings: Settings, engine: sa.Engine) -> tuple[FlushThread, SqlStore]:
     """Returns the thread of the flushes, and a store whose positions wait for them."""
     flushes = FlushThread()
-    return flushes, SqlStore(engine, owner_of(settings), wait_for_flush=flushes.wait)
+    return flushes, SqlStore(engine, owner_name(settings), wait_for_flush=flushes.wait)
 
 
 def _daemon(
@@ -354,7 +356,7 @@ def _daemon(
         pace=pace,
         executor=flushes,
     )
-    gaps = SqlGaps(engine, owner_of(settings))
+    gaps = SqlGaps(engine, owner_name(settings))
     return Daemon(pipeline, agree, counter_for, health, Random(), gaps)  # noqa: S311 - jitter
 
 
@@ -369,12 +371,12 @@ def add_reload(
     """Has the daemon propose what `reader` accepts, and store what it refuses."""
 
     def take_configuration() -> bool:
-        taken = reader.take()
-        if taken is None:
+        changed = reader.take()
+        if changed is None:
             return False
-        health.delay_limits = taken.delays.limits
-        plan = plan_while_running(settings, taken, own.mappings)
-        own.change(plan, digests_of(taken))
+        health.delay_limits = changed.delays.limits
+        plan = plan_while_running(settings, changed, own.mappings)
+        own.change(plan, name_digests(changed))
         return plans.propose(plan)
 
     daemon.take_configuration = take_configuration
@@ -391,10 +393,10 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
     context = JobContext(
         engine,
         new_mark,
-        owner_of(settings),
+        owner_name(settings),
         settings.retention.kept,
         wall_ms=wall_ms,
-        billing=billing_of(settings),
+        billing=make_billing(settings),
         ends_of_logs=ends_of_logs(settings),
         flush_every_s=settings.analyzer.flush_every,
         judged=observer.judged,
@@ -403,7 +405,7 @@ def _job_runner(settings: Settings, observer: Observer, alarms: Alarms, lane: La
     return new_runner(context, lane, observer, engine.dispose)
 
 
-def billing_of(settings: Settings) -> Billing:
+def make_billing(settings: Settings) -> Billing:
     """Returns which days are closed, and when."""
     billing = settings.billing
     return Billing(billing.zones, billing.grace, billing.groupings, DigestKey(billing.secret))
@@ -416,9 +418,9 @@ def ends_of_logs(settings: Settings) -> AskEnds:
     def ask(followed: Sequence[Partition]) -> Mapping[Partition, int | None]:
         if not sources:
             return {}
-        from analyzer.sources.kafka.probes.log_ends import ends_of
+        from analyzer.sources.kafka.probes.log_ends import read_ends
 
-        return ends_of(sources, followed, settings.kafka.client())
+        return read_ends(sources, followed, settings.kafka.client())
 
     return ask
 

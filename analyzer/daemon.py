@@ -299,10 +299,10 @@ class Daemon:
                 sum(progress.counted for progress in counted.parts),
             )
         if counted.rejected:
-            seen, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
+            records, first = sum(progress.seen for progress in counted.parts), counted.rejected[0]
             self.warn_rarely(
                 "%d of %d records were rejected (gatelock upkeep rejects list); the first is %s@%d: %s: %r",
-                len(counted.rejected), seen,
+                len(counted.rejected), records,
                 first.part, first.offset, first.reason, first.sample[:SAMPLE_BYTES],
             )  # fmt: skip
 

@@ -24,9 +24,9 @@ def tune_garbage_collector() -> None:
 @contextmanager
 def rare_collections() -> Iterator[None]:
     """Makes collections rare for a while."""
-    before = gc.get_threshold()
+    thresholds = gc.get_threshold()
     gc.set_threshold(*RARE)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)

@@ -56,13 +56,13 @@ class ChangeCallbacks(Generic[G]):
         self._is_working = False
         self._task: PeriodicTask | None = None
 
-    def notify(self, at: Cursor | None, stale_in_s: float) -> float:
-        """Calls the callbacks that are due, for a view at `at` that becomes stale in `stale_in_s`.
+    def notify(self, cursor: Cursor | None, stale_in_s: float) -> float:
+        """Calls the callbacks that are due, for a view at `cursor` that becomes stale in `stale_in_s`.
 
         Returns seconds until the next call may be due.
         """
-        if at != self._last_cursor:
-            self._last_cursor = at
+        if cursor != self._last_cursor:
+            self._last_cursor = cursor
             self._call("change", self._on_change)
         healthy = self._gate.healthy
         # Not called for a gate that has just started and is not healthy yet.

@@ -236,14 +236,16 @@ class Gate:
         status = runtime.status
         if status is not None and status.is_sampling and status.sample(scopes.caller):
             runtime.finish_sampling()
-        known = runtime.knowledge  # read once, like the path
+        knowledge = runtime.knowledge  # read once, like the path
         now_s, now_ns = options.clock.uptime_s(), options.clock.wall_ns()
-        if runtime.is_off or known.view.is_suspended(now_ns):
+        if runtime.is_off or knowledge.view.is_suspended(now_ns):
             return ALLOWED
         applying = [
-            lock for lock in known.view.matching(scopes) if now_ns < lock[END] and lock[ACTION] != "suspend"
+            lock
+            for lock in knowledge.view.matching(scopes)
+            if now_ns < lock[END] and lock[ACTION] != "suspend"
         ]
-        is_stale = now_s - known.confirmed_s > options.stale_after_s
+        is_stale = now_s - knowledge.confirmed_s > options.stale_after_s
         locks = [lock for lock in applying if lock[ON_STALE] != "allow"] if is_stale else applying
         decision = self._decide_by(locks, scopes, now_s, now_ns)
         if status is not None:
@@ -289,8 +291,8 @@ class Gate:
     @property
     def version(self) -> int:
         """The feed's version that the view is at; 0 before the first answer."""
-        at = self._runtime.knowledge.view.at
-        return 0 if at is None else at.version
+        cursor = self._runtime.knowledge.view.at
+        return 0 if cursor is None else cursor.version
 
     @property
     def healthy(self) -> bool:

@@ -18,7 +18,7 @@ from gatekeeper.gate_options import is_switched_off, make_slow_locks
 from gatekeeper.poller_watch import PollerWatch, is_before_workers
 from gatekeeper.startup import StartupWait
 from gatekeeper.view.cooperative import with_pauses
-from gatekeeper.view.fast_path import FastPath, FastPathSwitch, Mode, fast_path_of
+from gatekeeper.view.fast_path import FastPath, FastPathSwitch, Mode, build_fast_path
 from gatekeeper.view.sharded_table import LockTable, release
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ class GateRuntime:
             finally:
                 mutex.release()
 
-    def trusted_until_s(self, known: GateKnowledge) -> float:
+    def trusted_until_s(self, knowledge: GateKnowledge) -> float:
         """Uptime until which callers without a lock pass in any case."""
         started_s = self._options.clock.uptime_s() if self._started_s is None else self._started_s
-        return max(known.confirmed_s, started_s) + self._options.stale_after_s
+        return max(knowledge.confirmed_s, started_s) + self._options.stale_after_s
 
     # -- for the application -------------------------------------------------------------------
 
@@ -260,21 +260,21 @@ class GateRuntime:
                 if poller is self._poller:
                     self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
 
-    def _publish(self, known: GateKnowledge, wait_s: float) -> None:
+    def _publish(self, knowledge: GateKnowledge, wait_s: float) -> None:
         """Has requests decided by the knowledge from the poll that has just ended."""
-        self.knowledge = known
-        if known.view.at is not None:
+        self.knowledge = knowledge
+        if knowledge.view.at is not None:
             self._has_answered.set()
         until_s = self._options.clock.uptime_s() + wait_s
         if self.is_off:
             self._switch.settle(Mode.OFF, is_sampling=self._is_sampling)
         elif self._options.on_stale != "allow" and (
-            self.watch.is_stalled or until_s >= self.trusted_until_s(known)
+            self.watch.is_stalled or until_s >= self.trusted_until_s(knowledge)
         ):
             # Where the poller does not run, each request compares the age of the view itself.
             self._switch.settle(Mode.STALE, is_sampling=self._is_sampling)
         else:
-            self._switch.settle(Mode.READY, fast_path_of(known.view), is_sampling=self._is_sampling)
+            self._switch.settle(Mode.READY, build_fast_path(knowledge.view), is_sampling=self._is_sampling)
 
     @property
     def _is_sampling(self) -> bool:
@@ -287,8 +287,8 @@ class GateRuntime:
 
     def _report_status(self, poller: Poller, sink: StatusSink) -> None:
         """Reports the gate's status if it is due, and then samples callers for the next report."""
-        now_s, known = self._options.clock.uptime_s(), self.knowledge
-        if known.view.at is None:
+        now_s, knowledge = self._options.clock.uptime_s(), self.knowledge
+        if knowledge.view.at is None:
             return
         if self.status is None:
             from gatekeeper.telemetry.gate_status import StatusRecorder  # not needed by most processes
@@ -297,7 +297,7 @@ class GateRuntime:
         if self.status.is_due(now_s):
             self._prepare_for(longest_fetch(sink), poller)
             mode = self.switched_off_by() or ("shadow" if self._options.shadow else "")
-            self.status.report(sink, now_s, known, mode)
+            self.status.report(sink, now_s, knowledge, mode)
             with self._switch.mutex:
                 if poller is self._poller:
                     self._switch.start_sampling()

@@ -67,12 +67,12 @@ def _hook_into_uwsgi() -> None:
     uwsgi = sys.modules.get("uwsgi")  # exists inside uWSGI alone
     if uwsgi is None:
         return
-    before = getattr(uwsgi, "post_fork_hook", None)
+    earlier_hook = getattr(uwsgi, "post_fork_hook", None)
 
     def after_fork_of_uwsgi() -> None:
         after_fork()
-        if before is not None:
-            before()
+        if earlier_hook is not None:
+            earlier_hook()
 
     uwsgi.post_fork_hook = after_fork_of_uwsgi  # type: ignore[attr-defined]
 

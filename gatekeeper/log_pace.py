@@ -32,10 +32,10 @@ class LogPace:
             self._left_out += 1
             return None
         self._next_s = now_s + EVERY_S
-        more, self._left_out = more_of(self._left_out), 0
+        more, self._left_out = more_suffix(self._left_out), 0
         return more
 
 
-def more_of(count: int) -> str:
+def more_suffix(count: int) -> str:
     """Returns the end of a line which stands for `count` others as well."""
     return f" (and {count:,} more since the line before)" if count else ""

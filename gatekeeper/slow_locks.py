@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gatekeeper.limits.algorithms.token_bucket import TokenBucket
 from gatekeeper.model import Decision
-from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, key_of
+from gatekeeper.view.lock_tuples import SLOW, LockKeyTuple, LockTuple, tuple_key
 
 KEYS_MAX = 100_000  # locks of one rate; those beyond share one bucket
 RATES_MAX = 1_000  # rates come from policies, of which there are few
@@ -28,7 +28,7 @@ class SlowLocks:
 
     def check(self, lock: LockTuple) -> Decision:
         """Decides whether one more request may pass now at the lock's rate, and counts it if so."""
-        key, rate = key_of(lock), lock[SLOW]
+        key, rate = tuple_key(lock), lock[SLOW]
         limiter = self._limiter(rate)
         last = self._last_rates.get(key)
         if last != rate:
@@ -39,7 +39,7 @@ class SlowLocks:
 
     def refund(self, lock: LockTuple) -> None:
         """Takes back the request that `check` allowed last."""
-        self._limiter(lock[SLOW]).refund(key_of(lock))
+        self._limiter(lock[SLOW]).refund(tuple_key(lock))
 
     def prune(self) -> None:
         """Forgets all rates once they exceed their bounds."""
@@ -52,14 +52,14 @@ class SlowLocks:
         limiter = self._limiters.get(rate)
         if limiter is None:
             limit, period_s = rate
-            made = TokenBucket(limit, period_s, max_keys=KEYS_MAX, clock=self._clock_ns)
-            limiter = self._limiters.setdefault(rate, made)  # atomic, when two threads make one
+            new_limiter = TokenBucket(limit, period_s, max_keys=KEYS_MAX, clock=self._clock_ns)
+            limiter = self._limiters.setdefault(rate, new_limiter)  # atomic, when two threads make one
         return limiter
 
     @staticmethod
     def _carry_over(key: LockKeyTuple, old: TokenBucket, new: TokenBucket) -> None:
         """Takes the same share of the burst from the new bucket as was used in the old one."""
-        before, fresh = old.peek(key), new.peek(key)
-        if before.limit and fresh.limit and before.remaining is not None:
-            used = before.limit - before.remaining
-            new.check(key, min(fresh.remaining or 0, -(-used * fresh.limit // before.limit)))
+        earlier, fresh = old.peek(key), new.peek(key)
+        if earlier.limit and fresh.limit and earlier.remaining is not None:
+            used = earlier.limit - earlier.remaining
+            new.check(key, min(fresh.remaining or 0, -(-used * fresh.limit // earlier.limit)))

@@ -23,6 +23,7 @@ from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed, in_ci
 from tests.support.time_limits import RUN_S, TimeLimits
+from tests.support.twins import twins
 
 if TYPE_CHECKING:  # a test that asks for no server does not wait for the clients' imports
     from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
@@ -52,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         TimeLimits(config, run_s=None if IS_DEEP else RUN_S, times=TIMES if IS_DEEP else 1)
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves twins on PostgreSQL to `make deep`, where databases do not differ: see `tests.support.twins`."""
+    if not IS_DEEP and (left_out := twins(items)):
+        config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from analyzer.config.values import DAY_S, DURATION, UNITS_S
 from analyzer.kernel.logs import printable
-from analyzer.kernel.time_expressions import second_of
+from analyzer.kernel.time_expressions import parse_second
 
 TEXT_MAX = 512  # characters: the longest name of a caller has 256 bytes behind its kind
 NAMED = r"^[a-z][a-z0-9_]*:[\s\S]+$"
@@ -31,7 +31,7 @@ class Unprintable(ValueError):
     """A text that the schema permits, and no name has."""
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """The values that a parameter may have."""
 
     @property
@@ -48,7 +48,7 @@ class Kind(Protocol):
         """Returns the value of a JSON value. Raises ValueError with a sentence."""
 
 
-class Text(NamedTuple):
+class OfText(NamedTuple):
     """A text, which a pattern may restrict; `form` is its name in a sentence."""
 
     pattern: str = ""
@@ -83,10 +83,10 @@ class Caller(NamedTuple):
 
     def read(self, text: str) -> Any:
         pattern = "" if self.may_be_short else NAMED
-        return Text(pattern, "a caller with its kind, api_key:acme").read(text)
+        return OfText(pattern, "a caller with its kind, api_key:acme").read(text)
 
     def check(self, value: Any) -> Any:
-        return Text(NAMED, "a caller with its kind, api_key:acme").check(value)
+        return OfText(NAMED, "a caller with its kind, api_key:acme").check(value)
 
 
 class Time(NamedTuple):
@@ -98,7 +98,7 @@ class Time(NamedTuple):
         return {"type": "string", "pattern": TIME}
 
     def read(self, text: str) -> Any:
-        second_of(text, datetime.now(UTC))
+        parse_second(text, datetime.now(UTC))
         return text
 
     def check(self, value: Any) -> Any:
@@ -197,7 +197,7 @@ class Switch(NamedTuple):
         return value
 
 
-class Network(NamedTuple):
+class AddressRange(NamedTuple):
     """An address or a range; its value is the range."""
 
     metavar: str = "CIDR"
@@ -235,7 +235,7 @@ class SeriesFile(NamedTuple):
 
 
 class Param:
-    """Describes a parameter in an annotation: `Annotated[str, Param(Text(), "Its name.", "daily")]`.
+    """Describes a parameter in an annotation: `Annotated[str, Param(OfText(), "Its name.", "daily")]`.
 
     Instances are compared by identity, because `X | None` hashes what an annotation holds.
 
@@ -247,13 +247,13 @@ class Param:
 
     __slots__ = ("about", "example", "kind")
 
-    def __init__(self, kind: Kind, about: str, example: Any) -> None:
+    def __init__(self, kind: ValueKind, about: str, example: Any) -> None:
         self.kind = kind
         self.about = about
         self.example = example
 
 
-class Field(NamedTuple):
+class Parameter(NamedTuple):
     """A parameter of an act, as every face sees it.
 
     Attributes:
@@ -287,7 +287,7 @@ class Fault(Exception):  # an answer, raised where arguments are read or an act 
         self.why = why
 
 
-def read_values(fields: Sequence[Field], values: Mapping[str, Any], *, is_text: bool) -> dict[str, Any]:
+def read_values(fields: Sequence[Parameter], values: Mapping[str, Any], *, is_text: bool) -> dict[str, Any]:
     """Returns arguments of the act's function, from texts or from JSON values by the names of parameters.
 
     Raises Fault for a value that is wrong, missing or of no parameter.
@@ -315,13 +315,13 @@ def read_values(fields: Sequence[Field], values: Mapping[str, Any], *, is_text: 
 
 
 def network_scope(network: IPv4Network | IPv6Network) -> tuple[str, str]:
-    """Returns scope and key of a range: one address is no range."""
+    """Returns scope and key of a range, which of one address is the scope `address`."""
     if network.prefixlen == network.max_prefixlen:
         return "address", str(network.network_address)
     return "range", str(network)
 
 
 CallerName = Annotated[str, Param(Caller(), "The caller, with its kind in front.", "api_key:acme")]
-PolicyName = Annotated[str, Param(Text(metavar="NAME"), "The policy.", "daily")]
+PolicyName = Annotated[str, Param(OfText(metavar="NAME"), "The policy.", "daily")]
 Since = Annotated[str, Param(Time(), f"Begin, inclusive: {TIME_FORMS}.", "7d")]
 All = Annotated[bool, Param(Switch(), "Also those that have ended.", True)]

@@ -22,7 +22,7 @@ from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.sources.files.file_reader import CLUSTER
 from analyzer.sources.files.plain_lines import plain_lines
-from analyzer.sources.kafka.probes.log_ends import ends_of
+from analyzer.sources.kafka.probes.log_ends import read_ends
 from analyzer.sources.kafka.probes.plain_records import PlainLog
 
 SHOWN_MAX = 100  # differences that are kept
@@ -93,25 +93,29 @@ def recount(
     for log in inputs.logs:
         first, records, is_whole = _records(log, day, newest, options)
         stretches = [
-            CountedStretch(one.start, stored_plan(one.body)) for one in log.stretches if one.body is not None
+            CountedStretch(stretch.start, stored_plan(stretch.body))
+            for stretch in log.stretches
+            if stretch.body is not None
         ]
         counted.count(
             RecountedLog(log.part.source, stretches, log.cut, is_whole, log.skipped, log.rejected, newest),
             records,
         )
-        plans = [{"start": one.start, "plan": one.plan, "mark": one.mark} for one in log.stretches]
+        plans = [
+            {"start": stretch.start, "plan": stretch.plan, "mark": stretch.mark} for stretch in log.stretches
+        ]
         partitions.append(RecountedPartition(str(log.part), first, log.cut, plans))
     frozen = {
         series: {name: amount for name, amount in amounts.items() if name in joins}
         for series, amounts in inputs.frozen.items()
     }
-    found = list(differences(counted, frozen, joins, inputs.moved))
-    given = [
+    differing = list(differences(counted, frozen, joins, inputs.moved))
+    assumptions = [
         *_given(day, inputs, counted),
         *(f"{name}: its meaning has changed during the day" for name in unknown),
     ]
     series = len(frozen.keys() | counted.amounts.keys())
-    return DayRecount(counted.records, series, len(found), found[:SHOWN_MAX], partitions, given)
+    return DayRecount(counted.records, series, len(differing), differing[:SHOWN_MAX], partitions, assumptions)
 
 
 def _require_logs(
@@ -121,14 +125,14 @@ def _require_logs(
     of_kafka = [log.part for log in logs if log.part.cluster != CLUSTER]
     if missing := sorted({part.topic for part in of_kafka} - topics.keys()):
         raise LogUnreadable(f"the configuration has no source for the topic {', '.join(missing)}")
-    ends = ends_of(topics, of_kafka, options) if of_kafka else {}
+    ends = read_ends(topics, of_kafka, options) if of_kafka else {}
     for log in logs:
         part = log.part
         if part in of_kafka and ends.get(part) is None:
             raise LogUnreadable(f"{part}: its log does not exist any more, or is in another cluster")
         if log.is_recounted:
             raise LogUnreadable(f"{part}: offsets of it were counted, and given to other records since")
-        if any(one.body is None for one in log.stretches):
+        if any(stretch.body is None for stretch in log.stretches):
             raise LogUnreadable(f"{part}: a plan that it was counted by is not stored any more")
 
 
@@ -139,30 +143,36 @@ def _records(
     part = log.part
     if part.cluster == CLUSTER:
         lines = plain_lines(part.topic, part.topic_id, log.cut)
-        of_file = (LogRecord(at, None, line) for at, line in lines if at >= log.begin)
+        of_file = (LogRecord(offset, None, line) for offset, line in lines if offset >= log.begin)
         return log.begin, of_file, True
-    mappings = [stored_plan(one.body)["sources"].get(part.source) for one in log.stretches if one.body]
-    known = [mapping for mapping in mappings if mapping is not None]
-    ahead_ms = max((mapping["future_ms_max"] for mapping in known), default=0)
-    horizon_ms = max((mapping["id"]["horizon_ms"] for mapping in known if "id" in mapping), default=0)
+    mappings = [
+        stored_plan(stretch.body)["sources"].get(part.source) for stretch in log.stretches if stretch.body
+    ]
+    known_mappings = [mapping for mapping in mappings if mapping is not None]
+    ahead_ms = max((mapping["future_ms_max"] for mapping in known_mappings), default=0)
+    horizon_ms = max(
+        (mapping["id"]["horizon_ms"] for mapping in known_mappings if "id" in mapping), default=0
+    )
     since_ms = day.begin_s * 1000 - ahead_ms - 2 * horizon_ms
     plain = PlainLog(part.topic, part.number, options)
-    at = plain.start(log.begin, since_ms, log.cut)
-    is_skipped = any(start < at.kept <= until for start, until in log.skipped)
-    if at.timely <= at.kept > max(log.begin, log.settled) and not is_skipped:
-        raise LogUnreadable(f"{part}: the records before {at.kept:,} were deleted after their retention")
-    records = (LogRecord(*record) for record in plain.records(at.first, log.cut))
-    return at.first, records, at.first <= log.begin
+    reading = plain.start(log.begin, since_ms, log.cut)
+    is_skipped = any(start < reading.kept <= until for start, until in log.skipped)
+    if reading.timely <= reading.kept > max(log.begin, log.settled) and not is_skipped:
+        raise LogUnreadable(f"{part}: the records before {reading.kept:,} were deleted after their retention")
+    records = (LogRecord(*record) for record in plain.records(reading.first, log.cut))
+    return reading.first, records, reading.first <= log.begin
 
 
 def _joins(day: Day, inputs: RecountInputs) -> tuple[dict[str, str], list[str]]:
     """Returns the join of each meter that can be compared, and the names of the others."""
     meanings: dict[str, set[str]] = {}
-    for body in {one.body for log in inputs.logs for one in log.stretches if one.body is not None}:
+    for body in {
+        stretch.body for log in inputs.logs for stretch in log.stretches if stretch.body is not None
+    }:
         for meter in stored_plan(body)["meters"]:
             meaning = {name: value for name, value in meter.items() if name != "renamed_from"}
             meanings.setdefault(meter["name"], set()).add(json.dumps(meaning, sort_keys=True))
-    changed = sorted(name for name, found in meanings.items() if len(found) > 1)
+    changed = sorted(name for name, variants in meanings.items() if len(variants) > 1)
     joins = {
         meter.name: meter.join
         for meter in day.meters
@@ -182,9 +192,9 @@ def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[s
     believed = sum(number for series, number in inputs.moved.items() if series[0] == "caller")
     if believed:
         yield f"requests that count although denied in the log, as no lock was in force: {believed:,}"
-    stated = json.loads(day.given)["given"]["disbelieved_verdicts"]
-    if stated and not inputs.moved:
-        yield f"requests that count although denied, of which callers is not stored any more: {stated:,}"
+    disbelieved = json.loads(day.given)["given"]["disbelieved_verdicts"]
+    if disbelieved and not inputs.moved:
+        yield f"requests that count although denied, of which callers is not stored any more: {disbelieved:,}"
     overflow = sum(
         sum(amounts.get("requests", (0, 0)))
         for (grouping, name, _), amounts in inputs.frozen.items()

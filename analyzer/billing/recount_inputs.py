@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter
 from analyzer.counting.gaps import recounted_offsets
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, without_scans
 from analyzer.kernel.database.installation_secrets import REFERENCES, known_secret
-from analyzer.kernel.database.partition_keys import is_of, partition_columns, same_partition
+from analyzer.kernel.database.partition_keys import is_partition, partition_columns, same_partition
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import day_positions, days, frozen_counts, referenced_names
 from analyzer.kernel.tables.schema import disbelieved, offsets, plans, rejects
@@ -79,38 +79,38 @@ def recount_inputs(engine: sa.Engine, day: Day) -> RecountInputs:
 
 
 def _logs(db: sa.Connection, day: Day) -> Iterator[LogToRecount]:
-    of, earlier = day_positions.c, day_positions.alias()
+    positions, earlier = day_positions.c, day_positions.alias()
     settled = (
         sa.select(sa.func.max(earlier.c.cut))
         .join(days, days.c.id == earlier.c.day)
         .where(
-            earlier.c.cluster == of.cluster,
-            earlier.c.topic_id == of.topic_id,
-            earlier.c.partition == of.partition,
+            earlier.c.cluster == positions.cluster,
+            earlier.c.topic_id == positions.topic_id,
+            earlier.c.partition == positions.partition,
             days.c.cut_ms <= day.begin_s * 1000 - SETTLED_MS,
         )
         .correlate(day_positions)
         .scalar_subquery()
     )
     begin = sa.func.coalesce(offsets.c.begin, 0)
-    wanted = (
+    statement = (
         sa.select(
             *partition_columns(day_positions),
             begin,
             settled,
-            of.cut,
+            positions.cut,
             recounted_offsets(offsets).label("again"),
         )
         .join(offsets, same_partition(offsets, day_positions), isouter=True)
-        .where(of.day == day.id, of.cut.is_not(None))
-        .order_by(of.topic, of.partition, of.cluster, of.topic_id)
+        .where(positions.day == day.id, positions.cut.is_not(None))
+        .order_by(positions.topic, positions.partition, positions.cluster, positions.topic_id)
     )
-    for *columns, first, known, cut, again in db.execute(wanted).all():
+    for *columns, first, settled_to, cut, again in db.execute(statement).all():
         part = Partition(*columns)
         yield LogToRecount(
             part,
             first,
-            first if known is None else known,
+            first if settled_to is None else settled_to,
             cut,
             counted_stretches(db, part, cut, day.cut_ms),
             skipped_ranges(db, part, cut),
@@ -120,45 +120,47 @@ def _logs(db: sa.Connection, day: Day) -> Iterator[LogToRecount]:
 
 
 def _rejected(part: Partition, cut: int) -> sa.Select[Any]:
-    return sa.select(rejects.c.offset).where(is_of(rejects, part), rejects.c.offset < cut)
+    return sa.select(rejects.c.offset).where(is_partition(rejects, part), rejects.c.offset < cut)
 
 
 def _moved(db: sa.Connection, day: Day, logs: Sequence[LogToRecount]) -> Counter[SeriesKey]:
-    found = Counter[SeriesKey]()
-    of = disbelieved.c
+    moved = Counter[SeriesKey]()
+    columns = disbelieved.c
     for log in logs:
-        wanted = sa.select(of.series, of.requests).where(
-            is_of(disbelieved, log.part),
-            of.bucket_s >= day.begin_s,
-            of.bucket_s < day.end_s,
-            of.begin < log.cut,
+        statement = sa.select(columns.series, columns.requests).where(
+            is_partition(disbelieved, log.part),
+            columns.bucket_s >= day.begin_s,
+            columns.bucket_s < day.end_s,
+            columns.begin < log.cut,
         )
-        for series, requests in db.execute(wanted):
+        for series, requests in db.execute(statement):
             for grouping, key, resource in json.loads(series):
                 if grouping in day.groupings:
-                    found[grouping, key, resource] += requests
-    return found
+                    moved[grouping, key, resource] += requests
+    return moved
 
 
 def _frozen(db: sa.Connection, day: Day) -> dict[SeriesKey, dict[str, tuple[int, int]]]:
-    found: dict[SeriesKey, dict[str, tuple[int, int]]] = {}
-    known, of = catalog.load(db), frozen_counts.c
+    amounts_by_series: dict[SeriesKey, dict[str, tuple[int, int]]] = {}
+    numbers, counts = catalog.load(db), frozen_counts.c
     pages: dict[int, list[FrozenMeter]] = {}
     for meter in day.meters:
         pages.setdefault(meter.columns[0], []).append(meter)
-    name = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference)
+    name = sa.func.coalesce(referenced_names.c.name, sa.literal(make_pseudonym("")) + counts.reference)
     for grouping in day.groupings:
         for page, meters in pages.items():
-            columns = [of[column] for meter in meters for column in meter.columns[1:]]
-            wanted = (
-                sa.select(name, of.resource, *columns)
-                .join(referenced_names, referenced_names.c.reference == of.reference, isouter=True)
-                .where(of.day == day.id, of.grouping == known.groupings[grouping], of.page == page)
+            columns = [counts[column] for meter in meters for column in meter.columns[1:]]
+            statement = (
+                sa.select(name, counts.resource, *columns)
+                .join(referenced_names, referenced_names.c.reference == counts.reference, isouter=True)
+                .where(
+                    counts.day == day.id, counts.grouping == numbers.groupings[grouping], counts.page == page
+                )
             )
-            with db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+            with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
                 for key, resource, *values in rows:
-                    amounts = found.setdefault((grouping, key, resource), {})
+                    amounts = amounts_by_series.setdefault((grouping, key, resource), {})
                     for meter, value, denied in zip(meters, values[::2], values[1::2], strict=True):
                         if value or denied:
                             amounts[meter.name] = value or 0, denied or 0
-    return found
+    return amounts_by_series

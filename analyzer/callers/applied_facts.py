@@ -18,7 +18,7 @@ from analyzer.judging.judge import NOTHING, JudgedRows
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import insert, reading, writing
 from analyzer.kernel.database.partition_keys import KEY_COLUMNS
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import callers, offsets, waiting_facts
 
 STATED = tuple(callers.c[f"record_{name}"] for name in Profile._fields)
@@ -52,7 +52,7 @@ def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRo
         if different:
             subjects = [Subject("caller", caller) for caller in sorted(different)]
             judged = change(db, subjects, [""], write, random_mark)
-        db.execute(sa.delete(waiting_facts).where(is_one_of(db.dialect.name, waiting_facts.c.caller, names)))
+        db.execute(sa.delete(waiting_facts).where(is_among(db.dialect.name, waiting_facts.c.caller, names)))
         return JudgedRows(len(names), judged, "facts that records state")
 
 
@@ -80,39 +80,41 @@ class FactOrigin(NamedTuple):
     topic: str = ""  # of the record, or the path of its file
 
 
-def origins_of(engine: sa.Engine, caller: str) -> list[FactOrigin]:
+def fact_origins(engine: sa.Engine, caller: str) -> list[FactOrigin]:
     """Returns the facts that hold for a caller, with their origins. Raises StoreAway."""
     with reading(engine) as db:
         row = db.execute(sa.select(callers).where(callers.c.caller == caller)).first()
         if row is None:
             return []
-        stated = {one.fact: one for one in winners(db, [caller]).get(caller, ())}
-        found = []
+        statements = {statement.fact: statement for statement in winners(db, [caller]).get(caller, ())}
+        origins = []
         for name in Profile._fields:
             value, record = getattr(row, name), None
             if not value:
-                value, record = getattr(row, f"record_{name}"), stated.get(name)
+                value, record = getattr(row, f"record_{name}"), statements.get(name)
             if value:
-                found.append(FactOrigin(name, value, record, "" if record is None else _topic_of(db, record)))
-        return found
+                origins.append(
+                    FactOrigin(name, value, record, "" if record is None else _topic_name(db, record))
+                )
+        return origins
 
 
-def _topic_of(db: sa.Connection, record: Statement) -> str:
-    here = [offsets.c[name] == getattr(record, name) for name in KEY_COLUMNS]
-    return db.execute(sa.select(offsets.c.topic).where(*here)).scalar() or record.topic_id
+def _topic_name(db: sa.Connection, record: Statement) -> str:
+    conditions = [offsets.c[name] == getattr(record, name) for name in KEY_COLUMNS]
+    return db.execute(sa.select(offsets.c.topic).where(*conditions)).scalar() or record.topic_id
 
 
 def _different(db: sa.Connection, names: Sequence[str]) -> Mapping[str, Profile]:
     """Returns what records state about callers, where `callers` has something else."""
-    is_named = is_one_of(db.dialect.name, callers.c.caller, names)
-    known: Mapping[str, Profile] = {
+    is_named = is_among(db.dialect.name, callers.c.caller, names)
+    stored: Mapping[str, Profile] = {
         row.caller: Profile(*row[1:])
         for row in db.execute(sa.select(callers.c.caller, *STATED).where(is_named))
     }
-    found = {}
+    differing = {}
     for caller, statements in winners(db, names).items():
-        values: dict[str, Any] = {one.fact: one.value for one in statements}
-        stated = Profile(**values)
-        if stated != known.get(caller, NO_PROFILE):
-            found[caller] = stated
-    return found
+        values: dict[str, Any] = {statement.fact: statement.value for statement in statements}
+        profile = Profile(**values)
+        if profile != stored.get(caller, NO_PROFILE):
+            differing[caller] = profile
+    return differing

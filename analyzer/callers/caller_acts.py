@@ -5,18 +5,18 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
-from analyzer.acting.acts import ActContext, Done, Listing, NothingFound, Row
+from analyzer.acting.act import ActContext, Done, Listing, ListRow, NothingFound
 from analyzer.acting.foreseen import Foreseen
-from analyzer.acting.parameters import All, CallerName, Fault, Length, Network, Param, Text, Time
+from analyzer.acting.parameters import AddressRange, All, CallerName, Fault, Length, OfText, Param, Time
 from analyzer.callers.caller_answers import COLUMNS, override_fields
 from analyzer.callers.caller_changes import (
     OverrideRequest,
     StoredOverride,
     add_override,
+    caller_profile,
     end_override,
     in_words,
     known_callers,
-    profile_of,
     set_callers,
     stored_overrides,
 )
@@ -26,7 +26,7 @@ from analyzer.config.values import NAME, zone_cure
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.judge import Judged
 from analyzer.judging.judged_changes import JudgedChanges
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.clock import database_now, millis
@@ -40,37 +40,37 @@ from analyzer.plan.windows import is_zone
 DAYS_MAX = 100 * 366  # more is probably a typing error
 OVERRIDES: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
 
-Tenant = Annotated[str, Param(Text(metavar="NAME"), "Each caller of a tenant.", "acme")]
+Tenant = Annotated[str, Param(OfText(metavar="NAME"), "Each caller of a tenant.", "acme")]
 Begin = Annotated[
     str, Param(Time(), "Begin: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: now.", "2026-12-01")
 ]
 End = Annotated[str, Param(Time(), "End: 2026-12-01 (UTC), 2026-12-01T14:00Z. Default: none.", "2026-12-01")]
-For = Annotated[int, Param(Length(DAYS_MAX), "Instead of an end: 12h or 30d from now.", "30d")]
+OverrideFor = Annotated[int, Param(Length(DAYS_MAX), "Instead of an end: 12h or 30d from now.", "30d")]
 
 
 def list_callers(
     context: ActContext,
     *,
-    plan: Annotated[str, Param(Text(metavar="NAME"), "Only those with this plan.", "pro")] | None = None,
-    tenant: Annotated[str, Param(Text(metavar="NAME"), "Only those of this tenant.", "acme")] | None = None,
+    plan: Annotated[str, Param(OfText(metavar="NAME"), "Only those with this plan.", "pro")] | None = None,
+    tenant: Annotated[str, Param(OfText(metavar="NAME"), "Only those of this tenant.", "acme")] | None = None,
 ) -> Listing:
     """Show the callers with a plan, a tenant, a zone or an anchor, by name."""
-    for known in known_callers(context.engine, plan, tenant):
-        yield Row((known.caller,), dict(zip(COLUMNS, (known.caller, *known.profile), strict=True)))
+    for caller in known_callers(context.engine, plan, tenant):
+        yield ListRow((caller.caller,), dict(zip(COLUMNS, (caller.caller, *caller.profile), strict=True)))
 
 
 def set_facts(
     context: ActContext,
     caller: CallerName,
     *,
-    plan: Annotated[str, Param(Text(metavar="NAME"), "The plan; - for none.", "pro")] | None = None,
-    tenant: Annotated[str, Param(Text(metavar="NAME"), "The tenant; - for none.", "acme")] | None = None,
+    plan: Annotated[str, Param(OfText(metavar="NAME"), "The plan; - for none.", "pro")] | None = None,
+    tenant: Annotated[str, Param(OfText(metavar="NAME"), "The tenant; - for none.", "acme")] | None = None,
     zone: Annotated[
-        str, Param(Text(metavar="ZONE"), "The time zone, Europe/Berlin; - for none.", "Europe/Berlin")
+        str, Param(OfText(metavar="ZONE"), "The time zone, Europe/Berlin; - for none.", "Europe/Berlin")
     ]
     | None = None,
     anchor: Annotated[
-        str, Param(Text(metavar="DATE"), "The day on which its periods begin; - for none.", "2026-01-31")
+        str, Param(OfText(metavar="DATE"), "The day on which its periods begin; - for none.", "2026-01-31")
     ]
     | None = None,
 ) -> Done:
@@ -79,18 +79,18 @@ def set_facts(
     Its limits and windows hold at once: it is locked if it is above a limit, and freed if it is below.
     """
     texts = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
-    stated = {name: "" if text == "-" else text for name, text in texts.items() if text is not None}
-    if not stated:
+    facts = {name: "" if text == "-" else text for name, text in texts.items() if text is not None}
+    if not facts:
         raise Fault("", "give <plan>, <tenant>, <zone> or <anchor>")
     key = context.counted(caller)
     try:
-        profile = checked_profile(Profile(**stated))
+        profile = checked_profile(Profile(**facts))
     except ValueError as error:
         raise Fault("", f"{key}: {error}") from error
     by = context.by
-    judged = set_callers(context.engine, {key: profile}, by.who, by.why, new_mark, [*stated])
+    judged = set_callers(context.engine, {key: profile}, by.who, by.why, new_mark, [*facts])
     changes = JudgedChanges(judged)
-    stored, _ = profile_of(context.engine, key)
+    stored, _ = caller_profile(context.engine, key)
     sentence = f"{key}: {facts_in_words(stored)}; {changes.sentence}"
     return Done([{"caller": key, **stored._asdict(), **changes.fields}], [sentence])
 
@@ -120,7 +120,7 @@ def limit(
     amount: Annotated[
         str,
         Param(
-            Text(metavar="AMOUNT"),
+            OfText(metavar="AMOUNT"),
             'The limit, in the unit of the meter: 5_000, "2 GiB"; with a plus sign, what a caller may have '
             "beyond its limit: +5_000.",
             "9_000",
@@ -129,12 +129,12 @@ def limit(
     tenant: Tenant | None = None,
     policy: Annotated[
         str,
-        Param(Text(metavar="NAME"), "The policy; may be left out where there is only one.", "daily"),
+        Param(OfText(metavar="NAME"), "The policy; may be left out where there is only one.", "daily"),
     ]
     | None = None,
     from_: Begin | None = None,
     until: End | None = None,
-    for_: For | None = None,
+    for_: OverrideFor | None = None,
 ) -> Done:
     """Give a caller, or each caller of a tenant, another limit, or a caller an amount beyond its limit.
 
@@ -158,12 +158,12 @@ def allow(
     *,
     tenant: Tenant | None = None,
     address: Annotated[
-        IPv4Network | IPv6Network, Param(Network(), "An address or a range: 10.0.0.0/8.", "10.0.0.0/8")
+        IPv4Network | IPv6Network, Param(AddressRange(), "An address or a range: 10.0.0.0/8.", "10.0.0.0/8")
     ]
     | None = None,
     from_: Begin | None = None,
     until: End | None = None,
-    for_: For | None = None,
+    for_: OverrideFor | None = None,
 ) -> Done:
     """Exempt callers, a tenant, addresses or a range from all locks.
 
@@ -181,12 +181,12 @@ def list_overrides(context: ActContext, *, all_: All = False) -> Listing:
     for override in stored_overrides(context.engine, OVERRIDES, ended=all_):
         amount = amount_text(override.amount, units.get(override.policy))
         change = {"limit": amount, "grant": f"+{amount}", "exempt": "exempt"}[override.kind]
-        yield Row((-override.from_ms, override.id), override_fields(override), {"change": change})
+        yield ListRow((-override.from_ms, override.id), override_fields(override), {"change": change})
 
 
 def end(
     context: ActContext,
-    id_: Annotated[str, Param(Text(metavar="ID"), "As `gatelock callers overrides` shows it.", "5f0c9a2e")],
+    id_: Annotated[str, Param(OfText(metavar="ID"), "As `gatelock callers overrides` shows it.", "5f0c9a2e")],
 ) -> Done:
     """End a limit, an additional amount or an exemption now.
 
@@ -210,9 +210,9 @@ def forget(context: ActContext, caller: CallerName) -> Done:
     if context.by.is_shown_only:
         foreseen = foresee_forget(context, caller)
         return Done([{**foreseen.fields, "changed": False}], foreseen.sentences)
-    done = forget_caller(context.engine, context.counted(caller), context.by.who, context.by.why, new_mark)
-    sentence = f"the caller is {done.pseudonym} from now on; {plural(done.rows, 'row')} had its name"
-    return Done([{"pseudonym": done.pseudonym, "rows": done.rows, "is_new": done.is_new}], [sentence])
+    result = forget_caller(context.engine, context.counted(caller), context.by.who, context.by.why, new_mark)
+    sentence = f"the caller is {result.pseudonym} from now on; {plural(result.rows, 'row')} had its name"
+    return Done([{"pseudonym": result.pseudonym, "rows": result.rows, "is_new": result.is_new}], [sentence])
 
 
 def foresee_forget(context: ActContext, caller: str) -> Foreseen:
@@ -249,8 +249,8 @@ def _subject(
 def policies_by_name(context: ActContext) -> dict[str, Policy]:
     """Returns the policies in force without candidates, by name. Raises StoreAway, SchemaBehind."""
     plan = plan_in_force(context.engine)
-    stated = () if plan is None else plan.policies
-    return {policy.name: policy for policy in stated if policy.name == base_name(policy.name)}
+    policies = () if plan is None else plan.policies
+    return {policy.name: policy for policy in policies if policy.name == base_name(policy.name)}
 
 
 def _policy(context: ActContext, name: str | None) -> Policy:
@@ -262,7 +262,7 @@ def _policy(context: ActContext, name: str | None) -> Policy:
             raise Fault("", "no policy is in force: there is no limit to change")
         raise Fault("policy", f"is missing: write one of {', '.join(policies)}")
     policy = policies[name] if name is not None else next(iter(policies.values()))
-    if kind_of(policy).whole_of is not None:
+    if policy_kind(policy).whole_sum is not None:
         share = f"{policy.name} is a share, without limits of single callers"
         raise Fault("policy", f"{share}: see `gatelock callers allow --help`")
     return policy

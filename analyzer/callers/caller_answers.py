@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analyzer.callers.applied_facts import FactOrigin, origins_of
-from analyzer.callers.caller_changes import StoredOverride, profile_of
+from analyzer.callers.applied_facts import FactOrigin, fact_origins
+from analyzer.callers.caller_changes import StoredOverride, caller_profile
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import Engine
 from gatekeeper.feed.feed_json import time_text
@@ -15,9 +15,9 @@ COLUMNS = ("caller", "plan", "tenant", "zone", "anchor")
 
 def shown_caller(engine: Engine, name: str) -> dict[str, object]:
     """Returns a caller, where its facts come from, and its limits. Raises StoreAway, SchemaBehind."""
-    profile, limits = profile_of(engine, name)
-    shown = [{"policy": one.policy, "limit": one.limit, "stated": one.stated} for one in limits]
-    by_fact = {one.fact: origin_values(one) for one in origins_of(engine, name)}
+    profile, limits = caller_profile(engine, name)
+    shown = [{"policy": limit.policy, "limit": limit.limit, "stated": limit.stated} for limit in limits]
+    by_fact = {origin.fact: origin_values(origin) for origin in fact_origins(engine, name)}
     return {"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}
 
 

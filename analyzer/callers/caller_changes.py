@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from analyzer.callers.changed_limits import CALLERS_MAX, change, refill
 from analyzer.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
 from analyzer.judging.judge import Judged, JudgedRows
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import (
     ENDED,
@@ -26,12 +26,12 @@ from analyzer.judging.sql.directory import (
     OF_PLAN,
     PLANNED,
     PROFILE,
-    directory_of,
+    read_directory,
 )
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, insert, reading, slow_reading, writing
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.tables.schema import callers, overrides
 from analyzer.plan.meter_units import Unit, amount_text
@@ -95,7 +95,7 @@ def set_callers(
     engine: sa.Engine,
     profiles: Mapping[str, Profile],
     who: str,
-    why: str,
+    reason: str,
     random_mark: Callable[[], str],
     fields: Collection[str] = Profile._fields,
 ) -> Judged:
@@ -118,23 +118,23 @@ def set_callers(
             added = insert(db, callers)
             assigned = {name: added.excluded[name] for name in (*fields, "version")}
             db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
-            record(db, who, "callers set", _about(profiles), why)
+            record(db, who, "callers set", _about(profiles), reason)
 
         judged = change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
     if {"zone", "anchor"} & {*fields}:
-        while done := refill(engine, random_mark, profiles):
-            judged = judged.joined(done.judged)
+        while refilled := refill(engine, random_mark, profiles):
+            judged = judged.joined(refilled.judged)
     return judged
 
 
 def _about(profiles: Mapping[str, Profile]) -> str:
     first = min(profiles)
-    stated = ", ".join(f"{name} {value}" for name, value in profiles[first]._asdict().items() if value)
-    return f"{first}: {stated or 'nothing'}" + (f"; {len(profiles)} callers" if len(profiles) > 1 else "")
+    facts = ", ".join(f"{name} {value}" for name, value in profiles[first]._asdict().items() if value)
+    return f"{first}: {facts or 'nothing'}" + (f"; {len(profiles)} callers" if len(profiles) > 1 else "")
 
 
 def add_override(
-    engine: sa.Engine, asked: OverrideRequest, who: str, why: str, random_mark: Callable[[], str]
+    engine: sa.Engine, request: OverrideRequest, who: str, reason: str, random_mark: Callable[[], str]
 ) -> tuple[StoredOverride, Judged]:
     """Stores an override and judges whom it is for; returns it, and what was judged.
 
@@ -142,28 +142,28 @@ def add_override(
     """
     with writing(engine) as db:
         plans.block_flushes(db)
-        _require_policy(db, asked.policy)
-        _require_room(db, asked.subject)
+        _require_policy(db, request.policy)
+        _require_room(db, request.subject)
         now_ms = clock_ms(db)
-        from_ms = now_ms if asked.from_ms is None else asked.from_ms
+        from_ms = now_ms if request.from_ms is None else request.from_ms
         state = IN_FORCE if from_ms <= now_ms else PLANNED
         stored = StoredOverride(
-            secrets.token_hex(4), asked.kind, asked.subject, asked.policy, asked.amount,
-            from_ms, asked.until_ms, state, why, who, now_ms,
+            secrets.token_hex(4), request.kind, request.subject, request.policy, request.amount,
+            from_ms, request.until_ms, state, reason, who, now_ms,
         )  # fmt: skip
 
         def write(version: int) -> None:
             row = stored._asdict() | {
-                "subject_kind": asked.subject.kind,
-                "subject": asked.subject.name,
-                "due_ms": from_ms if state == PLANNED else asked.until_ms,
+                "subject_kind": request.subject.kind,
+                "subject": request.subject.name,
+                "due_ms": from_ms if state == PLANNED else request.until_ms,
                 "origin": OF_COMMAND,
                 "version": version,
             }
             db.execute(sa.insert(overrides).values(row))
-            record(db, who, ACTS[asked.kind], f"{stored.id}: {in_words(stored)}", why)
+            record(db, who, ACTS[request.kind], f"{stored.id}: {in_words(stored)}", reason)
 
-        return stored, change(db, [asked.subject], [asked.policy], write, random_mark)
+        return stored, change(db, [request.subject], [request.policy], write, random_mark)
 
 
 def end_override(
@@ -171,7 +171,7 @@ def end_override(
     id_: str,
     kinds: Collection[OverrideKind],
     who: str,
-    why: str,
+    reason: str,
     random_mark: Callable[[], str],
 ) -> tuple[StoredOverride, Judged] | None:
     """Ends an override of one of these kinds, and judges whom it was for.
@@ -192,7 +192,7 @@ def end_override(
 
         def write(version: int) -> None:
             _move(db, [id_], ENDED, version)
-            record(db, who, "callers end", f"{id_}: {in_words(stored)}", why)
+            record(db, who, "callers end", f"{id_}: {in_words(stored)}", reason)
 
         return stored, change(db, [stored.subject], [stored.policy], write, random_mark)
 
@@ -209,20 +209,27 @@ def change_due(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRows:
         plans.block_flushes(db)
         now_ms = clock_ms(db)
         rows = db.execute(_due(now_ms).order_by(overrides.c.due_ms).limit(CALLERS_MAX)).all()
-        found = [_stored(row) for row in rows]
-        ending = [one.id for one in found if one.until_ms is not None and one.until_ms <= now_ms]
-        beginning = [one for one in found if one.id not in ending]
+        due_overrides = [_stored(row) for row in rows]
+        ending = [
+            override.id
+            for override in due_overrides
+            if override.until_ms is not None and override.until_ms <= now_ms
+        ]
+        beginning = [override for override in due_overrides if override.id not in ending]
 
         def write(version: int) -> None:
             _move(db, ending, ENDED, version)
-            for one in beginning:
-                _move(db, [one.id], IN_FORCE, version, one.until_ms)
+            for override in beginning:
+                _move(db, [override.id], IN_FORCE, version, override.until_ms)
 
-        if not found:
+        if not due_overrides:
             return JudgedRows(0)
-        subjects, policies = {one.subject for one in found}, {one.policy for one in found}
+        subjects, policies = (
+            {override.subject for override in due_overrides},
+            {override.policy for override in due_overrides},
+        )
         judged = change(db, sorted(subjects), policies, write, random_mark)
-        return JudgedRows(len(found), judged, "overrides that began or ended")
+        return JudgedRows(len(due_overrides), judged, "overrides that began or ended")
 
 
 def _due(now_ms: int) -> sa.Select[Any]:
@@ -233,15 +240,15 @@ def _move(
     db: sa.Connection, ids: Collection[str], state: str, version: int, due_ms: int | None = None
 ) -> None:
     if ids:
-        is_one = is_one_of(db.dialect.name, overrides.c.id, sorted(ids))
+        is_one = is_among(db.dialect.name, overrides.c.id, sorted(ids))
         changed = {"state": state, "due_ms": due_ms, "version": version}
         db.execute(sa.update(overrides).where(is_one).values(changed))
 
 
 def _require_policy(db: sa.Connection, name: str) -> None:
-    known = plans.active(db)[1] if plans.exists(db) else Plan()
+    plan = plans.active(db)[1] if plans.exists(db) else Plan()
     # Overrides of a policy hold for its candidate, which has none by itself.
-    names_known = [policy.name for policy in known.policies if policy.name == base_name(policy.name)]
+    names_known = [policy.name for policy in plan.policies if policy.name == base_name(policy.name)]
     if name and name not in names_known:
         names = ", ".join(names_known) or "there is none"
         raise UnknownPolicy(f"no policy of the plan in force is named {name}: {names}")
@@ -278,17 +285,17 @@ def known_callers(
 ) -> Iterator[KnownCaller]:
     """Yields the callers with facts, by name, in constant memory. Raises StoreAway."""
     statement = sa.select(*PROFILE).order_by(callers.c.caller)
-    for name, wanted in (("plan", plan), ("tenant", tenant)):
-        if wanted is not None:
-            statement = statement.where(HELD[name].element == wanted)
+    for name, value in (("plan", plan), ("tenant", tenant)):
+        if value is not None:
+            statement = statement.where(HELD[name].element == value)
     with (
         slow_reading(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
         for row in rows:
-            found = KnownCaller(row.caller, Profile(*row[1:]))
-            if found.profile != NO_PROFILE:
-                yield found
+            caller = KnownCaller(row.caller, Profile(*row[1:]))
+            if caller.profile != NO_PROFILE:
+                yield caller
 
 
 class CallerLimit(NamedTuple):
@@ -300,25 +307,25 @@ class CallerLimit(NamedTuple):
     unit: Unit | None
 
 
-def profile_of(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
+def caller_profile(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
     """Returns the facts about a caller, and its limits by the plan in force.
 
     Shares, which limit no single caller, are not among them. Raises StoreAway, SchemaBehind.
     """
     with reading(engine) as db:
-        directory = directory_of(db, [caller])
+        directory = read_directory(db, [caller])
         row = db.execute(sa.select(*PROFILE).where(callers.c.caller == caller)).first()
         profile = NO_PROFILE if row is None else Profile(*row[1:])
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
     limits = Limits(plan, directory)
-    found = []
+    caller_limits = []
     for policy in plan.policies:
-        if policy.per in ("caller", "caller+resource") and kind_of(policy).whole_of is None:
+        if policy.per in ("caller", "caller+resource") and policy_kind(policy).whole_sum is None:
             own: Any = limits.policy_for(policy, caller)
-            stated: Any = policy
+            common: Any = policy
             limit = None if own is None else own.limit
-            found.append(CallerLimit(policy.name, stated.limit, limit, policy.meter_unit))
-    return profile, found
+            caller_limits.append(CallerLimit(policy.name, common.limit, limit, policy.meter_unit))
+    return profile, caller_limits
 
 
 def in_words(override: StoredOverride, unit: Unit | None = None) -> str:

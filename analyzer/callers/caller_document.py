@@ -8,11 +8,11 @@ set, cleared or held off a lock; and the names of the caller, its tenant and its
 from __future__ import annotations
 
 from analyzer.callers.caller_standing import CallerStanding, PolicyUse
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import counted_text
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.kernel.database.clock import instant
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import STORED_IN, with_noun
 from analyzer.plan.policies import Policy
 from gatekeeper.feed.feed_json import time_text
@@ -50,7 +50,7 @@ def unlock_sentence(lock: Lock) -> str:
 
 def _is_for_callers(policy: Policy) -> bool:
     """Whether the policy has an effect that callers notice, and a limit that depends on no other caller."""
-    return policy.action in REFUSING and not policy.is_shadow and kind_of(policy).whole_of is None
+    return policy.action in REFUSING and not policy.is_shadow and policy_kind(policy).whole_sum is None
 
 
 def _lock_fields(lock: Lock) -> dict[str, object]:
@@ -75,7 +75,7 @@ def _limit_fields(use: PolicyUse) -> dict[str, object]:
     limit = None if use.is_exempt else use.limit
     return {
         "policy": policy.name,
-        "scope": grouping_of(policy.per).scope,
+        "scope": parse_grouping(policy.per).scope,
         "resource": use.resource or None,
         "meter": policy.meter,
         "unit": None if use.unit is None else STORED_IN[use.unit],
@@ -95,8 +95,8 @@ def _sentence(use: PolicyUse) -> str:
     policy, counted = use.policy, counted_text(use.policy, use.used)
     if use.is_exempt:
         return f"no limit, {counted}"
-    window = kind_of(policy).sum_of(policy).window
-    return f"{with_noun(use.limit, use.unit, policy.meter)} {phrase_of(window)}, {counted}"
+    window = policy_kind(policy).judged_sum(policy).window
+    return f"{with_noun(use.limit, use.unit, policy.meter)} {as_phrase(window)}, {counted}"
 
 
 def _time(at_s: int | None) -> str | None:

@@ -10,20 +10,20 @@ import sqlalchemy as sa
 
 from analyzer.judging.caller_limits import ADDRESS, Limits
 from analyzer.judging.circumstances import Circumstances
-from analyzer.judging.kinds import kind_of
-from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_of
+from analyzer.judging.kinds import policy_kind
+from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_from_row
 from analyzer.judging.locks.lock_outcomes import LockedName
 from analyzer.judging.sql import brake_rows, hold_offs, plans
-from analyzer.judging.sql.directory import directory_of, limits_of, newest
+from analyzer.judging.sql.directory import newest, read_directory, read_limits
 from analyzer.judging.sql.hold_offs import HoldOff
 from analyzer.judging.sql.slots import with_slots, with_wholes
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import reading
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import locks, totals
 from analyzer.plan import catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import SHADOW, Policy
@@ -95,7 +95,7 @@ def held_by_brakes(standing: CallerStanding) -> list[str]:
     """Returns the policies that would lock the caller, and whose brake holds the lock."""
     enforced = {lock.policy for lock in standing.locks if lock.action not in NOT_ENFORCED}
     in_shadow = {lock.policy for lock in standing.locks if lock.action == SHADOW}
-    beyond = {one.policy.name for one in standing.uses if one.used >= one.limit and not one.is_exempt}
+    beyond = {use.policy.name for use in standing.uses if use.used >= use.limit and not use.is_exempt}
     return sorted(standing.braked.keys() & (in_shadow | beyond) - enforced)
 
 
@@ -103,19 +103,21 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
     """Returns the state of a caller at this time. Raises StoreAway, SchemaBehind."""
     with reading(engine) as db:
         now_ms = clock_ms(db)
-        group = directory_of(db, [caller]).group_of(caller)
+        group = read_directory(db, [caller]).caller_group(caller)
         names = list(_names(caller, group.tenant))
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
-        held_off = [one for scope, key in names for one in hold_offs.of_series(db, scope, key)]
-        keys = {policy.name: _key_of(policy, caller, group.tenant) for policy in plan.policies}
-        limits = limits_of(db, plan, newest(db), {*keys.values()} - {""})
+        held_off = [hold_off for scope, key in names for hold_off in hold_offs.of_series(db, scope, key)]
+        keys = {policy.name: _policy_key(policy, caller, group.tenant) for policy in plan.policies}
+        limits = read_limits(db, plan, newest(db), {*keys.values()} - {""})
         read = _UseReader(db, plan, limits, now_ms // 1000)
         uses = [
             use for policy in plan.policies if (key := keys[policy.name]) for use in read.uses(policy, key)
         ]
-        found = _locks_on(db, names, now_ms)
+        active_locks = _locks_on(db, names, now_ms)
         braked, in_shadow = brake_rows.texts(db), brake_rows.in_shadow(db)
-    return CallerStanding(now_ms, group.tenant, group.plan, names, found, held_off, uses, braked, in_shadow)
+    return CallerStanding(
+        now_ms, group.tenant, group.plan, names, active_locks, held_off, uses, braked, in_shadow
+    )
 
 
 def _names(caller: str, tenant: str) -> Iterator[LockedName]:
@@ -123,13 +125,13 @@ def _names(caller: str, tenant: str) -> Iterator[LockedName]:
     yield "everyone", ""
     if tenant:
         yield "tenant", tenant
-    if (address := _address_of(caller)) is not None:
+    if (address := _parse_address(caller)) is not None:
         yield "address", address
         length = ip_address(address).max_prefixlen
         yield from (("range", str(ip_network((address, bits), strict=False))) for bits in range(length + 1))
 
 
-def _address_of(caller: str) -> str | None:
+def _parse_address(caller: str) -> str | None:
     """Returns the address of a caller that is known by it."""
     text = caller.removeprefix(ADDRESS).partition("/")[0]
     try:
@@ -138,14 +140,14 @@ def _address_of(caller: str) -> str | None:
         return None
 
 
-def _key_of(policy: Policy, caller: str, tenant: str) -> str:
+def _policy_key(policy: Policy, caller: str, tenant: str) -> str:
     """Returns the key of the policy's series that holds the caller's requests; "" if that is not known."""
-    grouping = grouping_of(policy.per)
+    grouping = parse_grouping(policy.per)
     if grouping.is_of_callers:
         return caller
     if grouping.scope == "tenant":
         return tenant
-    address = _address_of(caller)
+    address = _parse_address(caller)
     return address if grouping.scope == "address" and address is not None else ""
 
 
@@ -158,15 +160,15 @@ class _UseReader:
 
     def uses(self, policy: Policy, key: str) -> Iterator[PolicyUse]:
         """Yields what a series has used of a policy; by resource, those with the most."""
-        kind, now_s = kind_of(policy), self._now_s
-        sum_ = kind.sum_of(policy)
+        kind, now_s = policy_kind(policy), self._now_s
+        sum_ = kind.judged_sum(policy)
         own = self._limits.policy_for(policy, key)
-        window = self._limits.window_of(sum_, key, now_s)
+        window = self._limits.series_window(sum_, key, now_s)
         rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
-        at = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
+        context = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
         judged = own or policy
         for standing in self._standings(sum_, key, window):
-            used, limit = kind.amounts(judged, standing, at)
+            used, limit = kind.amounts(judged, standing, context)
             yield PolicyUse(
                 judged,
                 key,
@@ -188,9 +190,9 @@ class _UseReader:
         number = self._catalog.sums.get(sum_text(sum_))
         if number is None:
             return nothing
-        at = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
-        wanted = sa.select(totals.c.resource, totals.c.used).where(*at)
-        rows = self._db.execute(wanted.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
+        conditions = totals.c.sum == number, totals.c.window_s == window.start_s, totals.c.key == key
+        statement = sa.select(totals.c.resource, totals.c.used).where(*conditions)
+        rows = self._db.execute(statement.order_by(totals.c.used.desc()).limit(RESOURCES_MAX)).all()
         read = [Standing(TotalKey(sum_, key, row.resource, window), row.used) for row in rows]
         with_own = with_slots(self._db, read or nothing, self._catalog, self._now_s)
         return with_wholes(self._db, self._plan, with_own, self._catalog, self._now_s)
@@ -209,9 +211,9 @@ def _locks_on(db: sa.Connection, names: Collection[LockedName], now_ms: int) -> 
     by_scope: dict[str, list[str]] = {}
     for scope, key in names:
         by_scope.setdefault(scope, []).append(key)
-    found: list[Lock] = []
+    active_locks: list[Lock] = []
     for scope, keys in by_scope.items():
-        named = is_one_of(db.dialect.name, locks.c.key, keys)
-        wanted = sa.select(locks).where(locks.c.scope == scope, named, locks.c.until_ms > now_ms)
-        found += map(lock_of, db.execute(wanted))
-    return sorted(found, key=lambda lock: (lock.until, lock.at), reverse=True)
+        is_named = is_among(db.dialect.name, locks.c.key, keys)
+        statement = sa.select(locks).where(locks.c.scope == scope, is_named, locks.c.until_ms > now_ms)
+        active_locks += map(lock_from_row, db.execute(statement))
+    return sorted(active_locks, key=lambda lock: (lock.until, lock.at), reverse=True)

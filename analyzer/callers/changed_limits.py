@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from analyzer.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_with, widths_s
 from analyzer.judging.caller_limits import Limits, Subject
 from analyzer.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import directory, plans, postponed, refills, stored_notices
 from analyzer.judging.sql.activation import Activation, store_steps
 from analyzer.judging.sql.slots import with_slots
@@ -27,7 +27,7 @@ from analyzer.kernel.database.clock import clock_ms, instant, millis
 from analyzer.kernel.database.engine import slow_reading, writing
 from analyzer.kernel.tables.schema import refills as refills_table
 from analyzer.plan import catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import base_name
 from analyzer.plan.sums import Sum, lock_order
@@ -53,39 +53,43 @@ def change(
     is_wide = len(keys) < len(subjects)
     stored = plans.stored(db)
     plan = Plan() if stored is None else stored.plan
-    before = directory.limits_of(db, plan, directory.newest(db), keys)
+    old_limits = directory.read_limits(db, plan, directory.newest(db), keys)
     version = directory.add_version(db, random_mark(), is_wide=is_wide)
     write(version.version)
     if stored is None:
         return NOTHING
     numbers = catalog.load(db)
     steps = stored.steps
-    filling = filled_to(steps, sums_of(plan).numbers(numbers.sum_number))
+    filling = filled_to(steps, plan_sums(plan).numbers(numbers.sum_number))
     now = instant(clock_ms(db))
-    after = directory.limits_of(db, plan, version, keys)
-    judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, after)
+    new_limits = directory.read_limits(db, plan, version, keys)
+    judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, new_limits)
     if is_wide:
-        named = [one.name for one in plan.policies if base_name(one.name) in policies or "" in policies]
+        names = [
+            policy.name for policy in plan.policies if base_name(policy.name) in policies or "" in policies
+        ]
         activation = Activation(db, stored, numbers, millis(now), ROWS_MAX)
-        left = activation.run(steps_with(steps, _steps(plan, numbers, filling, named)))
-        store_steps(db, stored.version, left)
+        remaining = activation.run(steps_with(steps, _steps(plan, numbers, filling, names)))
+        store_steps(db, stored.version, remaining)
         judged = activation.judged
     else:
-        moved = refills.begin(db, plan, numbers, (before, after), keys, version.version, int(now.timestamp()))
-        changed = _changed(judge, before, keys) - moved
+        moved = refills.begin(
+            db, plan, numbers, (old_limits, new_limits), keys, version.version, int(now.timestamp())
+        )
+        changed = _changed(judge, old_limits, keys) - moved
         judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
     return judge.publish(db, judged, random_mark())
 
 
-def _changed(judge: Judge, before: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
+def _changed(judge: Judge, old_limits: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
     """Returns the policies that have changed for callers, as pairs of their names."""
     assert judge.limits is not None  # noqa: S101 - set by `change`
     return {
         (policy.name, caller)
         for policy in judge.plan.policies
-        if grouping_of(policy.per).is_of_callers
+        if parse_grouping(policy.per).is_of_callers
         for caller in callers
-        if before.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
+        if old_limits.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
     }
 
 
@@ -98,16 +102,16 @@ def _judged_when_filled(
     before, and the step that judges a filled sum leaves it as it is.
     """
     assert judge.limits is not None  # noqa: S101 - set by `change`
-    left = set(changed)
+    remaining = set(changed)
     times = refills.times_ahead(int(judge.now.timestamp()))
     for sum_ in sorted(judge.filling, key=lock_order):
-        names = {policy.name for policy in sums_of(judge.plan).policies_of[sum_]}
+        names = {policy.name for policy in plan_sums(judge.plan).policies_by_sum[sum_]}
         of_sum = {(name, caller) for name, caller in changed if name in names}
         if of_sum:
             callers = {caller for _, caller in of_sum}
             judge_when_grown(db, judge.limits, sum_, times, callers, judge.catalog)
-            left -= of_sum
-    return left
+            remaining -= of_sum
+    return remaining
 
 
 def judge_callers(
@@ -121,30 +125,32 @@ def judge_callers(
     `judge` has their limits, which flushes have judged by since `changed_at`; None: by none of them.
     """
     assert judge.limits is not None  # noqa: S101 - as promised
-    after, now_s = judge.limits, int(judge.now.timestamp())
+    limits, now_s = judge.limits, int(judge.now.timestamp())
     series: dict[Sum, set[str]] = {}
-    for sum_, policies in sums_of(judge.plan).policies_of.items():
+    for sum_, policies in plan_sums(judge.plan).policies_by_sum.items():
         names = {policy.name for policy in policies}
         keys = {caller for name, caller in changed if name in names}
         if keys:
             series[sum_] = keys
     times = refills.times_ahead(now_s)
     stored = [
-        one
+        total
         for sum_ in sorted(series, key=lock_order)
-        for one in held_of_keys(db, after, sum_, times, series[sum_], judge.catalog)
+        for total in held_of_keys(db, limits, sum_, times, series[sum_], judge.catalog)
     ]
-    standings = with_slots(db, [one.standing for one in stored], judge.catalog, now_s)
-    read = [one._replace(standing=standing) for one, standing in zip(stored, standings, strict=True)]
+    standings = with_slots(db, [total.standing for total in stored], judge.catalog, now_s)
+    read = [total._replace(standing=standing) for total, standing in zip(stored, standings, strict=True)]
     present = lock_feed.of_series(db, "caller", sorted({key for _, key in changed}))
-    locks = {at: lock for at, lock in present.items() if (at.policy, at.key) in changed}
-    at = judge.circumstances(db, standings, after)
-    judged = judge_changed(judge.plan, changed, standings, locks, at)
-    set_next(db, after, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
+    locks = {
+        lock_key: lock for lock_key, lock in present.items() if (lock_key.policy, lock_key.key) in changed
+    }
+    context = judge.circumstances(db, standings, limits)
+    judged = judge_changed(judge.plan, changed, standings, locks, context)
+    set_next(db, limits, judge.directory.judged_by(judge.version), read, judge.now.timestamp(), judge.catalog)
     postponed.store(db, judged.waiting, judge.catalog)
     changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
     notices = stored_notices.store(db, judged.notices, millis(judge.now))
-    return Judged(changes, notices, judge.evidence(standings, changes, at))
+    return Judged(changes, notices, judge.evidence(standings, changes, context))
 
 
 def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:
@@ -166,32 +172,32 @@ def refill(
     SchemaBehind.
     """
     with slow_reading(engine) as db:
-        found = _missing(db, callers)
-    if found is None:
+        work = _missing(db, callers)
+    if work is None:
         return JudgedRows(0)
     with writing(engine) as db:
         plans.block_flushes(db)
-        version, missing, gone = found
+        version, missing, unneeded = work
         stored = plans.stored(db)
         if stored is None or stored.version != version:
             return JudgedRows(1)  # another plan is in force: read again
-        for condition in gone:
+        for condition in unneeded:
             db.execute(sa.delete(refills_table).where(condition))
         plan, numbers = stored.plan, catalog.load(db)
         state, now = directory.newest(db), instant(clock_ms(db))
-        limits = directory.limits_of(db, plan, state, {one.refill.key for one in missing})
-        filling = filled_to(stored.steps, sums_of(plan).numbers(numbers.sum_number))
+        limits = directory.read_limits(db, plan, state, {entry.refill.key for entry in missing})
+        filling = filled_to(stored.steps, plan_sums(plan).numbers(numbers.sum_number))
         judge = Judge(plan, version, numbers, now, 0.0, filling, state, limits)
-        done = list(refills.add(db, numbers, limits, state.judged_by(version), missing))
+        added = list(refills.add(db, numbers, limits, state.judged_by(version), missing))
         changed = {
-            (policy.name, one.key)
-            for one in done
-            if one.sum not in filling
-            for policy in sums_of(plan).policies_of[one.sum]
+            (policy.name, entry.key)
+            for entry in added
+            if entry.sum not in filling
+            for policy in plan_sums(plan).policies_by_sum[entry.sum]
         }
-        changed_at = directory.written_at(db, max((one.version for one in done), default=0))
+        changed_at = directory.written_at(db, max((entry.version for entry in added), default=0))
         judged = judge_callers(db, judge, changed, changed_at)
-        return JudgedRows(len(missing) + len(gone), judge.publish(db, judged, random_mark()))
+        return JudgedRows(len(missing) + len(unneeded), judge.publish(db, judged, random_mark()))
 
 
 def _missing(
@@ -209,26 +215,26 @@ def _missing(
     numbers, now_s = catalog.load(db), clock_ms(db) // 1000
     if numbers.has_old_rows:
         return None  # until all rows of the earlier version are in the buckets
-    numbered = sums_of(plan).numbers(numbers.sum_number)
+    numbered = plan_sums(plan).numbers(numbers.sum_number)
     positions = filled_to(stored.steps, numbered)
     sums = {number: sum_ for sum_, number in numbered.items()}
-    limits = directory.limits_of(db, plan, directory.newest(db), {row.key for row in rows})
-    found: list[refills.Missing] = []
-    gone: list[sa.ColumnElement[bool]] = []
+    limits = directory.read_limits(db, plan, directory.newest(db), {row.key for row in rows})
+    missing: list[refills.Missing] = []
+    unneeded: list[sa.ColumnElement[bool]] = []
     minutes = 0
     for row in rows:
         sum_ = sums.get(row.sum)
         if sum_ is None:
-            gone.append(sa.and_(refills_table.c.key == row.key, refills_table.c.sum == row.sum))
+            unneeded.append(sa.and_(refills_table.c.key == row.key, refills_table.c.sum == row.sum))
             continue
         if sum_ in positions and len(widths_s(sum_)) > 1:
             continue  # it is filled from buckets of two widths: later
-        one = refills.Refill(sum_, row.key, limits.window_of(sum_, row.key, row.window_s), row.version)
-        minutes += refills.minutes(one, now_s)
-        if found and minutes > refills.MINUTES_MAX:
+        needed = refills.Refill(sum_, row.key, limits.series_window(sum_, row.key, row.window_s), row.version)
+        minutes += refills.minutes(needed, now_s)
+        if missing and minutes > refills.MINUTES_MAX:
             break
-        found.append(refills.missing(db, numbers, one, positions.get(sum_), now_s))
-    return stored.version, found, gone
+        missing.append(refills.missing(db, numbers, needed, positions.get(sum_), now_s))
+    return stored.version, missing, unneeded
 
 
 def _steps(
@@ -238,10 +244,12 @@ def _steps(
 
     Exempt series come first. Locks that last for their time are not judged again.
     """
-    judged = [policy for policy in plan.policies if policy.name in names and not kind_of(policy).locks_last]
+    judged = [
+        policy for policy in plan.policies if policy.name in names and not policy_kind(policy).locks_last
+    ]
     by_sum: dict[Sum, list[str]] = {}
     for policy in judged:
-        by_sum.setdefault(kind_of(policy).sum_of(policy), []).append(policy.name)
+        by_sum.setdefault(policy_kind(policy).judged_sum(policy), []).append(policy.name)
     filled = {sum_: of_sum for sum_, of_sum in by_sum.items() if sum_ not in filling}
     steps: list[Step] = [
         JudgeStep(numbers.sum_number(sum_), tuple(of_sum)) for sum_, of_sum in filled.items()

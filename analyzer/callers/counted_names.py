@@ -43,17 +43,17 @@ def never_counted(engine: Engine, name: str, grouping: str = "caller") -> NeverC
     return NeverCounted(name, nearest(name, recent_keys(engine, grouping)))
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, names: Iterable[str]) -> list[str]:
     """Returns the known names that are most similar but for their kind, the nearest first.
 
     >>> nearest("api_key:acne", ["api_key:acme", "user:bob", "user:acne"])
     ['user:acne', 'api_key:acme']
     """
     of_text: defaultdict[str, list[str]] = defaultdict(list)
-    for one in sorted(known):
-        of_text[_text(one)].append(one)
+    for candidate in sorted(names):
+        of_text[_text(candidate)].append(candidate)
     close = difflib.get_close_matches(_text(name), of_text, NEAR_MAX, SIMILAR_MIN)
-    return [one for text in close for one in of_text[text]][:NEAR_MAX]
+    return [candidate for text in close for candidate in of_text[text]][:NEAR_MAX]
 
 
 def _text(name: str) -> str:

@@ -41,13 +41,13 @@ class ExplainedCaller(NamedTuple):
     def is_unknown(self) -> bool:
         """Whether nothing was ever counted, stated or locked under this name: it is probably a wrong one."""
         standing = self.standing
-        stated = standing.plan or standing.tenant or standing.held_off
-        return self.absence is not None and not (stated or standing.locks or self.history)
+        facts = standing.plan or standing.tenant or standing.held_off
+        return self.absence is not None and not (facts or standing.locks or self.history)
 
     def as_object(self) -> Mapping[str, object]:
         """Returns everything but the history before what was asked for."""
-        known = {"counted": self.absence is None, "near": list(self.absence.near if self.absence else ())}
-        return {**_object(self.name, self.standing, self.past, self.resources), **known}
+        counted = {"counted": self.absence is None, "near": list(self.absence.near if self.absence else ())}
+        return {**_object(self.name, self.standing, self.past, self.resources), **counted}
 
 
 def explained_caller(
@@ -60,7 +60,11 @@ def explained_caller(
     standing = caller_standing(engine, name)
     first_ms = min(since_s, since_s if then is None else then[0]) * 1000
     history = sorted(lock_outcomes(engine, first_ms, names=standing.names), key=_begin, reverse=True)
-    past = history if then is None else [one for one in history if overlaps(one, *then, standing.now_ms)]
+    past = (
+        history
+        if then is None
+        else [outcome for outcome in history if overlaps(outcome, *then, standing.now_ms)]
+    )
     resources = busiest_resources(engine, name, standing.now_ms // 1000)
     is_counted = resources or any(use.used for use in standing.uses)  # mostly, without another query
     absence = None if is_counted else never_counted(engine, name)
@@ -70,11 +74,11 @@ def explained_caller(
 def busiest_resources(engine: Engine, caller: str, now_s: int) -> list[tuple[str, int, int]]:
     """Returns the resources with the most requests of the last day; none if they are not counted."""
     query = UsageQuery("caller+resource", DAY_S, now_s - DAY_S, now_s + 1, key=caller, top=2 * ROUTES_MAX)
-    found: dict[str, tuple[int, int]] = {}
+    sums: dict[str, tuple[int, int]] = {}
     for row in usage_rows(engine, query):
-        value, denied = found.get(row.resource, (0, 0))
-        found[row.resource] = value + row.value, denied + row.denied
-    largest = sorted(found.items(), key=lambda item: -sum(item[1]))[:ROUTES_MAX]
+        value, denied = sums.get(row.resource, (0, 0))
+        sums[row.resource] = value + row.value, denied + row.denied
+    largest = sorted(sums.items(), key=lambda item: -sum(item[1]))[:ROUTES_MAX]
     return [(resource or "(none)", *amounts) for resource, amounts in largest]
 
 
@@ -92,21 +96,21 @@ def _object(
         "tenant": standing.tenant,
         "locks": [{key: value for key, value in lock.items() if key != "op"} for lock in present],
         "held_off": [
-            {"policy": one.at.policy, "until": format_second(one.until_ms // 1000), "who": one.who,
-             "reason": one.reason}
-            for one in standing.held_off
+            {"policy": hold.at.policy, "until": format_second(hold.until_ms // 1000), "who": hold.who,
+             "reason": hold.reason}
+            for hold in standing.held_off
         ],
         "held_by_brakes": held_by_brakes(standing),
         "policies": list(_policy_fields(standing)),
         "resources": [dict(zip(("resource", "requests", "denied"), row, strict=True)) for row in resources],
         "history": [
             {
-                "scope": one.at.scope, "key": one.at.key, "resource": one.at.resource,
-                "policy": one.at.policy, "action": one.action, "began": format_second(one.began_ms // 1000),
-                "ended": None if one.ended_ms is None else format_second(one.ended_ms // 1000),
-                "plan": one.plan, "detail": one.detail, "used": one.used, "overshoot": one.overshoot,
+                "scope": row.at.scope, "key": row.at.key, "resource": row.at.resource,
+                "policy": row.at.policy, "action": row.action, "began": format_second(row.began_ms // 1000),
+                "ended": None if row.ended_ms is None else format_second(row.ended_ms // 1000),
+                "plan": row.plan, "detail": row.detail, "used": row.used, "overshoot": row.overshoot,
             }
-            for one in past
+            for row in past
         ],
     }  # fmt: skip
 

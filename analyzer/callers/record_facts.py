@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from analyzer.judging.sql.directory import DirectoryCache
 from analyzer.kernel.database.clock import millis
-from analyzer.kernel.database.partition_keys import KEY_COLUMNS, is_of, key_row_of
-from analyzer.kernel.database.row_parameters import ColumnValues, is_one_of, upsert_columns
+from analyzer.kernel.database.partition_keys import KEY_COLUMNS, is_partition, key_values
+from analyzer.kernel.database.row_parameters import ColumnValues, is_among, upsert_columns
 from analyzer.kernel.model import DrainedCounts, FactRun, StatedFacts
 from analyzer.kernel.tables.schema import record_facts, waiting_facts
 
@@ -38,41 +38,39 @@ def store(db: sa.Connection, counted: DrainedCounts, directory: DirectoryCache, 
     those without any get none.
     """
     waiting: set[str] = set()
-    for stated in counted.facts:
-        callers = sorted(
-            caller for caller in stated.runs if directory.has_room or caller in directory.callers
-        )
-        changed = sorted(_changed(db, stated, callers))
+    for facts in counted.facts:
+        callers = sorted(caller for caller in facts.runs if directory.has_room or caller in directory.callers)
+        changed = sorted(_changed(db, facts, callers))
         if changed:
-            _write(db, stated, changed)
-            waiting |= {one.caller for one in changed}
+            _write(db, facts, changed)
+            waiting |= {fact.caller for fact in changed}
     if waiting:
         queued: dict[str, ColumnValues] = {"caller": sorted(waiting), "at_ms": millis(now)}
         upsert_columns(db, waiting_facts, queued, _as_queued)
 
 
-def _changed(db: sa.Connection, stated: StatedFacts, callers: Sequence[str]) -> Iterator[ChangedFact]:
+def _changed(db: sa.Connection, facts: StatedFacts, callers: Sequence[str]) -> Iterator[ChangedFact]:
     """Yields the facts about these callers that the partition has stated otherwise before, or not at all."""
     stored: dict[tuple[str, str], str] = {}
     for first in range(0, len(callers), ROWS_AT_ONCE):
-        is_wanted = is_one_of(db.dialect.name, record_facts.c.caller, callers[first : first + ROWS_AT_ONCE])
+        is_wanted = is_among(db.dialect.name, record_facts.c.caller, callers[first : first + ROWS_AT_ONCE])
         columns = record_facts.c["caller", "fact", "value"]
-        here = sa.select(*columns).where(is_wanted, is_of(record_facts, stated.part))
-        stored |= {(caller, fact): value for caller, fact, value in db.execute(here)}
+        statement = sa.select(*columns).where(is_wanted, is_partition(record_facts, facts.part))
+        stored |= {(caller, fact): value for caller, fact, value in db.execute(statement)}
     for caller in callers:
-        for fact, run in zip(stated.names, stated.runs[caller], strict=True):
+        for fact, run in zip(facts.names, facts.runs[caller], strict=True):
             if run is not None and not (run.is_first and stored.get((caller, fact)) == run.value):
                 yield ChangedFact(caller, fact, run)
 
 
-def _write(db: sa.Connection, stated: StatedFacts, changed: Sequence[ChangedFact]) -> None:
+def _write(db: sa.Connection, facts: StatedFacts, changed: Sequence[ChangedFact]) -> None:
     rows: dict[str, ColumnValues] = {
-        "caller": [one.caller for one in changed],
-        "fact": [one.fact for one in changed],
-        **key_row_of(stated.part),
-        "value": [one.run.value for one in changed],
-        "since_ms": [one.run.since.ms for one in changed],
-        "offset": [one.run.since.offset for one in changed],
+        "caller": [fact.caller for fact in changed],
+        "fact": [fact.fact for fact in changed],
+        **key_values(facts.part),
+        "value": [fact.run.value for fact in changed],
+        "since_ms": [fact.run.since.ms for fact in changed],
+        "offset": [fact.run.since.offset for fact in changed],
     }
     upsert_columns(db, record_facts, rows, _as_stated)
 
@@ -106,10 +104,10 @@ def winners(db: sa.Connection, callers: Collection[str]) -> Mapping[str, Sequenc
     of_fact = [record_facts.c[name] for name in ("caller", "fact")]
     place = sa.func.row_number().over(partition_by=of_fact, order_by=order).label("place")
     columns = [record_facts.c[name] for name in ("caller", *Statement._fields)]
-    is_wanted = is_one_of(db.dialect.name, record_facts.c.caller, sorted(callers))
+    is_wanted = is_among(db.dialect.name, record_facts.c.caller, sorted(callers))
     ranked = sa.select(*columns, place).where(is_wanted).subquery()
     first = sa.select(*(ranked.c[column.name] for column in columns)).where(ranked.c.place == 1)
-    found: dict[str, list[Statement]] = {}
+    statements: dict[str, list[Statement]] = {}
     for row in db.execute(first.order_by(ranked.c.caller, ranked.c.fact)):
-        found.setdefault(row.caller, []).append(Statement(*row[1:]))
-    return found
+        statements.setdefault(row.caller, []).append(Statement(*row[1:]))
+    return statements

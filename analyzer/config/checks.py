@@ -19,7 +19,7 @@ from analyzer.config.values import NAME, ConditionValues, alternatives, suggesti
 from analyzer.counting.records.forgotten_callers import FORGOTTEN
 from analyzer.counting.records.formats import FORMATS
 from analyzer.kernel.refused_values import quote
-from analyzer.plan.groupings import CALLER, grouping_of
+from analyzer.plan.groupings import CALLER, parse_grouping
 from analyzer.plan.meters import BUILT_IN, REQUESTS
 
 NAME_THE_FILE = 'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET'
@@ -42,9 +42,9 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
     for index, meter in tables.meters.items():
         yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
-        at = ("policies", index)
-        yield from policy_faults(at, policy, tables)
-        yield from mode_faults(at, policy, tables)
+        path = ("policies", index)
+        yield from policy_faults(path, policy, tables)
+        yield from mode_faults(path, policy, tables)
     for index, override in tables.overrides.items():
         yield from override_faults(("overrides", index), override, tables)
     yield from _duplicate_sources(tables.sources)
@@ -56,14 +56,14 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
 
 def _events(tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults of meters that a billing service gets events of."""
-    known = {
+    names = {
         REQUESTS.name,
-        *(one.name for one in BUILT_IN),
+        *(meter.name for meter in BUILT_IN),
         *(meter.name for meter in tables.meters.values()),
     }
     for name in tables.billing.events:
-        if name not in known:
-            cure = suggestion(name, sorted(known), f"write one of {', '.join(sorted(known))}")
+        if name not in names:
+            cure = suggestion(name, sorted(names), f"write one of {', '.join(sorted(names))}")
             yield KeyFault(("billing", "events", name), f"{quote(name)} is not a meter", cure)
 
 
@@ -79,13 +79,13 @@ def _duplicate_sources(sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]
 
 def _duplicates(section: str, key: str, values: Mapping[int, str | None]) -> Iterator[KeyFault]:
     """A fault for each repeated value but its first."""
-    seen: set[str] = set()
+    used: set[str] = set()
     for index, value in values.items():
-        if value in seen:
-            what = f"{quote(value)} is already used by another [[{section}]] table"
-            yield KeyFault((section, index, key), what, f"write a different {key}")
+        if value in used:
+            problem = f"{quote(value)} is already used by another [[{section}]] table"
+            yield KeyFault((section, index, key), problem, f"write a different {key}")
         elif value:
-            seen.add(value)
+            used.add(value)
 
 
 def _kafka(kafka: KafkaTable) -> Iterator[KeyFault]:
@@ -117,9 +117,9 @@ def _kafka(kafka: KafkaTable) -> Iterator[KeyFault]:
 
 
 def _analyzer(analyzer: AnalyzerTable) -> Iterator[KeyFault]:
-    for key, other in (("http_cert", "http_key"), ("http_key", "http_cert")):
-        if getattr(analyzer, key) and not getattr(analyzer, other):
-            yield KeyFault(("analyzer", key), f"has no effect without {other}", f"add {other}, a PEM file")
+    for key, needed in (("http_cert", "http_key"), ("http_key", "http_cert")):
+        if getattr(analyzer, key) and not getattr(analyzer, needed):
+            yield KeyFault(("analyzer", key), f"has no effect without {needed}", f"add {needed}, a PEM file")
 
 
 # Of [retention]: a key, one that it must not be shorter than, and why.
@@ -131,9 +131,11 @@ NOT_SHORTER = (
 
 
 def _retention(kept: RetentionTable) -> Iterator[KeyFault]:
-    for key, other, why in NOT_SHORTER:
-        if getattr(kept, key) < getattr(kept, other):
-            yield KeyFault(("retention", key), f"is shorter than {other}", f"make it at least as long: {why}")
+    for key, bound, reason in NOT_SHORTER:
+        if getattr(kept, key) < getattr(kept, bound):
+            yield KeyFault(
+                ("retention", key), f"is shorter than {bound}", f"make it at least as long: {reason}"
+            )
 
 
 def _privacy(tables: ParsedTables) -> Iterator[KeyFault]:
@@ -141,252 +143,252 @@ def _privacy(tables: ParsedTables) -> Iterator[KeyFault]:
         yield KeyFault(("privacy", "pseudonyms"), "needs a secret", NAME_THE_FILE)
 
 
-def _source(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _source(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     match source.topic, source.file:
         case None, None:
             yield KeyFault(
-                (*at, "topic"), "a topic or a file is missing", 'write topic = "..." or file = "..."'
+                (*path, "topic"), "a topic or a file is missing", 'write topic = "..." or file = "..."'
             )
         case str(), str():
             yield KeyFault(
-                (*at, "file"), "a source reads a topic or a file, not both", "split it into two [[sources]]"
+                (*path, "file"), "a source reads a topic or a file, not both", "split it into two [[sources]]"
             )
         case None, str() if source.fields.time is None:
             yield KeyFault(
-                (*at, "fields"),
+                (*path, "fields"),
                 "the time is not mapped: a line of a file has no other time",
                 'add time = { path = "ts", unit = "s" } to it',
             )
-    yield from _parts_of_format(at, source)
-    yield from _callers(at, source, metered)
-    yield from _conditions((*at, "deny_if"), source.deny_if, {0: source})
-    yield from _count_if((*at, "count_if"), source)
-    yield from _groupings(at, source)
+    yield from _parts_of_format(path, source)
+    yield from _callers(path, source, metered)
+    yield from _conditions((*path, "deny_if"), source.deny_if, {0: source})
+    yield from _count_if((*path, "count_if"), source)
+    yield from _groupings(path, source)
     for name, entry in source.fields.plain.items():
-        yield from _field((*at, "fields", name), name, entry, metered)
-    yield from _shared_paths((*at, "fields"), source.fields)
+        yield from _field((*path, "fields", name), name, entry, metered)
+    yield from _shared_paths((*path, "fields"), source.fields)
 
 
-def _parts_of_format(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+def _parts_of_format(path: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
     """Faults of fields at paths that the format does not have."""
     parts = FORMATS[source.format].parts
     for name, entry in source.fields.entries.items():
         if parts and ".".join(entry.path) not in parts:
             yield KeyFault(
-                (*at, "fields", name),
+                (*path, "fields", name),
                 f"a {source.format} line has no part {quote('.'.join(entry.path))}",
                 f"use {alternatives(parts)}",
             )
 
 
-def _count_if(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+def _count_if(path: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
     """Faults of conditions that cannot hold, and of those that have nothing to decide."""
-    yield from _conditions(at, source.count_if, {0: source})
+    yield from _conditions(path, source.count_if, {0: source})
     if source.count_if and set(source.callers) == {"address"}:
-        yield KeyFault(at, "has no effect: each caller is an address", "remove it")
+        yield KeyFault(path, "has no effect: each caller is an address", "remove it")
 
 
-def _groupings(at: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
+def _groupings(path: KeyPath, source: SourceTable) -> Iterator[KeyFault]:
     """Faults of groupings by fields that the source does not map."""
     for name in source.groupings:
-        for dimension in grouping_of(name).dimensions:
+        for dimension in parse_grouping(name).dimensions:
             if dimension != CALLER and dimension.field not in source.fields.names:
                 yield KeyFault(
-                    (*at, "groupings"),
+                    (*path, "groupings"),
                     f"{quote(name)} needs the field {dimension.field}",
                     map_it(dimension.field),
                 )
 
 
-def _callers(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _callers(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     if not source.callers:
         yield KeyFault(
-            (*at, "caller"), "no field identifies the caller", 'map at least one: api_key = "http.api_key"'
+            (*path, "caller"), "no field identifies the caller", 'map at least one: api_key = "http.api_key"'
         )
     for name in source.callers:
         entry = source.fields.plain.get(name)
         is_number = entry is not None and (entry.is_declared_number or name in metered)
         if name == "resource" or is_number:
             yield KeyFault(
-                (*at, "caller"), f"{quote(name)} cannot identify a caller", "name text fields, or address"
+                (*path, "caller"), f"{quote(name)} cannot identify a caller", "name text fields, or address"
             )
         elif name == FORGOTTEN:
             yield KeyFault(
-                (*at, "caller"),
+                (*path, "caller"),
                 f"{quote(name)} is the kind of names of forgotten callers",
                 "give the field another name",
             )
         elif name not in source.fields.names:
             yield KeyFault(
-                (*at, "caller"), f"no field is named {quote(name)}", map_it(name, source.fields.names)
+                (*path, "caller"), f"no field is named {quote(name)}", map_it(name, source.fields.names)
             )
 
 
-def _field(at: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _field(path: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str]) -> Iterator[KeyFault]:
     if not NAME.fullmatch(name):
         yield KeyFault(
-            at,
+            path,
             f"{quote(name)} is not a valid name for a field",
             "use letters, digits, points, hyphens, underscores",
         )
     if entry.unit is not None and entry.kind not in (None, "duration"):
         yield KeyFault(
-            (*at, "unit"),
+            (*path, "unit"),
             f"{quote(entry.kind)} does not take a unit",
             'remove it, or write kind = "duration"',
         )
     if entry.kind == "text" and name in metered:
         yield KeyFault(
-            (*at, "kind"),
+            (*path, "kind"),
             'must not be "text": its value is taken as a number',
             'write "whole", "decimal", "duration" or "bytes"',
         )
     if not entry.is_declared_number and name not in metered:
         for key in ("default", "required"):
             if key in entry.model_fields_set:
-                yield KeyFault((*at, key), "applies to numbers only", 'remove it, or add kind = "whole"')
+                yield KeyFault((*path, key), "applies to numbers only", 'remove it, or add kind = "whole"')
     if entry.required and entry.default is not None:
-        yield KeyFault((*at, "default"), "a required number has no default", "remove default or required")
+        yield KeyFault((*path, "default"), "a required number has no default", "remove default or required")
 
 
-def _digests(at: KeyPath, source: SourceTable, tables: ParsedTables) -> Iterator[KeyFault]:
+def _digests(path: KeyPath, source: SourceTable, tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults of fields that are counted by their digest."""
     metered = tables.metered | source.weights
     for name, entry in source.fields.plain.items():
         if entry.digest is None:
             continue
         if entry.is_declared_number or name in metered:
-            yield KeyFault((*at, name, "digest"), "applies to text only", "remove it")
+            yield KeyFault((*path, name, "digest"), "applies to text only", "remove it")
         elif tables.analyzer.digest is None:
             yield KeyFault(
-                (*at, name, "digest"),
+                (*path, name, "digest"),
                 "needs a secret",
                 NAME_THE_FILE,
             )
 
 
-def _weight(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _weight(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     """Faults of the field with the number of requests of a record; `metered` has the fields of meters."""
     if source.weight is None:
         return
     entry, name = source.fields.plain.get(source.weight), quote(source.weight)
     if source.weight not in (*source.fields.names, "time"):
-        what = f"no field is named {name}"
-        yield KeyFault((*at, "weight"), what, map_it(source.weight, source.fields.names))
+        problem = f"no field is named {name}"
+        yield KeyFault((*path, "weight"), problem, map_it(source.weight, source.fields.names))
     elif entry is None or (entry.kind != "text" and entry.number_kind != "whole"):
-        yield KeyFault((*at, "weight"), f"{name} is not a whole number", "name a field that holds one")
+        yield KeyFault((*path, "weight"), f"{name} is not a whole number", "name a field that holds one")
     elif "default" in entry.model_fields_set and source.weight not in metered:
         yield KeyFault(
-            (*at, "fields", source.weight, "default"),
+            (*path, "fields", source.weight, "default"),
             "has no effect: a record without a weight stands for one request",
             "remove it",
         )
 
 
-def _ids(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _ids(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     """Faults of the field with the event's id; `metered` has the fields of meters."""
     if source.id is None:
         for key in ("id_horizon", "ids_max"):
             if key in source.model_fields_set:
-                yield KeyFault((*at, key), "has no effect without an id", 'add id = "FIELD", or remove it')
+                yield KeyFault((*path, key), "has no effect without an id", 'add id = "FIELD", or remove it')
         return
     entry = source.fields.plain.get(source.id)
     if source.id not in (*source.fields.names, "time"):
-        what = f"no field is named {quote(source.id)}"
-        yield KeyFault((*at, "id"), what, map_it(source.id, source.fields.names))
+        problem = f"no field is named {quote(source.id)}"
+        yield KeyFault((*path, "id"), problem, map_it(source.id, source.fields.names))
     elif entry is None or entry.is_declared_number or source.id in metered | source.weights:
-        what = f"{quote(source.id)} is not a text"
-        yield KeyFault((*at, "id"), what, "name a field with the text that identifies the request")
+        problem = f"{quote(source.id)} is not a text"
+        yield KeyFault((*path, "id"), problem, "name a field with the text that identifies the request")
 
 
-def _facts(at: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
+def _facts(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Iterator[KeyFault]:
     """Faults of fields that state facts about callers, without being text."""
-    for wanted in source.facts or ():
-        if wanted not in source.fields.plain:
-            what = f"no field is named {quote(wanted)}"
-            yield KeyFault((*at, "facts"), what, map_it(wanted, source.fields.names))
+    for field in source.facts or ():
+        if field not in source.fields.plain:
+            problem = f"no field is named {quote(field)}"
+            yield KeyFault((*path, "facts"), problem, map_it(field, source.fields.names))
     for name in source.stated:
         if source.fields.plain[name].is_declared_number or name in metered:
             yield KeyFault(
-                (*at, "fields", name),
+                (*path, "fields", name),
                 "is a number, and states a fact about callers",
                 "give the number another name, or write facts = [] in the source",
             )
 
 
-def _shared_paths(at: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
+def _shared_paths(path: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:
     """Faults of values that two fields share: the counter reads a value either as exact digits or not."""
     exact = {entry.path: name for name, entry in fields.plain.items() if entry.is_exact}
     for name, entry in fields.entries.items():
-        other = exact.get(entry.path, name)
-        if other != name and not (isinstance(entry, PlainEntry) and entry.is_exact):
+        exact_field = exact.get(entry.path, name)
+        if exact_field != name and not (isinstance(entry, PlainEntry) and entry.is_exact):
             yield KeyFault(
-                (*at, name),
-                f"{quote('.'.join(entry.path))} is read as an exact number by {quote(other)}",
+                (*path, name),
+                f"{quote('.'.join(entry.path))} is read as an exact number by {quote(exact_field)}",
                 "log it under two keys, or declare both fields as numbers",
             )
 
 
-def _meter(at: KeyPath, meter: MeterTable, tables: ParsedTables) -> Iterator[KeyFault]:
+def _meter(path: KeyPath, meter: MeterTable, tables: ParsedTables) -> Iterator[KeyFault]:
     sources = tables.sources
     if meter.name == REQUESTS.name:
-        yield KeyFault((*at, "name"), f"{quote(meter.name)} is built in", "write another name")
+        yield KeyFault((*path, "name"), f"{quote(meter.name)} is built in", "write another name")
     if len(meter.given) != 1:
         yield KeyFault(
-            (*at, meter.given[1] if meter.given else "count"),
+            (*path, meter.given[1] if meter.given else "count"),
             "a meter takes exactly one of count, sum, max and distinct",
             "write count = true, sum = FIELD, max = FIELD or distinct = FIELD",
         )
-    yield from _conditions((*at, "where"), meter.where, sources)
+    yield from _conditions((*path, "where"), meter.where, sources)
     if meter.number_field is not None:
-        yield from _number((*at, meter.join), meter.number_field, sources)
+        yield from _number((*path, meter.join), meter.number_field, sources)
     elif meter.distinct is not None:
-        yield from _text((*at, "distinct"), meter.distinct, tables)
+        yield from _text((*path, "distinct"), meter.distinct, tables)
 
 
-def _number(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+def _number(path: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     if name in ("time", "address", "resource"):
-        yield KeyFault(at, f"{quote(name)} is not a number", "name a field that holds one")
+        yield KeyFault(path, f"{quote(name)} is not a number", "name a field that holds one")
         return
-    yield from _mapped(at, name, sources)
+    yield from _mapped(path, name, sources)
     kinds = {
         source.fields.plain[name].number_kind for source in sources.values() if name in source.fields.plain
     }
     if len(kinds) > 1 and kinds != {"whole", "bytes"}:  # the counter does not tell these two apart
         yield KeyFault(
-            at,
+            path,
             f"{quote(name)} is of different kinds in different sources: {', '.join(sorted(kinds))}",
             "write the same kind in every source",
         )
 
 
-def _text(at: KeyPath, name: str, tables: ParsedTables) -> Iterator[KeyFault]:
+def _text(path: KeyPath, name: str, tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults of a field whose distinct values are counted."""
     entries = [source.fields.plain.get(name) for source in tables.sources.values()]
     is_number = any(entry is not None and entry.is_declared_number for entry in entries)
     is_number |= any(name in source.weights for source in tables.sources.values())
     if name == "time" or is_number or name in tables.metered:
-        yield KeyFault(at, f"{quote(name)} is not text", "name a text field, address or resource")
+        yield KeyFault(path, f"{quote(name)} is not text", "name a text field, address or resource")
     else:
-        yield from _mapped(at, name, tables.sources)
+        yield from _mapped(path, name, tables.sources)
 
 
 def _conditions(
-    at: KeyPath, conditions: Mapping[str, ConditionValues], sources: Mapping[int, SourceTable]
+    path: KeyPath, conditions: Mapping[str, ConditionValues], sources: Mapping[int, SourceTable]
 ) -> Iterator[KeyFault]:
-    for name, wanted in conditions.items():
-        yield from _mapped((*at, name), name, sources)
+    for name, condition in conditions.items():
+        yield from _mapped((*path, name), name, sources)
         entries = [source.fields.plain.get(name) for source in sources.values()]
         if any(entry is not None and entry.is_exact for entry in entries):
-            what = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
-            yield KeyFault((*at, name), what, "name another field")
-        for value in wanted.values:
+            problem = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
+            yield KeyFault((*path, name), problem, "name another field")
+        for value in condition.values:
             if name.startswith("status") and STATUS_CLASS.fullmatch(value):
                 cure = f'write a range of numbers: "{value[0]}00-{value[0]}99"'
-                yield KeyFault((*at, name), f"{quote(value)} is compared as text, which no status is", cure)
+                yield KeyFault((*path, name), f"{quote(value)} is compared as text, which no status is", cure)
 
 
-def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
+def _mapped(path: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Iterator[KeyFault]:
     """A fault unless every source has the field.
 
     A source whose format has fixed parts may lack a field that another source has.
@@ -395,6 +397,6 @@ def _mapped(at: KeyPath, name: str, sources: Mapping[int, SourceTable]) -> Itera
     if len(lacking) < len(sources):
         lacking = [source for source in lacking if not FORMATS[source.format].parts]
     if lacking:
-        known = {field for source in sources.values() for field in source.fields.names}
-        what = f"no field is named {quote(name)} in {listed(lacking)}"
-        yield KeyFault(at, what, map_it(name, known))
+        names = {field for source in sources.values() for field in source.fields.names}
+        problem = f"no field is named {quote(name)} in {listed(lacking)}"
+        yield KeyFault(path, problem, map_it(name, names))

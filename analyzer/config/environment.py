@@ -80,11 +80,11 @@ def secret_files() -> dict[str, Path]:
 
 def secrets() -> dict[str, str]:
     """The contents of the secret files, by name. Raises OSError and UnicodeDecodeError."""
-    found = {}
+    contents = {}
     for name, path in secret_files().items():
         with path.open("rb") as file:
-            found[name] = file.read(SECRET_BYTES_MAX).decode().rstrip("\r\n")
-    return found
+            contents[name] = file.read(SECRET_BYTES_MAX).decode().rstrip("\r\n")
+    return contents
 
 
 def overrides() -> dict[KeyPath, str]:
@@ -99,10 +99,10 @@ def unknown_variables() -> Iterator[KeyFault]:
     Without `__`, a variable with our prefix may belong to another program, or name the file itself.
     """
     for name in (*variables(), *secret_files()):
-        at = _key(name)
-        if len(at) > 1 and at[0] not in SECTIONS:
-            fault = unknown_key(at[:1])
-            yield KeyFault(at, fault.what, fault.cure)
+        path = _key(name)
+        if len(path) > 1 and path[0] not in SECTIONS:
+            fault = unknown_key(path[:1])
+            yield KeyFault(path, fault.what, fault.cure)
 
 
 def _key(name: str) -> KeyPath:

@@ -38,15 +38,15 @@ class FileWatch:
         if self.file is None:
             return None
         try:
-            found = self.file.stat()
+            status = self.file.stat()
         except OSError:
             return None
-        return FileState(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def has_changed(self) -> bool:
         """Whether the file is another one than was last read, and the same as at the last look."""
-        before, self._seen = self._seen, self.state()
-        return self._seen == before and self._seen != self._read
+        previous, self._seen = self._seen, self.state()
+        return self._seen == previous and self._seen != self._read
 
     def is_read(self, state: FileState | None) -> bool:
         """Notes that the file was read when it had `state`; returns whether it has it still.

@@ -42,8 +42,8 @@ def listed(sources: Iterable[SourceTable]) -> str:
     return "[[sources]] " + ", ".join(quote(source.name) for source in sources)
 
 
-def map_it(name: str, known: Iterable[str] = ()) -> str:
-    match = closest(name, known)
+def map_it(name: str, names: Iterable[str] = ()) -> str:
+    match = closest(name, names)
     if match is not None and match != name:
         return f"did you mean {quote(match)}?"
     missing = "a record without this field counts under the empty name, or as 0"

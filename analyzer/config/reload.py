@@ -39,7 +39,7 @@ class ReloadObserver(Protocol):
     """Receives what happened to a file that was read again, for /readyz and /metrics."""
 
     def configuration_accepted(self) -> None: ...
-    def configuration_refused(self, why: str) -> None: ...
+    def configuration_refused(self, reason: str) -> None: ...
 
 
 class ConfigurationReader:
@@ -101,10 +101,10 @@ class ConfigurationReader:
             self._taken = self._latest
             return self._taken
 
-    def _refuse(self, why: str) -> None:
-        self.refusal = why
-        log.error("this configuration is refused, and the one before stays in force: %s", why)
-        self._observer.configuration_refused(why)
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        log.error("this configuration is refused, and the one before stays in force: %s", reason)
+        self._observer.configuration_refused(reason)
 
     def _accept(self, settings: Settings) -> None:
         is_another = settings != self._latest
@@ -132,48 +132,50 @@ def at_next_start(running: Settings, new: Settings) -> list[str]:
 
     Each as a file names it: "[kafka]", "http of [analyzer]", '[[sources]] "web"'.
     """
-    found = [
+    changed = [
         f"[{name}]"
         for name in ("database", "kafka", "billing", "retention")
         if getattr(running, name) != getattr(new, name)
     ]
     keys = type(new.analyzer).model_fields.keys() - DIGEST_KEYS
-    found += [
+    changed += [
         f"{key} of [analyzer]"
         for key in sorted(keys)
         if getattr(running.analyzer, key) != getattr(new.analyzer, key)
     ]
-    before, after = ({source.name: source for source in one.sources} for one in (running, new))
-    for name in sorted(before.keys() | after.keys()):
+    running_sources, new_sources = (
+        {source.name: source for source in settings.sources} for settings in (running, new)
+    )
+    for name in sorted(running_sources.keys() | new_sources.keys()):
         title = f"[[sources]] {quote(name)}"
-        old, source = before.get(name), after.get(name)
+        old, source = running_sources.get(name), new_sources.get(name)
         if old is None or source is None or _differs(old, source, STREAM):
-            found.append(title)
+            changed.append(title)
         elif _differs(old, source, READING):
-            found += [f"{key} of {title}" for key in READING if _differs(old, source, (key,))]
-    return found
+            changed += [f"{key} of {title}" for key in READING if _differs(old, source, (key,))]
+    return changed
 
 
-def plan_while_running(running: Settings, new: Settings, known: Mapping[str, SourceMapping]) -> Plan:
+def plan_while_running(running: Settings, new: Settings, mappings: Mapping[str, SourceMapping]) -> Plan:
     """Returns what a process that follows the sources of `running` proposes when its file says `new`.
 
-    A source whose log is not the one that is followed keeps its mapping in `known`, by which it is counted:
+    A source whose log is not the followed one keeps its mapping in `mappings`, by which it is counted:
     the new mapping belongs to another log.
     """
     plan = new.plan()
-    after = {source.name: source for source in new.sources}
+    new_sources = {source.name: source for source in new.sources}
     return plan.with_sources(
         {
             source.name: plan.sources[source.name]
-            if source.name in after and not _differs(source, after[source.name], STREAM)
-            else known[source.name]
+            if source.name in new_sources and not _differs(source, new_sources[source.name], STREAM)
+            else mappings[source.name]
             for source in running.sources
         }
     )
 
 
-def _differs(one: object, other: object, keys: tuple[str, ...]) -> bool:
-    return any(getattr(one, key) != getattr(other, key) for key in keys)
+def _differs(old: object, new: object, keys: tuple[str, ...]) -> bool:
+    return any(getattr(old, key) != getattr(new, key) for key in keys)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from analyzer.config.checks import cross_table_faults
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFault, ValueOrigins, locate
 from analyzer.config.diagnostics.partial_tables import valid_part
 from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, translate_errors, unknown_key
-from analyzer.config.diagnostics.toml_positions import lines_of
+from analyzer.config.diagnostics.toml_positions import key_lines
 from analyzer.config.kafka_options.translation import translate
 from analyzer.config.parsed_tables import ParsedTables
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
@@ -41,7 +41,7 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.mapping import AddressField, SourceMapping, TextField
 from analyzer.plan.meter_units import Unit
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import StatedOverride
 from gatekeeper.identity import DIGEST_CHARS, PREFIX6, address_of, is_name, typed
 
@@ -115,15 +115,15 @@ class Settings(BaseSettings):
     @classmethod
     def _validate(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Validates the tables, then their agreement. Raises FaultsFound with the faults of both."""
-        settings, found = None, TranslatedErrors([], frozenset())
+        settings, translated = None, TranslatedErrors([], frozenset())
         try:
             settings = handler(raw)
         except ValidationError as error:
-            found = translate_errors(error)
+            translated = translate_errors(error)
         # A key that is invalid by itself gets no second fault from a check that depends on it.
-        more = [fault for fault in cross_table_faults(_valid_tables(raw)) if not found.covers(fault.at)]
+        more = [fault for fault in cross_table_faults(_valid_tables(raw)) if not translated.covers(fault.at)]
         if settings is None or more:
-            raise FaultsFound([*found.faults, *more], raw)
+            raise FaultsFound([*translated.faults, *more], raw)
         return settings
 
     def mappings(self) -> dict[str, SourceMapping]:
@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     def plan(self) -> Plan:
         """The plan that this file proposes: what is counted and judged, and how each source is read."""
         units = self.units()
-        return plan_of(
+        return make_plan(
             [
                 *(grouping for source in self.sources for grouping in source.groupings),
                 *self.billing.groupings,
@@ -176,29 +176,30 @@ class Settings(BaseSettings):
     def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
         meters = {policy.name: policy.meter for policy in self.policies}
         limits = [
-            one.stated(units.get(meters.get(one.policy, "")), self.counted_name) for one in self.overrides
+            override.stated(units.get(meters.get(override.policy, "")), self.counted_name)
+            for override in self.overrides
         ]
-        return [*limits, *(one.stated(self.counted_name) for one in self.exempt)]
+        return [*limits, *(exemption.stated(self.counted_name) for exemption in self.exempt)]
 
     def units(self) -> dict[str, Unit]:
         """The unit of each meter that does not hold whole numbers, by the meter's name."""
         fields = [source.fields for source in self.sources]
-        found = ((meter.name, meter.unit(fields)) for meter in self.meters)
-        return {name: unit for name, unit in found if unit is not None}
+        meter_units = ((meter.name, meter.unit(fields)) for meter in self.meters)
+        return {name: unit for name, unit in meter_units if unit is not None}
 
 
-def find(given: Path | None) -> Path | None:
-    """The file to read: `given`, $GATELOCK_CONFIG, ./gatelock.toml, or the system's; None without any.
+def find(option: Path | None) -> Path | None:
+    """The file to read: `option`, $GATELOCK_CONFIG, ./gatelock.toml, or the system's; None without any.
 
     Raises ConfigMissing when a file that was named does not exist.
     """
-    named = given or (Path(os.environ["GATELOCK_CONFIG"]) if os.environ.get("GATELOCK_CONFIG") else None)
-    if named is None:
+    file = option or (Path(os.environ["GATELOCK_CONFIG"]) if os.environ.get("GATELOCK_CONFIG") else None)
+    if file is None:
         return next((path for path in FILES if path.is_file()), None)
-    if not named.is_file():
-        what = "is not a file" if named.exists() else "does not exist"
-        raise ConfigMissing(f"{named}: {what}; name one with --config or $GATELOCK_CONFIG")
-    return named
+    if not file.is_file():
+        problem = "is not a file" if file.exists() else "does not exist"
+        raise ConfigMissing(f"{file}: {problem}; name one with --config or $GATELOCK_CONFIG")
+    return file
 
 
 def load(file: Path | None, completed_by: Path | None = None) -> Settings:
@@ -213,40 +214,40 @@ def load(file: Path | None, completed_by: Path | None = None) -> Settings:
     if completed_by is not None:
         document = _completed(document, _parse(_read_text(completed_by), str(completed_by)))
     try:
-        origins = ValueOrigins(shown, lines_of(text), environment.overrides())
+        origins = ValueOrigins(shown, key_lines(text), environment.overrides())
         # pydantic-settings takes names with a leading underscore as its own arguments.
         tables = {key: value for key, value in document.items() if not key.startswith("_")}
-        found = [
+        all_faults = [
             *environment.unknown_variables(),
             *(unknown_key((key,)) for key in document.keys() - tables.keys()),
         ]
         if isinstance(tables.get("kafka"), dict):
             tables["kafka"], faults = translate(tables["kafka"])
-            found += faults
-        found += environment.kafka_option_faults(Settings)
+            all_faults += faults
+        all_faults += environment.kafka_option_faults(Settings)
         settings = Settings(**tables)
     except FaultsFound as raised:
-        found += raised.faults
+        all_faults += raised.faults
         document = dict(raised.document)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigInvalid(
             [ConfigFault("secret files", None, "the folder", str(error), "check its path and permissions")]
         ) from error
     else:
-        if not found:
+        if not all_faults:
             return settings
-    located = {locate(fault, origins, document): None for fault in found}  # without duplicates, in order
+    located = {locate(fault, origins, document): None for fault in all_faults}  # without duplicates, in order
     raise ConfigInvalid(sorted(located, key=lambda fault: (fault.line is None, fault.line or 0)))
 
 
-def _completed(document: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _completed(document: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a document with what it lacks of another one; lists keep their indexes."""
-    found = {key: value for key, value in other.items() if key not in JUDGING} | dict(document)
-    meters, others = document.get("meters", []), other.get("meters", [])
-    if isinstance(meters, list) and isinstance(others, list):
+    merged = {key: value for key, value in base.items() if key not in JUDGING} | dict(document)
+    meters, base_meters = document.get("meters", []), base.get("meters", [])
+    if isinstance(meters, list) and isinstance(base_meters, list):
         names = [meter.get("name") for meter in meters if isinstance(meter, dict)]
-        found["meters"] = [*meters, *(meter for meter in others if meter.get("name") not in names)]
-    return found
+        merged["meters"] = [*meters, *(meter for meter in base_meters if meter.get("name") not in names)]
+    return merged
 
 
 def _read_text(file: Path) -> str:
@@ -269,19 +270,19 @@ def _parse(text: str, shown: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         message = str(error)
-        at = AT_LINE.search(message)
-        line = int(at[1]) if at else text.count("\n") + 1
-        what = f"is not valid TOML: {AT_LINE.sub('', message)}"
+        match = AT_LINE.search(message)
+        line = int(match[1]) if match else text.count("\n") + 1
+        problem = f"is not valid TOML: {AT_LINE.sub('', message)}"
         # Without its value, which may be a secret.
         key, equals, _ = (text.splitlines() or [""])[min(line, text.count("\n") + 1) - 1].partition("=")
         if equals:
-            what += f", in the line of {quote(key.strip())}"
+            problem += f", in the line of {quote(key.strip())}"
         cure = "put text in quotation marks, a table's name in brackets, and each key on a separate line"
-        raise _invalid_file(shown, line, what, cure) from error
+        raise _invalid_file(shown, line, problem, cure) from error
 
 
-def _invalid_file(file: Path | str, line: int | None, what: str, cure: str) -> ConfigInvalid:
-    return ConfigInvalid([ConfigFault(str(file), line, "the file", what, cure)])
+def _invalid_file(file: Path | str, line: int | None, problem: str, cure: str) -> ConfigInvalid:
+    return ConfigInvalid([ConfigFault(str(file), line, "the file", problem, cure)])
 
 
 def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:

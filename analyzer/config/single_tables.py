@@ -22,13 +22,13 @@ class TableInvalid(Exception):
         self.key = key
 
 
-def mapping_of(source: Mapping[str, Any]) -> SourceMapping:
+def parse_mapping(source: Mapping[str, Any]) -> SourceMapping:
     """Returns the mapping of [[sources]] of a file; a field `bytes` is a number."""
     table = SourceTable.model_validate({"file": "access.log", **source})
     return table.mapping(frozenset({"bytes"}), None)
 
 
-def policy_of(table: Mapping[str, Any]) -> Policy:
+def parse_policy(table: Mapping[str, Any]) -> Policy:
     """Returns the policy of [[policies]]. Raises TableInvalid."""
     try:
         return PolicyTable.model_validate(table).policy()

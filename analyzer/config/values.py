@@ -36,9 +36,9 @@ class ConditionValues(NamedTuple):
         return Condition(field, Not(self.values) if self.is_not else self.values)
 
 
-def raise_unavailable(what: str, cure: str) -> NoReturn:
+def raise_unavailable(problem: str, cure: str) -> NoReturn:
     """Reports a value that a later version will accept; further faults of its table would mean nothing."""
-    raise PydanticCustomError("unavailable", "{what}", {"what": what, "cure": cure})
+    raise PydanticCustomError("unavailable", "{what}", {"what": problem, "cure": cure})
 
 
 def alternatives(names: Iterable[str]) -> str:
@@ -51,29 +51,29 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest(name: str, names: Iterable[str]) -> str | None:
     """The known name that `name` is probably a misspelling of."""
-    by_lower = {word.lower(): word for word in known}
+    by_lower = {word.lower(): word for word in names}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.7)
     return by_lower[close[0]] if close else None
 
 
-def suggestion(name: object, known: Iterable[str], otherwise: str) -> str:
+def suggestion(name: object, names: Iterable[str], otherwise: str) -> str:
     """The cure for an unknown name: the closest known one as a question, or `otherwise`."""
-    match = closest(name, known) if isinstance(name, str) else None
+    match = closest(name, names) if isinstance(name, str) else None
     return otherwise if match is None else f"did you mean {quote(match)}?"
 
 
-def one_of(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
+def known_words(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
     """Accepts the words of a Literal type. One in `planned` is reported as not available yet."""
-    known: tuple[str, ...] = get_args(words)
-    otherwise = f"use {alternatives(known)}"
+    allowed: tuple[str, ...] = get_args(words)
+    otherwise = f"use {alternatives(allowed)}"
 
     def validate(value: object) -> object:
-        if value not in known:
+        if value not in allowed:
             if isinstance(value, dict) or value in planned:
                 raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
-            cure = suggestion(value, known, otherwise)
+            cure = suggestion(value, allowed, otherwise)
             raise_fault(f"{quote(value)} is not one of the known values", cure)
         return value
 
@@ -87,35 +87,35 @@ def duration_between(least_s: float, most_s: float) -> BeforeValidator:
 
 def whole_seconds(value: object, least_s: int, most_s: int) -> int:
     """`value` as a duration in whole seconds; reports a fault for any other."""
-    found = _seconds(value, least_s, most_s)
-    if found != int(found):
+    seconds = _seconds(value, least_s, most_s)
+    if seconds != int(seconds):
         raise_fault(f"{quote(value)} is not a whole number of seconds", 'write "10s", "5m", "2h" or "7d"')
-    return int(found)
+    return int(seconds)
 
 
 def _seconds(value: object, least_s: float, most_s: float) -> float:
     match value:
         case bool():
-            found = None
+            seconds = None
         case int() | float():
-            found = float(value)
+            seconds = float(value)
         case str() if (parts := DURATION.fullmatch(value.strip())) is not None:
-            found = float(parts[1]) * UNITS_S[parts[2]]
+            seconds = float(parts[1]) * UNITS_S[parts[2]]
         case str() if re.fullmatch(r"\d+(\.\d+)?", value.strip()):  # from the environment
-            found = float(value)
+            seconds = float(value)
         case _:
-            found = None
-    if found is None or not math.isfinite(found):
+            seconds = None
+    if seconds is None or not math.isfinite(seconds):
         raise_fault(
             f"must be a duration, not {quote(value)}",
             'write a number of seconds, or a number with its unit: "250ms", "10s", "5m", "2h", "7d"',
         )
-    if not least_s <= found <= most_s:
+    if not least_s <= seconds <= most_s:
         raise_fault(
-            f"{quote(value)} is too {'short' if found < least_s else 'long'}",
+            f"{quote(value)} is too {'short' if seconds < least_s else 'long'}",
             f"choose between {format_duration(least_s)} and {format_duration(most_s)}",
         )
-    return found
+    return seconds
 
 
 def format_duration(length_s: float) -> str:
@@ -144,13 +144,13 @@ def _integer(value: object) -> int:
 
 def whole_number(value: object, least: int, most: int, shown: object = None) -> int:
     """`value` as a whole number; reports a fault outside of the bounds, in which it is shown as `shown`."""
-    found = _integer(value)
-    if not least <= found <= most:
+    number = _integer(value)
+    if not least <= number <= most:
         is_bounded = most < UNBOUNDED
         cure = f"choose between {least} and {most}" if is_bounded else f"choose {least} or more"
-        given = value if shown is None else shown
-        raise_fault(f"{quote(given)} is too {'small' if found < least else 'large'}", cure)
-    return found
+        shown_value = value if shown is None else shown
+        raise_fault(f"{quote(shown_value)} is too {'small' if number < least else 'large'}", cure)
+    return number
 
 
 def integer_between(least: int, most: int) -> BeforeValidator:
@@ -161,14 +161,14 @@ def integer_between(least: int, most: int) -> BeforeValidator:
 def _amount(value: object) -> Decimal:
     """A number that is not negative, exactly as it was written."""
     try:
-        found = Decimal(str(value))
+        amount = Decimal(str(value))
     except InvalidOperation:
-        found = Decimal("NaN")
-    if isinstance(value, bool) or not found.is_finite() or found < 0:
+        amount = Decimal("NaN")
+    if isinstance(value, bool) or not amount.is_finite() or amount < 0:
         raise_fault(
             f"must be a number, 0 or greater, not {quote(value)}", "write a number such as 0, 3 or 1.5"
         )
-    return found
+    return amount
 
 
 def _text(value: object) -> str:
@@ -201,15 +201,15 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _routes(value: object) -> tuple[str, ...]:
-    found = _names(value)
-    wrong = [route for route in found if not route.startswith("/") or "?" in route or "#" in route]
+    routes = _names(value)
+    wrong = [route for route in routes if not route.startswith("/") or "?" in route or "#" in route]
     if wrong:
         listed = ", ".join(map(quote, wrong))
         raise_fault(
             f"{listed} {'is not a route' if len(wrong) == 1 else 'are not routes'}",
             'begin a route with / and leave the query out: "/v1/items/{id}"',
         )
-    return found
+    return routes
 
 
 def _path(value: object) -> tuple[str, ...]:
@@ -280,12 +280,12 @@ def zone_cure(name: str) -> str:
     ('did you mean "Europe/Berlin"?', 'did you mean "UTC"?')
     """
     # A short name is not compared with other short names: CEST is not a misspelling of EST.
-    known = {zone for zone in available_timezones() if "/" in zone or zone.lower() == name.lower()}
-    by_place = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known) if "/" in zone}
+    zones = {zone for zone in available_timezones() if "/" in zone or zone.lower() == name.lower()}
+    by_place = {zone.rpartition("/")[2].lower(): zone for zone in sorted(zones) if "/" in zone}
     place = by_place.get(name.replace(" ", "_").lower())
-    if place is not None and name.upper() not in known:
+    if place is not None and name.upper() not in zones:
         return f"did you mean {quote(place)}?"
-    return suggestion(name, known, 'write the name of a region, such as "Europe/Berlin", or "UTC"')
+    return suggestion(name, zones, 'write the name of a region, such as "Europe/Berlin", or "UTC"')
 
 
 def _listen(value: object) -> str:

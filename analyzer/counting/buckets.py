@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import SQL_JOINS, plus
-from analyzer.kernel.database.partition_keys import KEY_COLUMNS, PartitionKey, key_of
+from analyzer.kernel.database.partition_keys import KEY_COLUMNS, PartitionKey, key_tuple
 from analyzer.kernel.database.row_parameters import Assignments, ColumnValues, upsert_columns
 from analyzer.kernel.model import CountTable, Partition
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, day_counts
@@ -43,18 +43,18 @@ def add_counts(
     number.
     """
     for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
-        for rows, joins in pages_of(table, catalog):
+        for rows, joins in column_pages(table, catalog):
             add_rows(db, rows, joins)
         if table.grouping == AUDITED:
-            add_days(db, records_by_day(table), key_of(min(parts)) if parts else NO_PARTITION)
+            add_days(db, records_by_day(table), key_tuple(min(parts)) if parts else NO_PARTITION)
 
 
-def pages_of(table: CountTable, catalog: Catalog) -> Iterator[tuple[BucketColumns, dict[int, str]]]:
+def column_pages(table: CountTable, catalog: Catalog) -> Iterator[tuple[BucketColumns, dict[int, str]]]:
     """Yields the rows of each page, in order, with the join of each place."""
     pages: dict[int, list[tuple[MeterColumn, int]]] = {}
-    for at, name in enumerate(table.meters):
+    for position, name in enumerate(table.meters):
         meter = catalog.meters[name]
-        pages.setdefault(meter.page, []).append((meter, at))
+        pages.setdefault(meter.page, []).append((meter, position))
     for page, meters in sorted(pages.items()):
         rows = BucketColumns(
             catalog.groupings[table.grouping],
@@ -63,8 +63,8 @@ def pages_of(table: CountTable, catalog: Catalog) -> Iterator[tuple[BucketColumn
             table.buckets_s,
             table.keys,
             table.resources,
-            {meter.place: table.admitted[at] for meter, at in meters},
-            {meter.place: table.denied[at] for meter, at in meters} if table.denied else {},
+            {meter.place: table.admitted[position] for meter, position in meters},
+            {meter.place: table.denied[position] for meter, position in meters} if table.denied else {},
         )
         yield rows, {meter.place: meter.join for meter, _ in meters}
 
@@ -103,11 +103,11 @@ def add_rows(db: sa.Connection, rows: BucketColumns, joins: Mapping[int, str]) -
         "key": rows.keys,
         "resource": "" if not any(rows.resources) else rows.resources,
     }
-    values |= amounts_of(rows)
+    values |= column_increments(rows)
     upsert_columns(db, buckets, values, joining(rows, joins))
 
 
-def amounts_of(rows: BucketColumns) -> dict[str, ColumnValues]:
+def column_increments(rows: BucketColumns) -> dict[str, ColumnValues]:
     """Returns the increments by the names of their columns."""
     return {
         f"{kind}_{place}": _bounded(column)
@@ -119,7 +119,7 @@ def amounts_of(rows: BucketColumns) -> dict[str, ColumnValues]:
 def joining(rows: BucketColumns, joins: Mapping[int, str]) -> Assignments:
     """Returns the assignments that join the increments to stored rows; `joins` has the join of each place."""
     places = tuple(sorted((place, joins[place]) for place in rows.admitted))
-    return _assignments_of(places, bool(rows.denied))
+    return _upsert_assignments(places, bool(rows.denied))
 
 
 def records_by_day(table: CountTable) -> dict[int, int]:
@@ -130,18 +130,18 @@ def records_by_day(table: CountTable) -> dict[int, int]:
     records: Counter[int] = Counter()
     for meter, sign in ((REQUESTS, 1), (UNRECORDED, -1)):
         if meter.name in table.meters:
-            at = list(table.meters).index(meter.name)
+            position = list(table.meters).index(meter.name)
             for columns in (table.admitted, table.denied):
                 if columns:
-                    for bucket_s, value in zip(table.buckets_s, columns[at], strict=True):
+                    for bucket_s, value in zip(table.buckets_s, columns[position], strict=True):
                         records[bucket_start_s(bucket_s, DAY_S)] += sign * value
     return records
 
 
-def add_days(db: sa.Connection, requests: Mapping[int, int], of: PartitionKey) -> None:
+def add_days(db: sa.Connection, requests: Mapping[int, int], partition: PartitionKey) -> None:
     """Adds to the records of each day, in the rows of one partition."""
     days = sorted(requests)
-    values: dict[str, ColumnValues] = dict(zip(KEY_COLUMNS, of, strict=True))
+    values: dict[str, ColumnValues] = dict(zip(KEY_COLUMNS, partition, strict=True))
     values |= {"day_s": days, "requests": _bounded([requests[day_s] for day_s in days])}
     upsert_columns(db, day_counts, values, _add_requests)
 
@@ -151,7 +151,7 @@ def _add_requests(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
 
 
 @lru_cache
-def _assignments_of(places: tuple[tuple[int, str], ...], has_denied: bool) -> Assignments:
+def _upsert_assignments(places: tuple[tuple[int, str], ...], has_denied: bool) -> Assignments:
     """Returns the assignments of an upsert for these places and joins; equal arguments, equal function."""
     kinds = ("value", "denied") if has_denied else ("value",)
 

@@ -18,11 +18,11 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.database.partition_keys import (
     PartitionKey,
-    is_of,
+    is_partition,
     key_columns,
-    key_of,
+    key_tuple,
     partition_columns,
-    row_of,
+    partition_values,
     same_partition,
     unfollow,
 )
@@ -81,19 +81,21 @@ class SqlGaps:
             positions = _positions(db, stopped)
             released = set()
             for part, gap in sorted(stopped.items()):
-                key = key_of(part)
+                key = key_tuple(part)
                 is_passed = positions.get(key) != gap.position
                 is_decided = key not in undecided and (key, gap.start) in self._stored
                 if is_passed or is_decided:
                     released.add(part)
                 elif undecided.get(key) != (gap.position, *gap):
                     self._store(db, part, gap)
-        self._stored -= {(key_of(part), stopped[part].start) for part in released}
-        self._stored |= {(key_of(part), gap.start) for part, gap in stopped.items() if part not in released}
+        self._stored -= {(key_tuple(part), stopped[part].start) for part in released}
+        self._stored |= {
+            (key_tuple(part), gap.start) for part, gap in stopped.items() if part not in released
+        }
         return released
 
     def _store(self, db: sa.Connection, part: Partition, gap: Gap) -> None:
-        row = row_of(part) | gap._asdict() | {"position": gap.position}
+        row = partition_values(part) | gap._asdict() | {"position": gap.position}
         new = insert(db, gaps).values(
             id=secrets.token_hex(8), found_ms=NowMs(), found_by=self._owner, accepted_by="", reason="", **row
         )
@@ -114,15 +116,15 @@ class SqlGaps:
 
 def open_gaps(db: sa.Connection, parts: Collection[Partition]) -> dict[PartitionKey, Gap]:
     """Returns the gaps that block these partitions."""
-    wanted = {key_of(part) for part in parts}
+    keys = {key_tuple(part) for part in parts}
     statement = sa.select(*key_columns(gaps), *GAP_COLUMNS).select_from(
         gaps.outerjoin(offsets, SAME_PARTITION)
     )
     # Rejected records are read again on start: the mapping may have been corrected meanwhile.
     statement = statement.where(OPEN, gaps.c.kind != "too-many-rejected")
     statement = statement.where(gaps.c.topic_id.in_({part.topic_id for part in parts}))
-    found = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(statement))
-    return {key: gap for key, gap in found if key in wanted}
+    keyed_gaps = (((row[0], row[1], row[2]), Gap(*row[3:])) for row in db.execute(statement))
+    return {key: gap for key, gap in keyed_gaps if key in keys}
 
 
 def recorded_gaps(engine: sa.Engine, *, decided: bool = False) -> Iterator[RecordedGap]:
@@ -142,10 +144,10 @@ def _recorded(db: sa.Connection, condition: sa.ColumnElement[bool]) -> Iterator[
     statement = sa.select(*columns, *GAP_COLUMNS, *(gaps.c[name] for name in decision))
     statement = statement.select_from(gaps.outerjoin(offsets, SAME_PARTITION)).where(condition)
     for row in db.execute(statement.order_by(gaps.c.topic, gaps.c.partition, gaps.c.found_ms, gaps.c.id)):
-        part, rest = row[: len(columns)], row[len(columns) :]
+        part, values = row[: len(columns)], row[len(columns) :]
         gap, (found_ms, found_by, to, accepted_ms, by, reason) = (
-            rest[: len(Gap._fields)],
-            rest[len(Gap._fields) :],
+            values[: len(Gap._fields)],
+            values[len(Gap._fields) :],
         )
         accepted = None if accepted_ms is None else instant(accepted_ms)
         yield RecordedGap(Partition(*part), Gap(*gap), instant(found_ms), found_by, to, accepted, by, reason)
@@ -198,26 +200,26 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
         # Offsets first, like every writer. An analyzer that still counts from the old position fails at its
         # compare-and-set from here on.
         moved = _begin(db, part, gap, to) if gap.position is None else _move(db, part, gap, to)
-        decided = sa.update(gaps).where(is_of(gaps, part), UNDECIDED, gaps.c.start == gap.start)
+        decided = sa.update(gaps).where(is_partition(gaps, part), UNDECIDED, gaps.c.start == gap.start)
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
             raise NoSuchGap(
                 f"{part}: the gap was decided or is obsolete: see `gatelock upkeep gaps list --all`"
             )
-        record(db, who, "gap accepted", f"{part}: {gap.kind} {range_of(gap)}, on at {to}", reason)
+        record(db, who, "gap accepted", f"{part}: {gap.kind} {format_range(gap)}, on at {to}", reason)
 
 
-def range_of(gap: Gap) -> str:
+def format_range(gap: Gap) -> str:
     """Returns the gap's offsets for display.
 
-    >>> range_of(Gap("corrupt", 10, 20, "")), range_of(Gap("corrupt", 10, None, ""))
+    >>> format_range(Gap("corrupt", 10, 20, "")), format_range(Gap("corrupt", 10, None, ""))
     ('[10, 20)', '[10, ?)')
     """
     return f"[{gap.start}, {'?' if gap.end is None else gap.end})"
 
 
 def _move(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
-    at_gap = sa.update(offsets).where(is_of(offsets, part), offsets.c.next == gap.position)
+    at_gap = sa.update(offsets).where(is_partition(offsets, part), offsets.c.next == gap.position)
     values: dict[str, int | str] = {
         "next": to,
         "resume_token": "",
@@ -232,7 +234,7 @@ def _begin(db: sa.Connection, part: Partition, gap: Gap, to: int) -> bool:
     same_name = sa.and_(offsets.c.source == part.source, offsets.c.topic == part.topic)
     unfollow(db, sa.and_(same_name, offsets.c.topic_id != part.topic_id))
     # From the gap's start on: the offsets up to `to` are skipped.
-    row = row_of(part) | {"begin": min(gap.start, to), "next": to, "resume_token": ""}
+    row = partition_values(part) | {"begin": min(gap.start, to), "next": to, "resume_token": ""}
     begun = insert(db, offsets).values(row)
     return db.execute(begun.on_conflict_do_nothing().returning(offsets.c.next)).first() is not None
 
@@ -254,6 +256,6 @@ def _positions(db: sa.Connection, parts: Collection[Partition]) -> dict[Partitio
     """Returns the stored offsets, and locks their rows until commit, so that a decision waits for the gap."""
     key = key_columns(offsets)
     statement = sa.select(*key, offsets.c.next)
-    statement = statement.where(sa.or_(*(is_of(offsets, part) for part in parts)))
+    statement = statement.where(sa.or_(*(is_partition(offsets, part) for part in parts)))
     statement = statement.order_by(*key).with_for_update()
     return {(row[0], row[1], row[2]): row[3] for row in db.execute(statement)}

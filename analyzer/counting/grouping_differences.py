@@ -18,8 +18,8 @@ from analyzer.counting.sql_joins import bounded_sum
 from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.tables.schema import buckets, plans
 from analyzer.plan.catalog import Catalog, MeterColumn
-from analyzer.plan.groupings import BY_RESOURCE, RESOURCE, grouping_of
-from analyzer.plan.meters import DAY_S, WIDTHS_S, joins_of
+from analyzer.plan.groupings import BY_RESOURCE, RESOURCE, parse_grouping
+from analyzer.plan.meters import DAY_S, WIDTHS_S, joins_by_meter
 from analyzer.plan.plan import Plan, UnknownPlan, plan_from
 
 
@@ -48,19 +48,19 @@ class Comparison(NamedTuple):
 def comparisons(db: sa.Connection, plan: Plan) -> list[Comparison]:
     """Returns what can be compared: groupings of the plan in force, since both are counted."""
     since_s = _counted_since(db, plan)
-    found: list[Comparison] = []
+    pairs: list[Comparison] = []
     for fine in plan.groupings:
         base = fine.removesuffix(BY_RESOURCE)
         coarser = [(base, "key")] if fine != base and base in since_s else []
-        if grouping_of(fine).resource == RESOURCE and "resource" in since_s:
+        if parse_grouping(fine).resource == RESOURCE and "resource" in since_s:
             coarser.append(("resource", "resource"))
         if not coarser and fine != AUDITED:
             coarser = [(AUDITED, "")]
-        found += [
+        pairs += [
             Comparison(coarse, fine, column or None, max(since_s[coarse], since_s[fine]))
             for coarse, column in coarser
         ]
-    return found
+    return pairs
 
 
 def _counted_since(db: sa.Connection, plan: Plan) -> dict[str, int]:
@@ -89,7 +89,7 @@ def _counted_since(db: sa.Connection, plan: Plan) -> dict[str, int]:
 
 
 def differing_groupings(
-    db: sa.Connection, known: Catalog, plan: Plan, wanted: Sequence[Comparison], day_s: int, most: int
+    db: sa.Connection, catalog: Catalog, plan: Plan, pairs: Sequence[Comparison], day_s: int, most: int
 ) -> list[GroupingDifference]:
     """Returns up to `most` differences on a UTC day. Must run in a snapshot.
 
@@ -97,32 +97,35 @@ def differing_groupings(
     other: then only resources and sums are compared.
     """
     without_scans(db)
-    joins = joins_of(plan.bucket_meters)
-    found: list[GroupingDifference] = []
-    for one in wanted:
-        if day_s < one.since_s or len(found) >= most:
+    joins = joins_by_meter(plan.bucket_meters)
+    differences: list[GroupingDifference] = []
+    for pair in pairs:
+        if day_s < pair.since_s or len(differences) >= most:
             continue
-        column = one.key_of_fine
-        if column == "key" and _is_folded(db, known, one, day_s):
+        column = pair.key_of_fine
+        if column == "key" and _is_folded(db, catalog, pair, day_s):
             column = None
-        for page in sorted({known.meters[name].page for name in joins}):
-            meters = [known.meters[name] for name in sorted(joins) if known.meters[name].page == page]
-            found += _of_page(db, known, one._replace(key_of_fine=column), meters, day_s, most)
-    return found[:most]
+        for page in sorted({catalog.meters[name].page for name in joins}):
+            meters = [catalog.meters[name] for name in sorted(joins) if catalog.meters[name].page == page]
+            differences += _of_page(db, catalog, pair._replace(key_of_fine=column), meters, day_s, most)
+    return differences[:most]
 
 
 def _of_page(
     db: sa.Connection,
-    known: Catalog,
-    one: Comparison,
+    catalog: Catalog,
+    comparison: Comparison,
     meters: Sequence[MeterColumn],
     day_s: int,
     most: int,
 ) -> Iterator[GroupingDifference]:
     columns = [(meter, f"{kind}_{meter.place}") for meter in meters for kind in ("value", "denied")]
     sides = []
-    for grouping, key, is_coarse in ((one.coarse, "key", True), (one.fine, one.key_of_fine, False)):
-        shown = sa.literal("") if one.key_of_fine is None or key is None else buckets.c[key]
+    for grouping, key, is_coarse in (
+        (comparison.coarse, "key", True),
+        (comparison.fine, comparison.key_of_fine, False),
+    ):
+        shown = sa.literal("") if comparison.key_of_fine is None or key is None else buckets.c[key]
         nothing = sa.literal(0, sa.BigInteger)
         for width_s in WIDTHS_S:
             values = [
@@ -135,45 +138,48 @@ def _of_page(
             ]
             sides.append(
                 sa.select(shown.label("key"), *values).where(
-                    buckets.c.grouping == known.groupings[grouping],
+                    buckets.c.grouping == catalog.groupings[grouping],
                     buckets.c.page == meters[0].page,
                     buckets.c.width_s == width_s,
                     buckets.c.bucket_s >= day_s,
                     buckets.c.bucket_s < day_s + DAY_S,
                 )
             )
-    both = sa.union_all(*sides).subquery().c
+    united = sa.union_all(*sides).subquery().c
     joined = [
-        tuple(_joined(meter.join, both[f"{side}_{name}"]) for side in ("coarse", "fine"))
+        tuple(_joined(meter.join, united[f"{side}_{name}"]) for side in ("coarse", "fine"))
         for meter, name in columns
     ]
     statement = (
-        sa.select(both.key, *(side for pair in joined for side in pair))
-        .group_by(both.key)
+        sa.select(united.key, *(side for pair in joined for side in pair))
+        .group_by(united.key)
         .having(sa.or_(*(coarse != fine for coarse, fine in joined)))
-        .order_by(both.key)
+        .order_by(united.key)
         .limit(most)
     )
     for key, *values in db.execute(statement):
-        for at, meter in enumerate(meters):
-            admitted, denied = values[4 * at : 4 * at + 2], values[4 * at + 2 : 4 * at + 4]
+        for position, meter in enumerate(meters):
+            admitted, denied = (
+                values[4 * position : 4 * position + 2],
+                values[4 * position + 2 : 4 * position + 4],
+            )
             if admitted[0] != admitted[1] or denied[0] != denied[1]:
                 sums = [int(admitted[side]) + int(denied[side]) for side in (0, 1)]
-                yield GroupingDifference(day_s, one.coarse, one.fine, key, meter.name, *sums)
+                yield GroupingDifference(day_s, comparison.coarse, comparison.fine, key, meter.name, *sums)
 
 
 def _joined(join: str, column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return sa.func.max(column) if join == "max" else bounded_sum(column)
 
 
-def _is_folded(db: sa.Connection, known: Catalog, one: Comparison, day_s: int) -> bool:
+def _is_folded(db: sa.Connection, catalog: Catalog, comparison: Comparison, day_s: int) -> bool:
     """Whether callers of the day were folded in one of the groupings."""
-    found = sa.select(buckets.c.key).where(
-        buckets.c.grouping.in_([known.groupings[one.coarse], known.groupings[one.fine]]),
+    statement = sa.select(buckets.c.key).where(
+        buckets.c.grouping.in_([catalog.groupings[comparison.coarse], catalog.groupings[comparison.fine]]),
         buckets.c.width_s.in_(WIDTHS_S[1:]),
-        buckets.c.page.in_(sorted({meter.page for meter in known.meters.values()})),
+        buckets.c.page.in_(sorted({meter.page for meter in catalog.meters.values()})),
         buckets.c.bucket_s >= day_s,
         buckets.c.bucket_s < day_s + DAY_S,
         buckets.c.key == FOLDED,
     )
-    return db.execute(found.limit(1)).first() is not None
+    return db.execute(statement.limit(1)).first() is not None

@@ -155,31 +155,34 @@ class RecentDelays:
         slowest = self._current.seconds or [0.0, 0.0]
         self._current.seconds[:] = [max(slowest[0], seconds), max(slowest[1], lag_s)]
 
-    def add(self, at: tuple[str, str], delays: ShippingDelays, stored_ms: int, now_s: float) -> None:
+    def add(self, key: tuple[str, str], delays: ShippingDelays, stored_ms: int, now_s: float) -> None:
         """Adds the delays of a partition, by its source and text, that were stored at that database time."""
         self._advance(now_s)
-        found, ahead_ms = joined([self._current.delays.get(at), delays]), delays.newest_ms - stored_ms
-        if found is not None:
-            self._current.delays[at] = found
-        self._current.ahead_ms[at] = max(ahead_ms, self._current.ahead_ms.get(at, ahead_ms))
+        total, ahead_ms = joined([self._current.delays.get(key), delays]), delays.newest_ms - stored_ms
+        if total is not None:
+            self._current.delays[key] = total
+        self._current.ahead_ms[key] = max(ahead_ms, self._current.ahead_ms.get(key, ahead_ms))
 
     def measured(self, now_s: float) -> MeasuredDelays:
         """Returns what was measured in the last minutes."""
         self._advance(now_s)
         stretches = (self._before, self._current)
         parts = {*self._before.delays, *self._current.delays}
-        delays = {at: joined(one.delays.get(at) for one in stretches) for at in sorted(parts)}
-        ahead_ms = {at: max(one.ahead_ms[at] for one in stretches if at in one.ahead_ms) for at in delays}
-        seconds = [one.seconds for one in stretches if one.seconds]
+        delays = {key: joined(stretch.delays.get(key) for stretch in stretches) for key in sorted(parts)}
+        ahead_ms = {
+            key: max(stretch.ahead_ms[key] for stretch in stretches if key in stretch.ahead_ms)
+            for key in delays
+        }
+        seconds = [stretch.seconds for stretch in stretches if stretch.seconds]
         return MeasuredDelays(
             self.flush_every_s,
-            max((one[0] for one in seconds), default=None),
-            max((one[1] for one in seconds), default=0.0),
+            max((pair[0] for pair in seconds), default=None),
+            max((pair[1] for pair in seconds), default=0.0),
             _by_source(delays),
             {
-                part: PartitionClock(source, ahead_ms[source, part], found.least_ms if found.counts else None)
-                for (source, part), found in delays.items()
-                if found is not None
+                part: PartitionClock(source, ahead_ms[source, part], delay.least_ms if delay.counts else None)
+                for (source, part), delay in delays.items()
+                if delay is not None
             },
         )
 
@@ -195,10 +198,12 @@ def _new() -> _Stretch:
 
 
 def _by_source(delays: Mapping[tuple[str, str], ShippingDelays | None]) -> dict[str, SourceDelay]:
-    found = {}
+    by_source = {}
     for source in sorted({source for source, _ in delays}):
-        whole = joined(one for (of, _), one in delays.items() if of == source and one and one.counts)
+        whole = joined(
+            delay for (name, _), delay in delays.items() if name == source and delay and delay.counts
+        )
         if whole is not None:
             p50, p99 = whole.percentile_ms(P50), whole.percentile_ms(P99)
-            found[source] = SourceDelay(p50 or 0, p99 or 0, whole.records)
-    return found
+            by_source[source] = SourceDelay(p50 or 0, p99 or 0, whole.records)
+    return by_source

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.counting.buckets import AUDITED
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import slow_reading, without_scans
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets, offsets
 from analyzer.plan import catalog
 from analyzer.plan.catalog import Catalog, MeterColumn
@@ -60,38 +60,40 @@ def repeated_records(engine: sa.Engine) -> list[RepeatedRecords]:
     ids. Raises StoreAway.
     """
     with slow_reading(engine) as db:
-        known = catalog.load(db)
-        meter = known.meters.get(DUPLICATES.name)
+        numbers = catalog.load(db)
+        meter = numbers.meters.get(DUPLICATES.name)
         if meter is None:
             return []
         without_scans(db)
         end_s = clock_ms(db) // 1000 // MINUTE_S * MINUTE_S + MINUTE_S
         minutes = range(end_s - WATCHED_MINUTES * MINUTE_S, end_s, MINUTE_S)
-        found = _most(db, known, meter, minutes)
-        counted = _sums(db, known, known.meters[REQUESTS.name], minutes, list(found))
-        if UNRECORDED.name in known.meters:
-            beyond = _sums(db, known, known.meters[UNRECORDED.name], minutes, list(found))
+        duplicates = _most(db, numbers, meter, minutes)
+        counted = _sums(db, numbers, numbers.meters[REQUESTS.name], minutes, list(duplicates))
+        if UNRECORDED.name in numbers.meters:
+            beyond = _sums(db, numbers, numbers.meters[UNRECORDED.name], minutes, list(duplicates))
             counted = {caller: value - beyond.get(caller, 0) for caller, value in counted.items()}
-        shares = [RepeatedRecords(caller, number, counted.get(caller, 0)) for caller, number in found.items()]
-        return [one for one in shares if one.share >= SHARE_MIN]
+        shares = [
+            RepeatedRecords(caller, number, counted.get(caller, 0)) for caller, number in duplicates.items()
+        ]
+        return [entry for entry in shares if entry.share >= SHARE_MIN]
 
 
 def repeated_in_words(engine: sa.Engine) -> dict[str, str]:
     """Returns a sentence for each of these callers, by its name. Raises StoreAway."""
-    return {one.caller: str(one) for one in repeated_records(engine)}
+    return {entry.caller: str(entry) for entry in repeated_records(engine)}
 
 
 def kept_ids(engine: sa.Engine) -> list[KeptIds]:
     """Returns how long each followed partition of a source with ids remembers them. Raises StoreAway."""
     columns = offsets.c["source", "topic", "partition", "ids_kept_ms"]
-    wanted = sa.select(*columns).where(offsets.c.ids_kept_ms.is_not(None), offsets.c.beat_ms.is_not(None))
+    statement = sa.select(*columns).where(offsets.c.ids_kept_ms.is_not(None), offsets.c.beat_ms.is_not(None))
     with slow_reading(engine) as db:
-        return [KeptIds(*row) for row in db.execute(wanted.order_by(*columns))]
+        return [KeptIds(*row) for row in db.execute(statement.order_by(*columns))]
 
 
-def _of(known: Catalog, meter: MeterColumn, minutes: range) -> list[sa.ColumnElement[bool]]:
+def _bucket_conditions(numbers: Catalog, meter: MeterColumn, minutes: range) -> list[sa.ColumnElement[bool]]:
     return [
-        buckets.c.grouping == known.groupings[AUDITED],
+        buckets.c.grouping == numbers.groupings[AUDITED],
         buckets.c.page == meter.page,
         buckets.c.width_s == MINUTE_S,
         buckets.c.bucket_s >= minutes[0],
@@ -99,13 +101,13 @@ def _of(known: Catalog, meter: MeterColumn, minutes: range) -> list[sa.ColumnEle
     ]
 
 
-def _most(db: sa.Connection, known: Catalog, meter: MeterColumn, minutes: range) -> dict[str, int]:
+def _most(db: sa.Connection, numbers: Catalog, meter: MeterColumn, minutes: range) -> dict[str, int]:
     """Returns the callers with the most duplicates, and how many."""
     value = buckets.c[f"value_{meter.place}"]
     total = sa.func.sum(value)
     statement = (
         sa.select(buckets.c.key, total)
-        .where(*_of(known, meter, minutes), value > 0)
+        .where(*_bucket_conditions(numbers, meter, minutes), value > 0)
         .group_by(buckets.c.key)
         .having(total >= DUPLICATES_MIN)
         .order_by(total.desc(), buckets.c.key)
@@ -115,12 +117,12 @@ def _most(db: sa.Connection, known: Catalog, meter: MeterColumn, minutes: range)
 
 
 def _sums(
-    db: sa.Connection, known: Catalog, meter: MeterColumn, minutes: range, keys: Sequence[str]
+    db: sa.Connection, numbers: Catalog, meter: MeterColumn, minutes: range, keys: Sequence[str]
 ) -> dict[str, int]:
     """Returns the sum of a meter by caller, admitted and denied."""
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
-    is_wanted = is_one_of(db.dialect.name, buckets.c.key, keys)
+    is_wanted = is_among(db.dialect.name, buckets.c.key, keys)
     statement = sa.select(buckets.c.key, sa.func.sum(value + denied)).where(
-        *_of(known, meter, minutes), is_wanted
+        *_bucket_conditions(numbers, meter, minutes), is_wanted
     )
     return {key: int(number) for key, number in db.execute(statement.group_by(buckets.c.key))} if keys else {}

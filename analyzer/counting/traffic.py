@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import HALF, SQL_JOINS
 from analyzer.kernel.database.engine import slow_reading, without_scans
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
 from analyzer.plan.meters import REQUESTS, WIDTHS_S
@@ -57,7 +57,8 @@ class Traffic(NamedTuple):
     @property
     def total(self) -> TrafficAmount:
         return TrafficAmount(
-            sum(one.value for one in self.whole.values()), sum(one.denied for one in self.whole.values())
+            sum(amount.value for amount in self.whole.values()),
+            sum(amount.denied for amount in self.whole.values()),
         )
 
 
@@ -70,35 +71,35 @@ def traffic(engine: sa.Engine, query: TrafficQuery) -> Traffic:
     Without a plan that counts the grouping and the meter, there are none. Raises StoreAway.
     """
     with slow_reading(engine) as db:
-        known = catalog.load(db)
-        meter = known.meters.get(query.meter)
-        if query.grouping not in known.groupings or meter is None:
+        numbers = catalog.load(db)
+        meter = numbers.meters.get(query.meter)
+        if query.grouping not in numbers.groupings or meter is None:
             return EMPTY
         without_scans(db)
-        at = buckets.c
-        wanted = [
-            at.grouping == known.groupings[query.grouping],
-            at.page == meter.page,
-            is_one_of(db.dialect.name, at.width_s, WIDTHS_S),
-            at.bucket_s >= query.from_s,
-            at.bucket_s < query.until_s,
+        columns = buckets.c
+        conditions = [
+            columns.grouping == numbers.groupings[query.grouping],
+            columns.page == meter.page,
+            is_among(db.dialect.name, columns.width_s, WIDTHS_S),
+            columns.bucket_s >= query.from_s,
+            columns.bucket_s < query.until_s,
         ]
         join = SQL_JOINS[meter.join].aggregate
-        sums = [*join(at[f"value_{meter.place}"]), *join(at[f"denied_{meter.place}"])]
-        amounts = [sa.cast(one, sa.BigInteger).label(f"part_{place}") for place, one in enumerate(sums)]
-        step = (at.bucket_s - at.bucket_s % query.step_s).label("step_s")
-        by_key = sa.select(at.key, *amounts).where(*wanted).group_by(at.key)
+        sums = [*join(columns[f"value_{meter.place}"]), *join(columns[f"denied_{meter.place}"])]
+        amounts = [sa.cast(value, sa.BigInteger).label(f"part_{place}") for place, value in enumerate(sums)]
+        step = (columns.bucket_s - columns.bucket_s % query.step_s).label("step_s")
+        by_key = sa.select(columns.key, *amounts).where(*conditions).group_by(columns.key)
         if query.keys:
-            by_key = by_key.where(at.key.in_(query.keys))
-        parts = [sa.func.coalesce(sa.cast(one, sa.Float), 0.0) for one in sums]
+            by_key = by_key.where(columns.key.in_(query.keys))
+        parts = [sa.func.coalesce(sa.cast(value, sa.Float), 0.0) for value in sums]
         size = (parts[0] + parts[2]) * HALF + parts[1] + parts[3]
-        rows = db.execute(by_key.order_by(size.desc(), at.key).limit(query.top))
+        rows = db.execute(by_key.order_by(size.desc(), columns.key).limit(query.top))
         keys = {key: _amount(row) for key, *row in rows}
-        by_step = sa.select(step, *amounts).where(*wanted).group_by(step).order_by(step)
+        by_step = sa.select(step, *amounts).where(*conditions).group_by(step).order_by(step)
         whole = {at_s: _amount(row) for at_s, *row in db.execute(by_step)}
         series: dict[str, dict[int, TrafficAmount]] = {key: {} for key in keys}
-        of_keys = sa.select(at.key, step, *amounts).where(*wanted, at.key.in_([*keys]))
-        for key, at_s, *row in db.execute(of_keys.group_by(at.key, step)):
+        of_keys = sa.select(columns.key, step, *amounts).where(*conditions, columns.key.in_([*keys]))
+        for key, at_s, *row in db.execute(of_keys.group_by(columns.key, step)):
             series[key][at_s] = _amount(row)
     return Traffic(whole, keys, series)
 

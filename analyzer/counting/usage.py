@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from analyzer.counting.sql_joins import HALF, SQL_JOINS, IntColumn
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
 from analyzer.kernel.database.old_buckets import old_buckets
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
 from analyzer.plan.catalog import Catalog, MeterColumn
@@ -93,17 +93,19 @@ def usage_rows(engine: sa.Engine, query: UsageQuery) -> Iterator[UsageRow]:
     """
     query = query._replace(meter=query.meter_read)
     with slow_reading(engine) as db:
-        known = catalog.load(db)
+        numbers = catalog.load(db)
         pages: dict[int, list[MeterColumn]] = {}
-        for meter in sorted(known.meters.values()):
+        for meter in sorted(numbers.meters.values()):
             if query.meter == meter.name or (query.meter is None and meter.name not in UNASKED):
                 pages.setdefault(meter.page, []).append(meter)
-        if query.grouping not in known.groupings or not pages:
+        if query.grouping not in numbers.groupings or not pages:
             return
         without_scans(db)
         _allow_large_sorts(db)
-        found = [_rows(db, query, known, page) for page in pages.items()]
-        yield from found[0] if len(found) == 1 else merge(*found, key=lambda row: _place(row, query.order))
+        streams = [_rows(db, query, numbers, page) for page in pages.items()]
+        yield from (
+            streams[0] if len(streams) == 1 else merge(*streams, key=lambda row: _place(row, query.order))
+        )
 
 
 def is_counted(engine: sa.Engine, grouping: str) -> bool:
@@ -123,20 +125,22 @@ def _place(row: UsageRow, order: Order) -> tuple[Any, ...]:
 
 
 def _rows(
-    db: sa.Connection, query: UsageQuery, known: Catalog, page: tuple[int, Sequence[MeterColumn]]
+    db: sa.Connection, query: UsageQuery, numbers: Catalog, page: tuple[int, Sequence[MeterColumn]]
 ) -> Iterator[UsageRow]:
     """Yields the rows of the meters of one page."""
     _, meters = page
-    sources = [_buckets(db, query, known, page, width_s) for width_s in WIDTHS_S]
-    if known.has_old_rows:
-        sources.append(_old_buckets(query, known, meters))
+    sources = [_buckets(db, query, numbers, page, width_s) for width_s in WIDTHS_S]
+    if numbers.has_old_rows:
+        sources.append(_old_buckets(query, numbers, meters))
     counts = sa.union_all(*sources).subquery()
     series = [counts.c[name] for name in ("start_s", "key", "resource", "stretch_s")]
     values: list[Any] = []
     for meter in meters:
         for kind in ("value", "denied"):
             values += SQL_JOINS[meter.join].aggregate(counts.c[f"{kind}_{meter.place}"])
-    values = [sa.cast(value, sa.BigInteger).label(f"part_{at}") for at, value in enumerate(values)]
+    values = [
+        sa.cast(value, sa.BigInteger).label(f"part_{position}") for position, value in enumerate(values)
+    ]
     statement = sa.select(*series, *values).group_by(*series)
     statement = statement.order_by(*_order_by(query, series, values))
     if query.top is not None:
@@ -146,8 +150,8 @@ def _rows(
     with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
         for row in rows:
             start_s, key, resource, stretch_s = row[:4]
-            for name, at in zip(names, places, strict=True):
-                value_high, value, denied_high, denied = row[at : at + 4]
+            for name, position in zip(names, places, strict=True):
+                value_high, value, denied_high, denied = row[position : position + 4]
                 if value_high:
                     value += value_high * HALF
                 if denied_high:
@@ -169,12 +173,12 @@ def _order_by(
     return [amount.desc(), *series]
 
 
-def _times(db: sa.Connection, wanted: Sequence[sa.ColumnElement[bool]], width_s: int) -> list[int]:
+def _times(db: sa.Connection, conditions: Sequence[sa.ColumnElement[bool]], width_s: int) -> list[int]:
     """Returns every time at which a bucket that meets the conditions may begin."""
-    at = buckets.c.bucket_s
+    bucket_s = buckets.c.bucket_s
     first, last = (
-        db.execute(sa.select(at).where(*wanted).order_by(order).limit(1)).scalar()
-        for order in (at.asc(), at.desc())
+        db.execute(sa.select(bucket_s).where(*conditions).order_by(order).limit(1)).scalar()
+        for order in (bucket_s.asc(), bucket_s.desc())
     )
     return [] if first is None or last is None else list(range(first, last + 1, width_s))
 
@@ -189,50 +193,50 @@ def _between(column: sa.ColumnElement[int], query: UsageQuery) -> list[sa.Column
 def _buckets(
     db: sa.Connection,
     query: UsageQuery,
-    known: Catalog,
+    numbers: Catalog,
     page: tuple[int, Sequence[MeterColumn]],
     width_s: int,
 ) -> sa.Select[Any]:
     """Returns the wanted buckets of one width, each with the stretch of time that it is shown in."""
     number, meters = page
     columns = buckets.c
-    at: sa.ColumnElement[int] = columns.bucket_s
-    wanted = [
-        columns.grouping == known.groupings[query.grouping],
+    bucket_s: sa.ColumnElement[int] = columns.bucket_s
+    conditions = [
+        columns.grouping == numbers.groupings[query.grouping],
         columns.page == number,
         columns.width_s == width_s,
     ]
-    between = _between(at, query)
+    between = _between(bucket_s, query)
     if query.key is None:
-        wanted += between
+        conditions += between
     else:
-        times = is_one_of(db.dialect.name, at, _times(db, [*wanted, *between], width_s))
+        times = is_among(db.dialect.name, bucket_s, _times(db, [*conditions, *between], width_s))
         # The times are in the interval. PostgreSQL may read the interval instead where that has few rows;
         # SQLite would always do so if it knew the limits.
         limits = between if db.dialect.name == "postgresql" else []
-        wanted += [*limits, times, columns.key == query.key]
-    start, stretch = _shown(query, at, width_s)
+        conditions += [*limits, times, columns.key == query.key]
+    start, stretch = _shown(query, bucket_s, width_s)
     values = [columns[f"{kind}_{meter.place}"] for meter in meters for kind in ("value", "denied")]
     return sa.select(
         start.label("start_s"),
         stretch.label("stretch_s"),
         *(columns.key, columns.resource, *values),
-    ).where(*wanted)
+    ).where(*conditions)
 
 
 def _shown(
-    query: UsageQuery, at: sa.ColumnElement[int], width_s: int
+    query: UsageQuery, bucket_s: sa.ColumnElement[int], width_s: int
 ) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
     """Returns start and length of the stretch in which buckets of one width are shown."""
     if query.window is None:
         shown_s = max(width_s, query.width_s)
-        start = at if shown_s == width_s else at - _modulo(at, shown_s)
+        start = bucket_s if shown_s == width_s else bucket_s - _modulo(bucket_s, shown_s)
         return start, sa.literal(shown_s, sa.BigInteger)
-    return _within(query.window, at, sa.literal(width_s, sa.BigInteger), may_cross=width_s == DAY_S)
+    return _within(query.window, bucket_s, sa.literal(width_s, sa.BigInteger), may_cross=width_s == DAY_S)
 
 
 def _within(
-    window: Window, at: sa.ColumnElement[int], width_s: sa.ColumnElement[int], *, may_cross: bool
+    window: Window, bucket_s: sa.ColumnElement[int], width_s: sa.ColumnElement[int], *, may_cross: bool
 ) -> tuple[sa.ColumnElement[int], sa.ColumnElement[int]]:
     """Returns the window as start and length; for a bucket that crosses its end, those of the bucket."""
     start, length = (
@@ -240,23 +244,23 @@ def _within(
     )
     if not may_cross:  # minutes and quarters of an hour lie in one window of any zone
         return start, length
-    crosses = sa.or_(at < window.start_s, at + width_s > window.until_s)
-    return sa.case((crosses, at), else_=start), sa.case((crosses, width_s), else_=length)
+    crosses = sa.or_(bucket_s < window.start_s, bucket_s + width_s > window.until_s)
+    return sa.case((crosses, bucket_s), else_=start), sa.case((crosses, width_s), else_=length)
 
 
-def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
+def _old_buckets(query: UsageQuery, numbers: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
     """Returns the wanted rows of an earlier version, in the columns of today's."""
-    old_meters = known.old_meters()
+    old_meters = numbers.old_meters()
     names = {
         meter.number: [name for name, old in old_meters.items() if old.number == meter.number]
         for meter in meters
     }
     columns = old_buckets.c
     is_wider = columns.width_s > query.width_s
-    wanted = [
+    conditions = [
         columns.grouping == query.grouping,
         columns.width_s.in_(WIDTHS_S),
-        columns.meter.in_([name for found in names.values() for name in found]),
+        columns.meter.in_([name for aliases in names.values() for name in aliases]),
         *_between(columns.bucket_s, query),
         *([columns.key == query.key] if query.key is not None else []),
     ]
@@ -276,7 +280,7 @@ def _old_buckets(query: UsageQuery, known: Catalog, meters: Sequence[MeterColumn
         shown[0].label("start_s"),
         shown[1].label("stretch_s"),
         *(columns.key, columns.resource, *values),
-    ).where(*wanted)
+    ).where(*conditions)
 
 
 def _modulo(value: IntColumn, width_s: int) -> IntColumn:

@@ -62,14 +62,14 @@ def _windows(engine: sa.Engine, query: UsageQuery, calendar: Calendar) -> Iterat
         return iter(())
     at_s = counted.start_s if query.from_s is None else max(counted.start_s, query.from_s)
     end_s = counted.until_s if query.until_s is None else min(counted.until_s, query.until_s)
-    found = []
+    windows = []
     while at_s < end_s:
         window = window_at(calendar, at_s)
-        found.append((window, at_s, min(window.until_s, end_s)))
+        windows.append((window, at_s, min(window.until_s, end_s)))
         at_s = window.until_s
-        if len(found) > WINDOWS_MAX:
+        if len(windows) > WINDOWS_MAX:
             raise TooManyWindows(f"a report has at most {WINDOWS_MAX:,} windows")
-    return iter(found)
+    return iter(windows)
 
 
 def counted_range(engine: sa.Engine, grouping: str) -> CountedRange | None:
@@ -78,27 +78,29 @@ def counted_range(engine: sa.Engine, grouping: str) -> CountedRange | None:
     None if nothing was. Raises StoreAway.
     """
     with reading(engine) as db:
-        known = catalog.load(db)
-        if grouping not in known.groupings:
+        numbers = catalog.load(db)
+        if grouping not in numbers.groupings:
             return None
         without_scans(db)
         ends: list[tuple[int, int]] = []
-        pages = {meter.page for meter in known.meters.values()}
+        pages = {meter.page for meter in numbers.meters.values()}
         for page in pages:
             for width_s in WIDTHS_S:
-                at, columns = buckets.c.bucket_s, buckets.c
-                wanted = sa.and_(
-                    columns.grouping == known.groupings[grouping],
+                bucket_s, columns = buckets.c.bucket_s, buckets.c
+                condition = sa.and_(
+                    columns.grouping == numbers.groupings[grouping],
                     columns.page == page,
                     columns.width_s == width_s,
                 )
-                for order in (at.asc(), at.desc()):
-                    found = db.execute(sa.select(at).where(wanted).order_by(order).limit(1)).scalar()
-                    ends += [] if found is None else [(found, found + width_s)]
-        if known.has_old_rows:
-            at = old_buckets.c.bucket_s
+                for order in (bucket_s.asc(), bucket_s.desc()):
+                    start_s = db.execute(
+                        sa.select(bucket_s).where(condition).order_by(order).limit(1)
+                    ).scalar()
+                    ends += [] if start_s is None else [(start_s, start_s + width_s)]
+        if numbers.has_old_rows:
+            bucket_s = old_buckets.c.bucket_s
             least, most = db.execute(
-                sa.select(sa.func.min(at), sa.func.max(at + old_buckets.c.width_s)).where(
+                sa.select(sa.func.min(bucket_s), sa.func.max(bucket_s + old_buckets.c.width_s)).where(
                     old_buckets.c.grouping == grouping
                 )
             ).one()

@@ -62,14 +62,14 @@ def delay_parts(
     'fetch 0.1 (default), flush 0.1 (configured), commit 0.25 (default), poll 0.44 (default)'
     """
     origins: dict[str, PartOrigin] = {}
-    shipping_ms = [source.p99_ms for one in measured for source in one.sources.values()]
+    shipping_ms = [source.p99_ms for delays in measured for source in delays.sources.values()]
     found_s = max([0, *shipping_ms]) / 1000
     if shipping_s is not None or shipping_ms:
         origins["shipping"] = "measured" if shipping_s is None else "given"
         found_s = found_s if shipping_s is None else shipping_s
-    commits_s = [one.flush_s for one in measured if one.flush_s is not None]
-    lag_s = max((one.lag_s for one in measured), default=0.0)
-    skew_s = max((clock.skew_ms for one in measured for clock in one.clocks.values()), default=0) / 1000
+    commits_s = [delays.flush_s for delays in measured if delays.flush_s is not None]
+    lag_s = max((delays.lag_s for delays in measured), default=0.0)
+    skew_s = max((clock.skew_ms for delays in measured for clock in delays.clocks.values()), default=0) / 1000
     origins |= {
         "fetch": "measured" if lag_s > FETCH_S else "default",
         "flush": "configured",
@@ -79,7 +79,7 @@ def delay_parts(
     }
     if skew_s:
         origins["clocks"] = "measured"
-    flush_s = max([flush_s, *(one.flush_every_s for one in measured)])
+    flush_s = max([flush_s, *(delays.flush_every_s for delays in measured)])
     commit_s = max(commits_s, default=COMMIT_S)
     delay = LockDelay(
         0.0, found_s, max(FETCH_S, lag_s), flush_s, commit_s, max([POLL_S, *view_ages_s]), skew_s

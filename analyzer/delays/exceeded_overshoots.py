@@ -29,10 +29,10 @@ class ExceededOvershoot(NamedTuple):
     estimated: PolicyOvershoot
 
     def __str__(self) -> str:
-        at = self.lock.at
-        on = " ".join(part for part in (at.scope, at.key, at.resource) if part)
+        key = self.lock.at
+        on = " ".join(part for part in (key.scope, key.key, key.resource) if part)
         return (
-            f"the lock of {on} by {at.policy} came late: {self.lock.overshoot:,} admitted beyond the limit; "
+            f"the lock of {on} by {key.policy} came late: {self.lock.overshoot:,} admitted beyond the limit; "
             f"`gatelock check` says {self.estimated}"
         )
 
@@ -89,16 +89,16 @@ def recent_overshoots(engine: sa.Engine, flush_s: float) -> list[LateLocks]:
         since_ms = clock_ms(db) - RECENT_MS
         still = standstills(db, since_ms)
     began = (lock for lock in lock_outcomes(engine, since_ms) if lock.began_ms >= since_ms)
-    found: dict[str, LateLocks] = {}
+    by_cause: dict[str, LateLocks] = {}
     for late in exceeded(islice(began, LOCKS_MAX), estimated_overshoots(engine, flush_s)):
-        cause = cause_of(late.lock, still)
-        before = found.get(cause, LateLocks(cause, late, 0))
-        worst = max(before.worst, late, key=lambda one: one.lock.overshoot or 0)
-        found[cause] = LateLocks(cause, worst, before.number + 1)
-    return [found[cause] for cause in sorted(found, reverse=True)]
+        cause = late_cause(late.lock, still)
+        previous = by_cause.get(cause, LateLocks(cause, late, 0))
+        worst = max(previous.worst, late, key=lambda overshoot: overshoot.lock.overshoot or 0)
+        by_cause[cause] = LateLocks(cause, worst, previous.number + 1)
+    return [by_cause[cause] for cause in sorted(by_cause, reverse=True)]
 
 
-def cause_of(lock: LockOutcome, still: Sequence[Standstill]) -> str:
+def late_cause(lock: LockOutcome, still: Sequence[Standstill]) -> str:
     """Returns why a lock came late, as far as counting is the cause; otherwise ""."""
     for standstill in still:
         if standstill.explains(lock.began_ms):

@@ -36,25 +36,25 @@ class LivingDelays(NamedTuple):
     rates: Mapping[tuple[str, str], float]
 
 
-def living_delays(engine: sa.Engine, wanted: Collection[tuple[str, str]]) -> LivingDelays:
-    """Returns what is known; `wanted` are the groupings and meters of policies. Raises StoreAway."""
+def living_delays(engine: sa.Engine, pairs: Collection[tuple[str, str]]) -> LivingDelays:
+    """Returns what is known; `pairs` has the groupings and meters of policies. Raises StoreAway."""
     ages_s = [
         gate.status.age
         for gate in living_gates(reporting_gates(engine))
         if gate.is_alive and gate.status.age is not None and gate.status.age <= gate.status.stale_after
     ]
-    return LivingDelays(list(measured_by_owner(engine).values()), ages_s, highest_rates(engine, wanted))
+    return LivingDelays(list(measured_by_owner(engine).values()), ages_s, highest_rates(engine, pairs))
 
 
-def highest_rates(engine: sa.Engine, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], float]:
+def highest_rates(engine: sa.Engine, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], float]:
     """Returns the highest amount per second of one series, by grouping and meter. Raises StoreAway."""
-    found: dict[tuple[str, str], float] = {}
+    rates: dict[tuple[str, str], float] = {}
     columns = buckets.c
     with reading(engine) as db:
-        known, now_s = catalog.load(db), clock_ms(db) // 1000
+        numbers, now_s = catalog.load(db), clock_ms(db) // 1000
         last_s = now_s // BUCKET_S * BUCKET_S
-        for grouping, name in sorted(set(wanted)):
-            meter, number = known.meters.get(name), known.groupings.get(grouping)
+        for grouping, name in sorted(set(pairs)):
+            meter, number = numbers.meters.get(name), numbers.groupings.get(grouping)
             if meter is None or number is None:
                 continue
             value = columns[f"value_{meter.place}"]
@@ -67,5 +67,5 @@ def highest_rates(engine: sa.Engine, wanted: Collection[tuple[str, str]]) -> dic
             )
             highest = db.execute(statement).scalar()
             if highest:
-                found[grouping, name] = highest / BUCKET_S
-    return found
+                rates[grouping, name] = highest / BUCKET_S
+    return rates

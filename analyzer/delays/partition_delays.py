@@ -45,10 +45,10 @@ def partition_delays(
     `measured` is by the names of analyzers.
     """
     name, _, _ = owner.rpartition(":")  # of the process
-    found = measured.get(name)
-    if found is None:
+    delays = measured.get(name)
+    if delays is None:
         return PartitionDelays()
-    source, clock = found.sources.get(source_name), found.clocks.get(partition)
+    source, clock = delays.sources.get(source_name), delays.clocks.get(partition)
     return PartitionDelays(
         None if source is None else source.p50_ms / 1000,
         None if source is None else source.p99_ms / 1000,

@@ -46,11 +46,11 @@ def standstills(db: sa.Connection, since_ms: int) -> list[Standstill]:
     statement = sa.select(columns.number, columns.began_ms).where(columns.job == WATCH)
     runs = db.execute(statement.order_by(columns.number)).all()
     return [
-        Standstill(one.began_ms, other.began_ms)
-        for one, other in pairwise(runs)
-        if other.number == one.number + 1
-        and other.began_ms - one.began_ms > APART_MS
-        and other.began_ms >= since_ms
+        Standstill(earlier.began_ms, later.began_ms)
+        for earlier, later in pairwise(runs)
+        if later.number == earlier.number + 1
+        and later.began_ms - earlier.began_ms > APART_MS
+        and later.began_ms >= since_ms
     ]
 
 
@@ -64,9 +64,9 @@ def watch(engine: sa.Engine) -> Callable[[], int]:
     def new() -> int:
         with reading(engine) as db:
             newest = set(standstills(db, 0)[-1:])
-        found = newest - kept
+        added = newest - kept
         kept.clear()
         kept.update(newest)
-        return len(found)
+        return len(added)
 
     return new

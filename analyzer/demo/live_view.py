@@ -93,12 +93,12 @@ class TerminalScreen(StepLog):
 
 
 def _recent(responses: Sequence[ClientResponse], since_s: float) -> list[ClientResponse]:
-    found = []
+    recent = []
     for response in reversed(responses):
         if response.at_s < since_s:
             break
-        found.append(response)
-    return found
+        recent.append(response)
+    return recent
 
 
 def bar(share: float, style: str = "green") -> Text:

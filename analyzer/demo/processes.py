@@ -75,7 +75,7 @@ class DemoProcesses:
             self.kafka = started.stdout.readline().decode().strip()
             options = {"api_version": mock_broker.API_VERSION}
             if not self.kafka:
-                raise ProcessNotStarted(self.failure_of("broker"))
+                raise ProcessNotStarted(self.failure_text("broker"))
         self.analyzer_port, *self.ports = free_ports(1 + self.size.processes)
         self.config.write_text(self._configuration(options))
         self.start_analyzer()
@@ -163,7 +163,7 @@ class DemoProcesses:
         self._children.callback(stop, child)
         return child
 
-    def failure_of(self, name: str) -> str:
+    def failure_text(self, name: str) -> str:
         """Returns an error message with the end of this process's log."""
         return f"{name} did not start:\n" + (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
 
@@ -177,7 +177,7 @@ class DemoProcesses:
                         return
             except OSError:
                 time.sleep(0.05)
-        raise ProcessNotStarted(self.failure_of("analyzer"))
+        raise ProcessNotStarted(self.failure_text("analyzer"))
 
     def _wait_for_port(self, port: int, worker: subprocess.Popen[bytes]) -> None:
         deadline_s = time.monotonic() + self.size.patience_s(START_S)
@@ -188,7 +188,7 @@ class DemoProcesses:
                 time.sleep(0.02)
             else:
                 return
-        raise ProcessNotStarted(self.failure_of(f"worker-{port}"))
+        raise ProcessNotStarted(self.failure_text(f"worker-{port}"))
 
 
 def reach(address: str) -> None:
@@ -232,8 +232,8 @@ def zone_far_from_midnight() -> str:
 
 def free_ports(count: int) -> list[int]:
     """Returns ports that are free at the moment."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(closing(socket.socket())) for _ in range(count)]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
         for bound in sockets:
             bound.bind(("127.0.0.1", 0))
         return [bound.getsockname()[1] for bound in sockets]

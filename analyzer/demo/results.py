@@ -80,7 +80,7 @@ def expected_counts(sent: Counter[tuple[str, bool]]) -> dict[str, tuple[int, int
     return {caller: (sent[caller, False], sent[caller, True]) for caller, _ in sent}
 
 
-def results_of(
+def measure_run(
     responses: Sequence[ClientResponse],
     counted: Mapping[str, tuple[int, int]],
     locked: Sequence[str],
@@ -99,7 +99,7 @@ def results_of(
     sent = Counter((response.caller, bool(response.policy)) for response in responses)
     expected = expected_counts(sent)
     noisy = [response for response in responses if response.caller == NOISY]
-    others = [response for response in responses if response.caller != NOISY]
+    quiet = [response for response in responses if response.caller != NOISY]
     counted_s = sorted(response.at_s for response in noisy if not response.policy)
     refused_s = min((response.at_s for response in noisy if response.policy == POLICY), default=None)
     reached_s = counted_s[limit - 1] if len(counted_s) >= limit else None
@@ -115,16 +115,16 @@ def results_of(
         speed=size.speed,
         limit=limit,
         locked_callers=sorted(locked),
-        refused_others=sum(response.status != 200 for response in others),
+        refused_others=sum(response.status != 200 for response in quiet),
         seconds_to_refusal=None if reached_s is None or refused_s is None else round(closed_s - reached_s, 3),
         overshoot=len(beyond_s),
         overshoot_bound=size.overshoot_bound(max(size.delay_s, delay_s)),
         assumed_delay_s=round(size.delay_s, 1),
         delay_s=round(delay_s, 3),
         others_p95_ms=LatencyFigures(
-            before=p95_ms(r.took_s for r in others if r.at_s < flood_began_s),
-            during=p95_ms(r.took_s for r in others if flood_began_s <= r.at_s < closed_s),
-            after=p95_ms(r.took_s for r in others if r.at_s >= closed_s + RECOVERY_S),
+            before=p95_ms(r.took_s for r in quiet if r.at_s < flood_began_s),
+            during=p95_ms(r.took_s for r in quiet if flood_began_s <= r.at_s < closed_s),
+            after=p95_ms(r.took_s for r in quiet if r.at_s >= closed_s + RECOVERY_S),
         ),
         analyzer_gap_s=round(gap_s, 2),
     )
@@ -137,8 +137,8 @@ def is_behind(
 
     An analyzer that does not answer (`lag` is None) may have records to read.
     """
-    sent = {caller: sum(both) for caller, both in expected.items()}
-    too_large = any(sum(both) > sent.get(caller, 0) for caller, both in counted.items())
+    sent = {caller: sum(amounts) for caller, amounts in expected.items()}
+    too_large = any(sum(amounts) > sent.get(caller, 0) for caller, amounts in counted.items())
     return not too_large and lag != 0 and dict(counted) != dict(expected)
 
 
@@ -184,9 +184,9 @@ def summary(results: DemoResults) -> list[str]:
         )
     waits = results.others_p95_ms
     never = f"{results.refused_others} of their requests WERE REFUSED"
-    others = (
+    waited = (
         f"The other callers waited {waits.before:.0f} ms before the flood, {waits.during:.0f} ms during it "
         f"and {waits.after:.0f} ms after it (95th percentile), and "
         f"{never if results.refused_others else 'none of them was ever refused'}."
     )
-    return [counted, killed, refused, others]
+    return [counted, killed, refused, waited]

@@ -20,7 +20,7 @@ from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.demo.live_view import LiveView
 from analyzer.demo.load_generator import CALLERS, NOISY, LoadGenerator, NoAnswer
 from analyzer.demo.processes import TOPIC, DemoProcesses, ProcessNotStarted
-from analyzer.demo.results import DemoResults, expected_counts, results_of
+from analyzer.demo.results import DemoResults, expected_counts, measure_run
 from analyzer.demo.traffic_size import TrafficSize, size_for, spin
 from analyzer.kernel import tokens
 from analyzer.kernel.database.engine import open_engine
@@ -66,11 +66,11 @@ class DatabaseFigures:
     def by_caller(self) -> Mapping[str, tuple[int, int]]:
         """Returns admitted and denied requests for each caller."""
         query = UsageQuery("caller", DAY_S, meter="requests")
-        found: dict[str, tuple[int, int]] = {}
+        amounts: dict[str, tuple[int, int]] = {}
         for row in usage_rows(self.engine, query):
-            value, denied = found.get(row.key, (0, 0))
-            found[row.key] = value + row.value, denied + row.denied
-        return found
+            value, denied = amounts.get(row.key, (0, 0))
+            amounts[row.key] = value + row.value, denied + row.denied
+        return amounts
 
     def locked(self) -> list[str]:
         """Returns the callers with a lock."""
@@ -126,17 +126,17 @@ class Demo:
         if not stays:
             return results
         lighter = self.size._replace(speed=self.size.speed * STAYING_SHARE)
-        after = LoadGenerator(self.processes.ports, Random(8), lighter, sent=load.sent.copy())  # noqa: S311
+        lighter_load = LoadGenerator(self.processes.ports, Random(8), lighter, sent=load.sent.copy())  # noqa: S311
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        await self._with_load(after, self._stay(after, ended))
+        await self._with_load(lighter_load, self._stay(lighter_load, ended))
         ended.clear()
         self.view.step(
             "all clients have stopped; what is not counted yet is waited for, until the next Ctrl-C"
         )
-        counted = await self._counted(after, ended)
-        return results.with_counts(after.sent, counted, await asyncio.to_thread(self.processes.lag))
+        counted = await self._counted(lighter_load, ended)
+        return results.with_counts(lighter_load.sent, counted, await asyncio.to_thread(self.processes.lag))
 
     async def _with_load(self, load: LoadGenerator, part: Coroutine[Any, Any, Result]) -> Result:
         """Runs a part of the demo while the callers send requests. Raises ProcessNotStarted."""
@@ -186,7 +186,7 @@ class Demo:
         await self._wait_until(lambda: load.is_idle, COUNTED_WITHIN_S)
         view.step("all clients have stopped, and the counts are compared with their requests")
         counted = await self._counted(load)
-        return results_of(
+        return measure_run(
             load.responses,
             counted,
             await self._read(self.figures.locked),
@@ -234,13 +234,13 @@ class Demo:
         """Returns the seconds from the kill until the new analyzer has counted a request."""
         processes, killed_s = self.processes, time.monotonic()
         await asyncio.to_thread(processes.kill_analyzer)
-        before = await self._read(self.figures.total)
+        total = await self._read(self.figures.total)
         self.view.step("the analyzer is killed (SIGKILL) and started again")
         await asyncio.to_thread(processes.start_analyzer)
         deadline_s = killed_s + self.size.patience_s(COUNTS_AGAIN_WITHIN_S)
-        while await self._read(self.figures.total) == before:
+        while await self._read(self.figures.total) == total:
             if time.monotonic() > deadline_s or not processes.analyzer_runs:
-                raise ProcessNotStarted(processes.failure_of("analyzer"))
+                raise ProcessNotStarted(processes.failure_text("analyzer"))
             await asyncio.sleep(0.05)
         gap_s = time.monotonic() - killed_s
         self.view.step(f"the analyzer counts again, {gap_s:.1f} s after it was killed")

@@ -2,6 +2,6 @@
 
 - `cli`: the commands; `api`: endpoints; `pages`: pages with forms; `feed`: locks for gates and their reports
 - `signals`: health, metrics, and the checks of `gatelock doctor`
-- `answers`: objects that several faces show
+- `acts`: the table of acts, of which commands, endpoints and forms are made; `day_answers`: days as objects
 - `app`, `authentication`, `wiring`: the application for the server
 """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-Scope = Literal["read", "view", "operate", "admin"]
+ActScope = Literal["read", "view", "operate", "admin"]
 
 
 class Act(NamedTuple):
@@ -31,7 +31,7 @@ class Act(NamedTuple):
 
     words: str
     run: str
-    scope: Scope
+    scope: ActScope
     line: str
     example: Mapping[str, Any]
     reason: Literal["required", "optional"] = "required"
@@ -55,7 +55,7 @@ class List(NamedTuple):
 
     words: str
     run: str
-    scope: Scope
+    scope: ActScope
     line: str
     example: Mapping[str, Any]
     columns: Sequence[str]

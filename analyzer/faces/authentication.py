@@ -17,7 +17,7 @@ from fastapi import Request
 from analyzer.gates.refused_clients import RefusalCount
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.tokens import TokenList, TokenScope
-from analyzer.server.connection_limits import Client, network_of
+from analyzer.server.connection_limits import Client, client_network
 from analyzer.server.problems import HttpProblem
 from analyzer.server.single_flight import SingleFlight, run_in_thread
 from gatekeeper.telemetry.status_json import INSTANCE
@@ -137,7 +137,7 @@ class RefusalRecorder:
     def _count(self, client: RefusedClient, record: RefusalRecord) -> None:
         before = self._records.get(client)
         if before is None:
-            network = network_of(client.address)
+            network = client_network(client.address)
             if client.address and (
                 len(self._records) >= CLIENTS_MAX or self._of_network[network] >= CLIENTS_PER_NETWORK_MAX
             ):

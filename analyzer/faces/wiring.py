@@ -75,7 +75,7 @@ def web_application(
             log.warning("tokens and locks cross the network unencrypted: set http_cert and http_key")
     database = settings.database.address
     with closing(SqlSource(database)) as source, closing(SqlSource(database)) as reader:
-        feed = FeedCache(source, time.monotonic, reader, reader.mark_of)
+        feed = FeedCache(source, time.monotonic, reader, reader.version_mark)
         read_status = partial(installation_status, engine, head())
         connections = OpenConnections(connections_max())
         authenticator = Authenticator(

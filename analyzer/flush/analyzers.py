@@ -105,9 +105,9 @@ class SqlAgreement:
         file = self._file
         with writing(self._engine) as db:
             version, in_force = _active_or_first(db, file.plan, self._owner, self._random_mark)
-            before = self._before(db, in_force)
-            proposal, notes = self._proposal(db, in_force, before)
-            self._store(db, proposal.settled(file.plan, before))
+            last_start = self._before(db, in_force)
+            proposal, notes = self._proposal(db, in_force, last_start)
+            self._store(db, proposal.settled(file.plan, last_start))
             self._settled_here = self._settled_by(db, version, proposal)
         self._is_registered = True
         agreement = Agreement(version, in_force, proposal.plan, file.name, file.plan.parts, tuple(notes))
@@ -126,8 +126,8 @@ class SqlAgreement:
         """
         text = "" if measured is None else measured.to_json()
         with writing(self._engine) as db:
-            here = sa.update(analyzers).where(analyzers.c.name == self._file.name)
-            db.execute(here.values(beat_ms=NowMs(), measured=text, refused=refused[:REFUSED_CHARS_MAX]))
+            statement = sa.update(analyzers).where(analyzers.c.name == self._file.name)
+            db.execute(statement.values(beat_ms=NowMs(), measured=text, refused=refused[:REFUSED_CHARS_MAX]))
 
     def _before(self, db: sa.Connection, in_force: Plan) -> LastStart | None:
         """Returns what is stored about the last start; None for an unknown name."""
@@ -144,31 +144,31 @@ class SqlAgreement:
 
     def _known_here(self, db: sa.Connection) -> Mapping[str, str]:
         """Returns what this process has settled since it started; nothing if that was restored away."""
-        here = self._settled_here
-        if here is None or not plans.has_been(db, here.version, here.mark):
+        settled = self._settled_here
+        if settled is None or not plans.has_been(db, settled.version, settled.mark):
             return {}
-        came = bool(here.proposed) and plans.came_in_force(db, here.proposed, here.version)
-        return {**here.parts, **(here.parts_proposed if came else {})}
+        came = bool(settled.proposed) and plans.came_in_force(db, settled.proposed, settled.version)
+        return {**settled.parts, **(settled.parts_proposed if came else {})}
 
     def _settled_by(self, db: sa.Connection, version: int, proposal: Proposal) -> SettledHere:
         parts = self._file.plan.parts
-        taken = {part: parts[part] for part in proposal.taken}
+        proposed = {part: parts[part] for part in proposal.taken}
         return SettledHere(
             version,
-            plans.mark_of(db, version),
-            {part: digest for part, digest in parts.items() if part not in taken},
-            proposal.plan.digest if taken else "",
-            taken,
+            plans.stored_mark(db, version),
+            {part: digest for part, digest in parts.items() if part not in proposed},
+            proposal.plan.digest if proposed else "",
+            proposed,
         )
 
     def _proposal(
-        self, db: sa.Connection, in_force: Plan, before: LastStart | None
+        self, db: sa.Connection, in_force: Plan, last_start: LastStart | None
     ) -> tuple[Proposal, list[str]]:
         file = self._file
-        others = [other for other in known_analyzers(db) if other.name != file.name]
-        is_alone = not silent_owners(db, ALONE_MS, {file.name, *(other.name for other in others)})
-        is_alone &= all(other.age_ms > ALONE_MS for other in others)
-        proposal = propose(in_force, file.plan, before, is_alone=is_alone)
+        peers = [peer for peer in known_analyzers(db) if peer.name != file.name]
+        is_alone = not silent_owners(db, ALONE_MS, {file.name, *(peer.name for peer in peers)})
+        is_alone &= all(peer.age_ms > ALONE_MS for peer in peers)
+        proposal = propose(in_force, file.plan, last_start, is_alone=is_alone)
         notes = []
         if proposal.kept:
             stopped = _stopped(db, in_force, merged(in_force, file.plan, [RULES]))
@@ -217,9 +217,9 @@ class SqlAgreement:
         db.execute(begun.on_conflict_do_update(index_elements=analyzers.primary_key, set_=changed))
 
 
-def _stopped(db: sa.Connection, before: Plan, after: Plan) -> str:
-    """Returns what `after` stops enforcing, with the number of locks; "" if it is nothing."""
-    policies = unenforced(before, after)
+def _stopped(db: sa.Connection, earlier: Plan, later: Plan) -> str:
+    """Returns what `later` stops enforcing, with the number of locks; "" if it is nothing."""
+    policies = unenforced(earlier, later)
     return stopped_text(policies, lock_feed.enforced_by(db, policies)) if policies else ""
 
 
@@ -257,7 +257,7 @@ def apply_file(
     engine: sa.Engine,
     file: Plan,
     who: str,
-    why: str = "",
+    reason: str = "",
     *,
     is_pruned: bool = False,
     is_shown_only: bool = False,
@@ -271,14 +271,14 @@ def apply_file(
     def of_file(in_force: Plan) -> Plan:
         return applied(in_force, file, prune=is_pruned)
 
-    return change_plan(engine, of_file, who, why, is_shown_only=is_shown_only, random_mark=random_mark)
+    return change_plan(engine, of_file, who, reason, is_shown_only=is_shown_only, random_mark=random_mark)
 
 
 def change_plan(
     engine: sa.Engine,
     change: Callable[[Plan], Plan],
     who: str,
-    why: str = "",
+    reason: str = "",
     *,
     is_shown_only: bool = False,
     is_tried: bool = False,
@@ -300,7 +300,7 @@ def change_plan(
         if is_shown_only or not lines:
             return AppliedPlan(version, lines, _behind(db), stopped=stopped)
         trial = db.begin_nested() if is_tried else None
-        activated = plans.activate(db, plan, random_mark, who, why=why)
+        activated = plans.activate(db, plan, random_mark, who, reason=reason)
         behind = _behind(db)
         if trial is not None:
             trial.rollback()
@@ -312,28 +312,28 @@ PROMOTED = "gatelock policies promote "  # with the policy: the beginning of the
 
 
 def promote_policy(
-    engine: sa.Engine, name: str, who: str, why: str, *, is_shown_only: bool = False
+    engine: sa.Engine, name: str, who: str, reason: str, *, is_shown_only: bool = False
 ) -> AppliedPlan:
     """Enforces a policy that is in shadow, or its candidate, for an operator.
 
     The audit log names the command, so that a configuration that says something else can be explained. With
     `is_shown_only` all series are judged as well, and nothing of it stays.
     """
-    reason = f"{PROMOTED}{name}: {why}" if why else f"{PROMOTED}{name}"
+    full_reason = f"{PROMOTED}{name}: {reason}" if reason else f"{PROMOTED}{name}"
     return change_plan(
         engine,
         lambda in_force: promoted(in_force, name) or in_force,
         who,
-        reason,
+        full_reason,
         is_tried=is_shown_only,
     )
 
 
 def _behind(db: sa.Connection, but: str = "") -> list[str]:
     """Returns the living analyzers that cannot read a plan of this version."""
-    known = [other for other in known_analyzers(db) if other.name != but]
-    found = [other.name for other in known if other.format < FORMAT and other.age_ms <= LIVING_MS]
-    return sorted(found + silent_owners(db, LIVING_MS, {but, *(other.name for other in known)}))
+    peers = [peer for peer in known_analyzers(db) if peer.name != but]
+    outdated = [peer.name for peer in peers if peer.format < FORMAT and peer.age_ms <= LIVING_MS]
+    return sorted(outdated + silent_owners(db, LIVING_MS, {but, *(peer.name for peer in peers)}))
 
 
 def differing_sources(in_force: Plan, file: Plan) -> frozenset[str]:
@@ -359,8 +359,8 @@ def _active_or_first(
 def settle(db: sa.Connection, agreement: Agreement) -> None:
     """Stores, in the transaction that puts a proposal in force, that the analyzer's file is settled."""
     if agreement.name:
-        here = sa.update(analyzers).where(analyzers.c.name == agreement.name)
-        db.execute(here.values(settled=_text(agreement.file)))
+        statement = sa.update(analyzers).where(analyzers.c.name == agreement.name)
+        db.execute(statement.values(settled=_text(agreement.file)))
 
 
 def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
@@ -380,24 +380,24 @@ def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
     ]  # fmt: skip
 
 
-def silent_owners(db: sa.Connection, within_ms: int, known: Collection[str]) -> list[str]:
+def silent_owners(db: sa.Connection, within_ms: int, names: Collection[str]) -> list[str]:
     """Returns owners of partitions, followed within this time, that are analyzers of earlier versions.
 
     These write heartbeats of partitions, and no other heartbeat.
     """
     ages_ms = _owner_ages_ms(db)
-    return sorted(name for name, age_ms in ages_ms.items() if age_ms <= within_ms and name not in known)
+    return sorted(name for name, age_ms in ages_ms.items() if age_ms <= within_ms and name not in names)
 
 
 def _owner_ages_ms(db: sa.Connection) -> dict[str, int]:
     """Returns the time since the last heartbeat of a partition that it follows, by the analyzer's name."""
     age_ms = NowMs() - sa.func.max(offsets.c.beat_ms)
     followed = sa.select(offsets.c.owner, age_ms).where(offsets.c.beat_ms.is_not(None))
-    found: dict[str, int] = {}
+    ages_ms: dict[str, int] = {}
     for owner, owner_age_ms in db.execute(followed.group_by(offsets.c.owner)):
         name = owner.rpartition(":")[0] or owner
-        found[name] = min(owner_age_ms, found.get(name, owner_age_ms))
-    return found
+        ages_ms[name] = min(owner_age_ms, ages_ms.get(name, owner_age_ms))
+    return ages_ms
 
 
 def all_known(engine: sa.Engine) -> list[KnownAnalyzer]:

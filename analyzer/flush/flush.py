@@ -21,25 +21,25 @@ from analyzer.counting import counter_state
 from analyzer.counting.buckets import add_counts
 from analyzer.counting.counter.verdict_counts import with_admitted
 from analyzer.flush import analyzers
-from analyzer.judging.activation_steps import filled_to, steps_of
+from analyzer.judging.activation_steps import decode_steps, filled_to
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.judge import Judged
 from analyzer.judging.locks import lock_feed, verdict_decisions
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans, slots, totals
-from analyzer.judging.sql.directory import DirectoryCache, DirectoryVersion, limits_of
+from analyzer.judging.sql.directory import DirectoryCache, DirectoryVersion, read_limits
 from analyzer.judging.sql.sql_judge import Judge
-from analyzer.judging.totals import Growth, SeenValues, growth_of, values_of
+from analyzer.judging.totals import Growth, SeenValues, seen_values, totals_growth
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert
-from analyzer.kernel.database.partition_keys import is_of, row_of
+from analyzer.kernel.database.partition_keys import is_partition, partition_values
 from analyzer.kernel.errors import PartitionLost, PlanChanged
 from analyzer.kernel.flush_steps import StepTimes
 from analyzer.kernel.model import DrainedCounts, Lag, Partition, PartitionProgress, Rejected
 from analyzer.kernel.tables.schema import TOTAL_MAX, offsets, rejects
 from analyzer.plan.catalog import Catalog, load
-from analyzer.plan.groupings import grouping_of
-from analyzer.plan.meters import REQUESTS, joins_of
+from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.meters import REQUESTS, joins_by_meter
 from analyzer.plan.plan import Plan
 from analyzer.plan.proposals import Agreement
 from analyzer.plan.stretches import KnownStretches
@@ -121,7 +121,7 @@ class SqlFlush:
             "by_late": progress.late,
             "by_renamed": progress.renamed,
             "resume_token": progress.resume_token,
-            **counter_state.parameters_of(progress),
+            **counter_state.progress_parameters(progress),
             "owner": self._owner,
             "behind_ms": round(lag.seconds * 1000),
             "behind_records": lag.records,
@@ -130,7 +130,7 @@ class SqlFlush:
     def _lost(self, parts: Sequence[PartitionProgress]) -> PartitionProgress:
         """Returns the first of `parts` that was not moved, as far as the table shows it."""
         for progress in parts:
-            row = sa.select(offsets.c.next, offsets.c.owner).where(is_of(offsets, progress.part))
+            row = sa.select(offsets.c.next, offsets.c.owner).where(is_partition(offsets, progress.part))
             if self._db.execute(row).first() != (progress.next, self._owner):
                 return progress
         return parts[0]
@@ -176,21 +176,21 @@ class SqlFlush:
         """
         catalog = self._catalogs.of(self._db, self._plan_row)
         self._stretches.note(self._db, counted.parts, version, self._plan_row.mark)
-        steps = steps_of(self._plan_row.pending)
-        filling = filled_to(steps, sums_of(plan).numbers(catalog.sum_number)) if steps else {}
+        steps = decode_steps(self._plan_row.pending)
+        filling = filled_to(steps, plan_sums(plan).numbers(catalog.sum_number)) if steps else {}
         counted = self._decided(counted, plan)
         self.steps.ended("verdicts")
         now_s, directory = int(now.timestamp()), self._plan_row.directory
         limits = self._limits(plan, directory, counted)
         growth: dict[Sum, Growth | SeenValues] = {
-            **growth_of(sums_of(plan).policies_of, counted.tables, filling, limits)
+            **totals_growth(plan_sums(plan).policies_by_sum, counted.tables, filling, limits)
         }
-        if seen := values_of(sums_of(plan).policies_of, counted.distinct):
-            growth = {sum_: (growth | seen)[sum_] for sum_ in sorted({*growth, *seen}, key=lock_order)}
-        of_callers = {sum_: growth[sum_] for sum_ in growth if not grouping_of(sum_.grouping).is_shared}
+        if values := seen_values(plan_sums(plan).policies_by_sum, counted.distinct):
+            growth = {sum_: (growth | values)[sum_] for sum_ in sorted({*growth, *values}, key=lock_order)}
+        of_callers = {sum_: growth[sum_] for sum_ in growth if not parse_grouping(sum_.grouping).is_shared}
         shared = {sum_: growth[sum_] for sum_ in growth if sum_ not in of_callers}
         judged_by = directory.judged_by(version)
-        due = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
+        reached = totals.add_totals(self._db, limits, judged_by, of_callers, catalog, now_s)
         slots.add_slots(self._db, of_callers, counted.slots, catalog, now_s)
         self.steps.ended("totals")
         add_counts(self._db, counted.tables, catalog, [progress.part for progress in counted.parts])
@@ -202,11 +202,11 @@ class SqlFlush:
             # The records of a retry are older than what their partition has stated since.
             record_facts.store(self._db, counted, self._directories, now)
         # All analyzers add to these few rows: they are locked from here to the commit only.
-        due += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
-        slots.add_slots(self._db, [*shared, *sums_of(plan).slot_sums], counted.slots, catalog, now_s)
+        reached += totals.add_totals(self._db, limits, judged_by, shared, catalog, now_s)
+        slots.add_slots(self._db, [*shared, *plan_sums(plan).slot_sums], counted.slots, catalog, now_s)
         self.steps.ended("shared-totals")
         judge = Judge(plan, version, catalog, now, self._behind_s, filling, directory, limits)
-        judged = judge.of(self._db, due)
+        judged = judge.of(self._db, reached)
         self.steps.ended("judge")
         judged = judge.publish(self._db, judged, self._random_mark(), only_longer=True)
         self.steps.ended("publish")
@@ -217,7 +217,7 @@ class SqlFlush:
             return self._directories.limits(self._db, plan, directory)
         keys = {key for table in counted.tables for key in table.keys}
         keys |= {key for table in counted.distinct for key in table.keys}
-        return limits_of(self._db, plan, directory, keys)
+        return read_limits(self._db, plan, directory, keys)
 
     def _decided(self, counted: DrainedCounts, plan: Plan) -> DrainedCounts:
         """Returns the counts without the verdicts that are not believed, and stores which these are."""
@@ -226,11 +226,11 @@ class SqlFlush:
         refuted = verdict_decisions.disbelieved(self._db, counted.verdicts)
         requests_at = list(counted.tables[0].meters).index(REQUESTS.name)
         policies = [policy.name for policy in plan.policies]
-        known = {"", lock_feed.MANUAL, *policies}
+        names = {"", lock_feed.MANUAL, *policies}
         for index, verdict in enumerate(counted.verdicts):
             if index not in refuted:
                 # The names stand in the log, which may have any number of them.
-                policy = verdict.policy if verdict.policy in known else verdict_decisions.UNKNOWN_POLICY
+                policy = verdict.policy if verdict.policy in names else verdict_decisions.UNKNOWN_POLICY
                 self.denied[verdict.part.source, policy] += verdict.values[requests_at]
         if not refuted:
             return counted
@@ -238,12 +238,12 @@ class SqlFlush:
         for index in refuted:
             verdict = counted.verdicts[index]
             self.disbelieved[verdict.part.source] += verdict.values[requests_at]
-        return with_admitted(counted, refuted, joins_of(plan.bucket_meters))
+        return with_admitted(counted, refuted, joins_by_meter(plan.bucket_meters))
 
     def _add_rejected(self, rejected: Collection[Rejected], now: datetime) -> None:
         if rejected:
             rows = [
-                row_of(r.part)
+                partition_values(r.part)
                 | {"offset": r.offset, "reason": r.reason, "sample": r.sample, "value_bytes": r.value_bytes,
                    "kafka_ms": _clamped(r.kafka_ms), "at_ms": round(now.timestamp() * 1000)}
                 for r in rejected

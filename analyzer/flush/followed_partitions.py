@@ -59,9 +59,11 @@ def rename_sources(engine: sa.Engine, names: Mapping[str, str], who: str) -> int
     if not names:
         return 0
     with writing(engine) as db:
-        gone = offsets.c.source.not_in(sorted(set(names.values())))
-        wanted = sa.select(offsets.c.source, offsets.c.topic).where(gone, offsets.c.topic.in_(sorted(names)))
-        renamed = sorted({(row.source, row.topic) for row in db.execute(wanted)})
+        is_unused = offsets.c.source.not_in(sorted(set(names.values())))
+        statement = sa.select(offsets.c.source, offsets.c.topic).where(
+            is_unused, offsets.c.topic.in_(sorted(names))
+        )
+        renamed = sorted({(row.source, row.topic) for row in db.execute(statement)})
         number = 0
         for source, topic in renamed:
             for table in (offsets, gaps):
@@ -69,8 +71,8 @@ def rename_sources(engine: sa.Engine, names: Mapping[str, str], who: str) -> int
                 key = key_columns(table)
                 # One by one in the order in which a flush locks the rows: no deadlock.
                 for row in db.execute(sa.select(*key).where(of_source).order_by(*key).distinct()).all():
-                    here = sa.and_(*(column == value for column, value in zip(key, row, strict=True)))
-                    db.execute(sa.update(table).where(here, of_source).values(source=names[topic]))
+                    is_row = sa.and_(*(column == value for column, value in zip(key, row, strict=True)))
+                    db.execute(sa.update(table).where(is_row, of_source).values(source=names[topic]))
                     number += table is offsets
             record(db, who, "source renamed", f"{source} to {names[topic]}", f"it reads {topic}")
         return number
@@ -90,7 +92,7 @@ def release_removed(engine: sa.Engine, name: str, sources: Collection[str]) -> i
         return released
 
 
-def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
+def retire(engine: sa.Engine, source: str, who: str, reason: str) -> int:
     """Marks partitions of `source` without a recent heartbeat as not followed; returns their number.
 
     Their counts stay, an analyzer that follows them later continues there, and their open gaps are deleted.
@@ -101,5 +103,5 @@ def retire(engine: sa.Engine, source: str, who: str, why: str) -> int:
         retired = unfollow(db, sa.and_(offsets.c.source == source, is_silent))
         if retired:
             forget(db, source)
-            record(db, who, "upkeep sources retire", source, why)
+            record(db, who, "upkeep sources retire", source, reason)
         return retired

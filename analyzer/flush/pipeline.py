@@ -186,11 +186,11 @@ class Pipeline:
         unknown.
         """
         began_s = self.uptime_s()
-        for taken in self.source.take(self.wait_s()):
-            if isinstance(taken, PartitionRevoked):
-                self.forget(taken.part)
+        for item in self.source.take(self.wait_s()):
+            if isinstance(item, PartitionRevoked):
+                self.forget(item.part)
                 continue
-            self.count(taken)
+            self.count(item)
             if self.is_full or self.uptime_s() - began_s > TURN_S:
                 break  # the source keeps what is left
         lags = self.source.lags()
@@ -227,19 +227,19 @@ class Pipeline:
             return None
         return 0.0 if any(lag.records for lag in lags.values()) else self.pace.flush_every_s
 
-    def count(self, taken: RecordSet | Records) -> None:
+    def count(self, records: RecordSet | Records) -> None:
         """Counts a record set; stops its partition where a batch or a run of records is refused."""
-        if taken.part not in self.resumed:
-            self.counter.resume(taken.part, self.store.counter_state(taken.part))
-            self.resumed.add(taken.part)
-        self.undrained.add(taken.part)
+        if records.part not in self.resumed:
+            self.counter.resume(records.part, self.store.counter_state(records.part))
+            self.resumed.add(records.part)
+        self.undrained.add(records.part)
         began_s, began_cpu_s = self.uptime_s(), time.thread_time()
-        result = self.counter.feed(taken)
+        result = self.counter.feed(records)
         self.note_cost(began_s, began_cpu_s)
         if result.status != "ok":
             if result.first is not None:
-                self.unreadable[taken.part] = result.first
-            self.source.stop(taken.part, gap_of(taken.part, result))
+                self.unreadable[records.part] = result.first
+            self.source.stop(records.part, refused_gap(records.part, result))
 
     def note_cost(self, began_s: float, began_cpu_s: float) -> None:
         """Adds what the loop has computed since `began_s` to the cost of the next flush."""
@@ -382,7 +382,7 @@ class Pipeline:
         return result
 
 
-def gap_of(part: Partition, result: FeedResult) -> Gap:
+def refused_gap(part: Partition, result: FeedResult) -> Gap:
     """Returns the gap that a partly refused record set leaves. Raises ValueError when nothing was refused."""
     if result.status == "ok":
         raise ValueError("nothing was refused")
@@ -400,7 +400,7 @@ def refusal(part: Partition, result: FeedResult) -> str:
             "mapping in the configuration, or reject them one by one: "
             f"gatelock upkeep gaps accept '{part}' --to next --reason TEXT"
         )
-    what = {
+    sentences = {
         "corrupt": "a batch is damaged",
         "too-large": "a batch expands beyond the bound",
         "unsupported": "a batch has an unknown format",
@@ -408,4 +408,4 @@ def refusal(part: Partition, result: FeedResult) -> str:
     beyond = ""
     if result.skip_to >= 0 and result.status != "corrupt":
         beyond = f", the next one begins at {result.skip_to}"
-    return f"{what.get(result.status, result.status)}: offset {result.bad}{beyond}"
+    return f"{sentences.get(result.status, result.status)}: offset {result.bad}{beyond}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from analyzer.acting.acts import ActContext, Done, Listing, Note, NothingFound, Row
-from analyzer.acting.parameters import Param, PolicyName, Text
+from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
+from analyzer.acting.parameters import OfText, Param, PolicyName
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
 from analyzer.flush.analyzers import promote_policy
 from analyzer.flush.followed_partitions import SILENT_MS, followed
@@ -30,7 +30,7 @@ def list_policies(context: ActContext) -> Listing:
     """
     for number, fields in enumerate(listed_policies(context.engine)):
         mode = f"braked: {fields['brake']}" if fields["brake"] else fields["mode"]
-        yield Row((number,), fields, {"policy": fields["name"], "mode": mode})
+        yield ListRow((number,), fields, {"policy": fields["name"], "mode": mode})
     plan = plan_in_force(context.engine)
     if plan is None or not context.settings.sources:
         return
@@ -45,7 +45,7 @@ def list_plans(context: ActContext) -> Listing:
     `gatelock locks list --json` and the history of locks name the plan that has earned a lock.
     """
     for number, row in enumerate(plan_history(context.engine)):
-        yield Row((number,), dict(zip(HISTORY_COLUMNS, row, strict=True)))
+        yield ListRow((number,), dict(zip(HISTORY_COLUMNS, row, strict=True)))
 
 
 def promote(context: ActContext, policy: PolicyName) -> Done:
@@ -101,7 +101,9 @@ def release(context: ActContext, policy: PolicyName) -> Done:
 def _plan_with(context: ActContext, policy: str) -> Plan:
     """Returns the plan in force. Raises Fault if it has no such policy."""
     plan = plan_in_force(context.engine) or Plan()
-    context.require_name("policy", policy, {each.name for each in plan.policies if "/" not in each.name})
+    context.require_name(
+        "policy", policy, {stated.name for stated in plan.policies if "/" not in stated.name}
+    )
     return plan
 
 
@@ -127,7 +129,7 @@ def list_partitions(context: ActContext) -> Listing:
         }
         is_silent = part.heard_s is not None and part.heard_s * 1000 > SILENT_MS
         place = (part.source, part.topic, part.partition, part.topic_id)
-        yield Row(place, part._asdict() | delays._asdict(), cells, is_silent)
+        yield ListRow(place, part._asdict() | delays._asdict(), cells, is_silent)
 
 
 def clock_text(ahead_s: float | None) -> str:
@@ -144,7 +146,7 @@ def clock_text(ahead_s: float | None) -> str:
 def retire(
     context: ActContext,
     source: Annotated[
-        str, Param(Text(metavar="SOURCE"), "As `gatelock upkeep sources list` shows it.", "billing-log")
+        str, Param(OfText(metavar="SOURCE"), "As `gatelock upkeep sources list` shows it.", "billing-log")
     ],
 ) -> Done:
     """Retire a source that no analyzer reads any more.

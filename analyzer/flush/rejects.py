@@ -17,7 +17,7 @@ from analyzer.judging.sql import plans
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
-from analyzer.kernel.database.partition_keys import is_of, partition_columns
+from analyzer.kernel.database.partition_keys import is_partition, partition_columns
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.model import CounterState, DrainedCounts, IdState, Partition
 from analyzer.kernel.tables.schema import offsets, rejects
@@ -65,15 +65,17 @@ class RejectFilter(NamedTuple):
     @property
     def condition(self) -> sa.ColumnElement[bool]:
         columns = rejects.c
-        wanted = {
+        by_column = {
             columns.source: self.source, columns.topic: self.topic, columns.partition: self.number,
             columns.reason: self.reason, columns.offset: self.offset,
         }  # fmt: skip
-        equal = (column == value for column, value in wanted.items() if value is not None)
+        equal = (column == value for column, value in by_column.items() if value is not None)
         return sa.and_(columns.at_ms >= self.since_ms, *equal)
 
 
-def rejected(engine: sa.Engine, wanted: RejectFilter, *, by_offset: bool = False) -> Iterator[RejectedRecord]:
+def rejected(
+    engine: sa.Engine, selection: RejectFilter, *, by_offset: bool = False
+) -> Iterator[RejectedRecord]:
     """Yields the wanted records, the newest first, or in the order of their logs; in constant memory.
 
     Raises StoreAway.
@@ -81,7 +83,7 @@ def rejected(engine: sa.Engine, wanted: RejectFilter, *, by_offset: bool = False
     columns = rejects.c
     newest_first = (columns.at_ms.desc(), columns.topic, columns.partition, columns.offset.desc())
     in_log_order = (columns.topic, columns.cluster, columns.topic_id, columns.partition, columns.offset)
-    statement = sa.select(*PARTITION, *COLUMNS).where(wanted.condition)
+    statement = sa.select(*PARTITION, *COLUMNS).where(selection.condition)
     statement = statement.order_by(*(in_log_order if by_offset else newest_first))
     with (
         slow_reading(engine) as db,
@@ -97,9 +99,9 @@ class SqlRejects:
         self._engine = engine
         self._random_mark = random_mark
 
-    def partitions(self, wanted: RejectFilter) -> list[Partition]:
+    def partitions(self, selection: RejectFilter) -> list[Partition]:
         """Returns the partitions that have wanted records. Raises StoreAway."""
-        statement = sa.select(*PARTITION).distinct().where(wanted.condition).order_by(*PARTITION)
+        statement = sa.select(*PARTITION).distinct().where(selection.condition).order_by(*PARTITION)
         with slow_reading(self._engine) as db:
             return [Partition(*row) for row in db.execute(statement)]
 
@@ -111,8 +113,8 @@ class SqlRejects:
         """
         with writing(self._engine) as db:
             # Offsets first, like every writer: from here on no other retry takes these records.
-            known = sa.select(offsets.c.next).where(is_of(offsets, part))
-            if db.execute(known.with_for_update()).first() is None:
+            statement = sa.select(offsets.c.next).where(is_partition(offsets, part))
+            if db.execute(statement.with_for_update()).first() is None:
                 raise PlanMismatch(f"{part}: the database has no offset of this partition any more")
             locked = plans.lock_active(db)
             if locked.version is None or not plans.is_in_force(db, locked, plan):
@@ -132,10 +134,10 @@ class SqlRetry:
         self._version = version
         self._random_mark = random_mark
 
-    def rejected(self, wanted: RejectFilter, after: int, most: int) -> list[RejectedRecord]:
-        """Returns at most `most` wanted records behind offset `after`, by offset."""
-        behind = sa.and_(is_of(rejects, self._part), rejects.c.offset > after)
-        statement = sa.select(*PARTITION, *COLUMNS).where(behind, wanted.condition)
+    def rejected(self, selection: RejectFilter, offset: int, most: int) -> list[RejectedRecord]:
+        """Returns at most `most` wanted records behind `offset`, by offset."""
+        behind = sa.and_(is_partition(rejects, self._part), rejects.c.offset > offset)
+        statement = sa.select(*PARTITION, *COLUMNS).where(behind, selection.condition)
         rows = self._db.execute(statement.order_by(rejects.c.offset).limit(most))
         return [_record(row) for row in rows]
 
@@ -145,7 +147,9 @@ class SqlRetry:
         of_retries = counter_state.stored_ids(self._db, self._part, of_retries=True)
         return CounterState(ids=ids._replace(blobs=[*ids.blobs, *of_retries]))
 
-    def count(self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, why: str) -> Judged:
+    def count(
+        self, records: Sequence[RejectedRecord], counted: DrainedCounts, who: str, reason: str
+    ) -> Judged:
         """Moves `records` (at least one) from dead or late to counted or duplicate, and judges them.
 
         `counted` is what they amount to. The ids that are counted are stored for later retries.
@@ -159,7 +163,7 @@ class SqlRetry:
             "dead": columns.dead - dead,
             "late": columns.late - late,
         }
-        self._db.execute(sa.update(offsets).where(is_of(offsets, self._part)).values(ledger))
+        self._db.execute(sa.update(offsets).where(is_partition(offsets, self._part)).values(ledger))
         flush = SqlFlush(self._db, "", self._random_mark)
         judged = flush.apply(
             self._plan,
@@ -168,14 +172,14 @@ class SqlRetry:
             flush.check_plan(self._plan, self._version),
             remove_rejected=lambda: self._remove(records, counted),
         )
-        record(self._db, who, RECORDS_RETRIED, _range(records), why)
+        record(self._db, who, RECORDS_RETRIED, _range(records), reason)
         return judged
 
     def _remove(self, records: Sequence[RejectedRecord], counted: DrainedCounts) -> None:
         """Deletes the records, and stores the ids of those that are counted."""
         numbers = [reject.offset for reject in records]
-        here = sa.and_(is_of(rejects, self._part), rejects.c.offset.in_(numbers))
-        self._db.execute(sa.delete(rejects).where(here))
+        condition = sa.and_(is_partition(rejects, self._part), rejects.c.offset.in_(numbers))
+        self._db.execute(sa.delete(rejects).where(condition))
         for progress in counted.parts:
             ids = None if progress.state is None else progress.state.ids
             if ids is not None and ids.blobs:

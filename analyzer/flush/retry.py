@@ -63,9 +63,9 @@ class RejectRetry:
 
     def run(
         self,
-        wanted: RejectFilter,
+        selection: RejectFilter,
         who: str,
-        why: str,
+        reason: str,
         report: Callable[[Judged], None] = lambda _: None,
     ) -> Iterator[RetryOutcome]:
         """Yields the outcome of each wanted record, by partition and offset, as transactions commit.
@@ -73,37 +73,37 @@ class RejectRetry:
         What was judged in each of them is passed to `report`. Raises PlanMismatch, StoreAway; what was
         yielded before that is stored.
         """
-        parts = self._rejects.partitions(wanted)
+        parts = self._rejects.partitions(selection)
         if differing := sorted({part.source for part in parts} & set(self._differing)):
             raise PlanMismatch(
                 f"the configuration reads {', '.join(differing)} in another way than the plan in force: "
                 "put it in force first, in the file of an analyzer or by `gatelock policies apply`"
             )
         for part in parts:
-            after = -1
+            offset = -1
             while True:
-                outcomes, judged = self._retry(part, wanted, after, who, why)
+                outcomes, judged = self._retry(part, selection, offset, who, reason)
                 if not outcomes:
                     break
                 report(judged)
                 yield from outcomes
-                after = outcomes[-1].record.offset
+                offset = outcomes[-1].record.offset
 
     def why_rejected(self, record: RejectedRecord) -> str:
         """Returns why this record cannot be counted today; "" when it can."""
         return self._count([record], CounterState())[1][0].why
 
     def _retry(
-        self, part: Partition, wanted: RejectFilter, after: int, who: str, why: str
+        self, part: Partition, selection: RejectFilter, offset: int, who: str, reason: str
     ) -> tuple[list[RetryOutcome], Judged]:
         with self._rejects.retrying(part, self._plan) as transaction:
-            records = transaction.rejected(wanted, after, AT_ONCE)
+            records = transaction.rejected(selection, offset, AT_ONCE)
             state = CounterState()
             if records and part.source in self._with_ids:
                 state = transaction.counter_state()
             counted, outcomes = self._count(records, state)
             readable = [outcome.record for outcome in outcomes if not outcome.why]
-            judged = transaction.count(readable, counted, who, why) if readable else NOTHING
+            judged = transaction.count(readable, counted, who, reason) if readable else NOTHING
             return outcomes, judged
 
     def _count(
@@ -126,9 +126,9 @@ class RejectRetry:
         counted = counter.drain()
         reasons |= {rejected.offset: rejected.reason for rejected in counted.rejected}
         outcomes = [
-            RetryOutcome(record, why, not why and record.offset in duplicates)
+            RetryOutcome(record, reason, not reason and record.offset in duplicates)
             for record in records
-            for why in [reasons[record.offset]]
+            for reason in [reasons[record.offset]]
         ]
         return counted._replace(rejected=[]), outcomes
 

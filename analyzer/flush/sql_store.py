@@ -15,7 +15,13 @@ from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import DirectoryCache
 from analyzer.kernel.database.engine import insert, reading, writing
-from analyzer.kernel.database.partition_keys import UNFOLLOWED, is_of, key_columns, key_of, row_of
+from analyzer.kernel.database.partition_keys import (
+    UNFOLLOWED,
+    is_partition,
+    key_columns,
+    key_tuple,
+    partition_values,
+)
 from analyzer.kernel.model import CounterState, Partition, Position
 from analyzer.kernel.tables.schema import offsets
 from analyzer.plan.plan import Plan
@@ -79,20 +85,20 @@ class SqlStore:
         Raises StoreAway.
         """
         self.wait_for_flush()
-        wanted = {key_of(part): part for part in parts}
+        parts_by_key = {key_tuple(part): part for part in parts}
         statement = sa.select(*key_columns(offsets), offsets.c.next, offsets.c.resume_token)
         with reading(self._engine) as connection:
             rows = connection.execute(
                 statement.where(offsets.c.topic_id.in_({part.topic_id for part in parts}))
             )
             gaps = open_gaps(connection, parts)
-            known = {
+            stored = {
                 key: Position(offset, resume_token, gaps.get(key))
                 for *columns, offset, resume_token in rows
-                if (key := tuple(columns)) in wanted
+                if (key := tuple(columns)) in parts_by_key
             }
             new = {key: Position(gap.start, "", gap) for key, gap in gaps.items()}
-            return {wanted[key]: position for key, position in (new | known).items()}
+            return {parts_by_key[key]: position for key, position in (new | stored).items()}
 
     def counter_state(self, part: Partition) -> CounterState:
         """Returns the state that counting the next record of `part` depends on. Raises StoreAway."""
@@ -106,7 +112,7 @@ class SqlStore:
         A partition that is known already keeps its position.
         """
         self.wait_for_flush()
-        row = row_of(part) | {"begin": offset, "next": offset, "resume_token": resume_token}
+        row = partition_values(part) | {"begin": offset, "next": offset, "resume_token": resume_token}
         with writing(self._engine) as connection:
             connection.execute(insert(connection, offsets).values(row).on_conflict_do_nothing())
         return self.positions([part])[part]
@@ -123,7 +129,7 @@ class SqlStore:
         self.wait_for_flush()  # a heartbeat would say that they are followed
         with writing(self._engine) as connection:
             for part in sorted(parts):
-                connection.execute(sa.update(offsets).where(is_of(offsets, part)).values(UNFOLLOWED))
+                connection.execute(sa.update(offsets).where(is_partition(offsets, part)).values(UNFOLLOWED))
                 counter_state.forget(connection, part)
 
     def active_plan(self) -> tuple[int, Plan]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from analyzer.gates.gate_health import GateHealth, living_gates, problems_of
+from analyzer.gates.gate_health import GateHealth, gate_problems, living_gates
 
 HEALTHY = "fine"
 
@@ -26,16 +26,16 @@ class FleetSummary(NamedTuple):
 
 def fleet_summary(gates: Iterable[GateHealth]) -> FleetSummary:
     """Returns the summary of the gates that report, and of the last one of applications that are silent."""
-    found = living_gates(gates)
+    living = living_gates(gates)
     ages_s: dict[str, float] = {}
-    for gate in found:
+    for gate in living:
         if gate.age_s is not None:
             name = gate.status.application
             ages_s[name] = max(ages_s.get(name, 0.0), gate.age_s)
-    return FleetSummary(Counter((gate.status.application, _state_of(gate)) for gate in found), ages_s)
+    return FleetSummary(Counter((gate.status.application, _gate_state(gate)) for gate in living), ages_s)
 
 
-def _state_of(gate: GateHealth) -> str:
+def _gate_state(gate: GateHealth) -> str:
     # Whether the log knows a gate's callers takes another look into the database: they are taken as known.
-    problems = problems_of(gate, frozenset(gate.status.callers))
+    problems = gate_problems(gate, frozenset(gate.status.callers))
     return next(iter(problems), gate.status.mode or HEALTHY)

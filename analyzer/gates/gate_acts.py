@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Any
 
-from analyzer.acting.acts import ActContext, Done, Listing, Note, NothingFound, Row
-from analyzer.acting.parameters import Param, Switch, Text
+from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
+from analyzer.acting.parameters import OfText, Param, Switch
 from analyzer.gates.gate_answers import listed_gates
 from analyzer.gates.gate_health import GateHealth, hits_by_lock, known_share, living_gates, met_locks
 from analyzer.gates.gate_reports import forget_gates, reporting_gates
@@ -31,12 +31,12 @@ def list_gates(
     listed = listed_gates(context.engine, every=all_)
     objects = listed.as_objects()
     for number, (gate, problems) in enumerate(listed.gates):
-        yield Row((number,), objects[number], _cells(gate, problems, listed.known), bool(problems))
+        yield ListRow((number,), objects[number], _cells(gate, problems, listed.known), bool(problems))
     for gate, problems in listed.gates:
         for sentence in problems.values():
             yield Note(f"{name_of(gate)} {sentence}", is_answer=True)
     for number, client in enumerate(listed.refused, len(listed.gates)):
-        yield Row((number,), objects[number], None, is_wrong=True)
+        yield ListRow((number,), objects[number], None, is_wrong=True)
         yield Note(f"{client.client} {client.sentence}", is_answer=True)
 
 
@@ -59,7 +59,7 @@ def list_met_locks(context: ActContext) -> Listing:
         ),
     ]
     for number, (key, counts, is_unmet) in enumerate(rows):
-        yield Row((number,), {**key._asdict(), **counts}, is_wrong=is_unmet)
+        yield ListRow((number,), {**key._asdict(), **counts}, is_wrong=is_unmet)
     for unmet in unmet_locks(context.engine, met_locks(gates)):
         yield Note(unmet.sentence, is_answer=True)
 
@@ -68,7 +68,7 @@ def forget(
     context: ActContext,
     name: Annotated[
         str,
-        Param(Text(metavar="NAME"), "An application, or one instance of it, as the list shows it.", "shop"),
+        Param(OfText(metavar="NAME"), "An application, or one instance of it, as the list shows it.", "shop"),
     ],
 ) -> Done:
     """Remove gates that will not report again.

@@ -82,40 +82,42 @@ class GateHealth(NamedTuple):
         return self.status.more[1] + sum(hits.denials for hits in self.status.locks)
 
 
-def known_share(callers: Iterable[str], known: Set[str]) -> float | None:
+def known_share(callers: Iterable[str], known_callers: Set[str]) -> float | None:
     """Returns the share of these callers that are known; None without callers.
 
     >>> known_share(["user:ann", "user:bob"], {"user:bob"})
     0.5
     """
     sample = list(callers)
-    return sum(caller in known for caller in sample) / len(sample) if sample else None
+    return sum(caller in known_callers for caller in sample) / len(sample) if sample else None
 
 
-def problems_of(gate: GateHealth, known: Set[str]) -> dict[str, str]:
-    """Returns the problems of a gate, a sentence by name of problem. `known` has the callers of the log."""
-    status, found = gate.status, {}
+def gate_problems(gate: GateHealth, known_callers: Set[str]) -> dict[str, str]:
+    """Returns the problems of a gate, a sentence by name of problem. `known_callers` are those in the log."""
+    status, problems = gate.status, {}
     if gate.refused is not None:
-        found["refused"] = f"{gate.refused.sentence}, from {gate.refused.address}"
+        problems["refused"] = f"{gate.refused.sentence}, from {gate.refused.address}"
     elif gate.is_silent:
-        found["silent"] = f"sent its last report {gate.report_age_s:.0f} s ago"
+        problems["silent"] = f"sent its last report {gate.report_age_s:.0f} s ago"
     if status.mode == "process":
-        found["off"] = "is switched off by GATEKEEPER=off: it denies no request"
+        problems["off"] = "is switched off by GATEKEEPER=off: it denies no request"
     if sentence := _stale(gate):
-        found["stale"] = sentence
+        problems["stale"] = sentence
     if gate.is_foreign:
-        found["foreign"] = "holds a version that was never this feed's: it reads another database, or a copy"
+        problems["foreign"] = (
+            "holds a version that was never this feed's: it reads another database, or a copy"
+        )
     elif gate.missed_s > BEHIND_S:
-        found["behind"] = f"lacked a version that was {gate.missed_s:.0f} s old: it reads a replica"
+        problems["behind"] = f"lacked a version that was {gate.missed_s:.0f} s old: it reads a replica"
     if abs(status.clock_skew) > SKEW_S:
         direction = "ahead" if status.clock_skew > 0 else "behind"
-        found["clock"] = f"has a clock that is {abs(status.clock_skew):.1f} s {direction}: locks end by it"
+        problems["clock"] = f"has a clock that is {abs(status.clock_skew):.1f} s {direction}: locks end by it"
     if status.ignored:
-        found["old"] = f"does not know, and ignores: {', '.join(status.ignored)}"
-    share = known_share(status.callers, known)
+        problems["old"] = f"does not know, and ignores: {', '.join(status.ignored)}"
+    share = known_share(status.callers, known_callers)
     if share is not None and share < KNOWN_MIN:
-        found["unknown-callers"] = f"is asked for callers of which the log knows {share:.0%}"
-    return found
+        problems["unknown-callers"] = f"is asked for callers of which the log knows {share:.0%}"
+    return problems
 
 
 def _stale(gate: GateHealth) -> str:
@@ -144,14 +146,14 @@ def living_gates(gates: Iterable[GateHealth]) -> list[GateHealth]:
     return [gate for gate in by_age if gate.is_alive or gate in last_of_silent]
 
 
-def refused_requests_of(
+def gate_refusal(
     instance: str, report_age_s: float, refused: Iterable[RefusedRequests]
 ) -> RefusedRequests | None:
     """Returns the refused requests in the name of a gate that has reported nothing since the first of them.
 
     A client may use any name: of a gate that reports, the refused requests are of another client.
     """
-    return next((client for client in refused if _is_of(client, instance, report_age_s)), None)
+    return next((client for client in refused if _is_of_gate(client, instance, report_age_s)), None)
 
 
 def unknown_clients(refused: Iterable[RefusedRequests], gates: Iterable[GateHealth]) -> list[RefusedRequests]:
@@ -160,11 +162,11 @@ def unknown_clients(refused: Iterable[RefusedRequests], gates: Iterable[GateHeal
     return [
         client
         for client in refused
-        if client.instance not in ages_s or not _is_of(client, client.instance, ages_s[client.instance])
+        if client.instance not in ages_s or not _is_of_gate(client, client.instance, ages_s[client.instance])
     ]
 
 
-def _is_of(client: RefusedRequests, instance: str, report_age_s: float) -> bool:
+def _is_of_gate(client: RefusedRequests, instance: str, report_age_s: float) -> bool:
     return client.instance == instance and report_age_s + UNREPORTED_S >= client.first_age_s
 
 
@@ -181,7 +183,7 @@ def hits_by_lock(gates: Iterable[GateHealth]) -> list[tuple[LockHits, int]]:
     sums: dict[LockKey, tuple[int, int, int]] = {}
     for gate in gates:
         for key, checks, denials in gate.status.locks:
-            before = sums.get(key, (0, 0, 0))
-            sums[key] = before[0] + checks, before[1] + denials, before[2] + 1
-    found = [(LockHits(key, checks, denials), number) for key, (checks, denials, number) in sums.items()]
-    return sorted(found, key=lambda lock: (-lock[0].checks, lock[0].at))
+            previous = sums.get(key, (0, 0, 0))
+            sums[key] = previous[0] + checks, previous[1] + denials, previous[2] + 1
+    hits = [(LockHits(key, checks, denials), number) for key, (checks, denials, number) in sums.items()]
+    return sorted(hits, key=lambda lock: (-lock[0].checks, lock[0].at))

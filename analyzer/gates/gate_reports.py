@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.gates.gate_health import GateHealth, refused_requests_of
+from analyzer.gates.gate_health import GateHealth, gate_refusal
 from analyzer.gates.refused_clients import recent_refusals
 from analyzer.gates.refused_requests import RefusedRequests
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
-from analyzer.judging.sql.directory import limits_of, newest
+from analyzer.judging.sql.directory import newest, read_limits
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.bounded_deletes import delete_at
 from analyzer.kernel.database.clock import clock_ms
@@ -27,7 +27,7 @@ from analyzer.kernel.tables.counter_tables import named_callers
 from analyzer.kernel.tables.schema import feed, feed_versions, gates, totals
 from analyzer.kernel.tables.schema import tokens as tokens_table
 from analyzer.plan import catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from gatekeeper.identity import NAME_BYTES_MAX, is_name
 from gatekeeper.model import Cursor, GateStatus, SourceError
 from gatekeeper.telemetry import status_json
@@ -161,9 +161,9 @@ def _feed_versions(db: sa.Connection) -> FeedVersions:
     columns = feed_versions.c
     rows = db.execute(sa.select(columns.version, columns.mark, columns.at_ms).order_by(columns.version)).all()
     row = db.execute(sa.select(feed.c.version, feed.c.mark)).first()
-    at = Cursor(0, "") if row is None else Cursor(row.version, row.mark)
-    marks = {version: mark for version, mark, _ in rows} | {at.version: at.mark}
-    return FeedVersions(at, marks, [(version, at_ms) for version, _, at_ms in rows])
+    latest = Cursor(0, "") if row is None else Cursor(row.version, row.mark)
+    marks = {version: mark for version, mark, _ in rows} | {latest.version: latest.mark}
+    return FeedVersions(latest, marks, [(version, at_ms) for version, _, at_ms in rows])
 
 
 def _gate(row: sa.Row[Any], versions: FeedVersions, refused: Iterable[RefusedRequests]) -> GateHealth | None:
@@ -180,7 +180,7 @@ def _gate(row: sa.Row[Any], versions: FeedVersions, refused: Iterable[RefusedReq
         first_report_age_s=max(0, first_ms) / 1000,
         missed_s=(missed_ms or 0) / 1000,
         is_foreign=missed_ms is None,
-        refused=refused_requests_of(status.instance, report_age_s, refused),
+        refused=gate_refusal(status.instance, report_age_s, refused),
     )
 
 
@@ -190,7 +190,7 @@ def expired(now_ms: int) -> sa.ColumnElement[bool]:
     return sa.or_(gates.c.at_ms < now_ms - GATES_KEPT_MS, gates.c.at_ms <= newest.scalar_subquery())
 
 
-def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
+def forget_gates(engine: sa.Engine, name: str, who: str, reason: str) -> int:
     """Deletes the gates of the application `name`, or the instance of this name; returns their number.
 
     Living ones return within a minute. Raises StoreAway.
@@ -200,7 +200,7 @@ def forget_gates(engine: sa.Engine, name: str, who: str, why: str) -> int:
         statement = sa.delete(gates).where(gates.c.instance.in_([name, *gates_of]))
         number = len(db.execute(statement.returning(gates.c.instance)).all())
         if number:
-            record(db, who, "upkeep gates forget", name, why)
+            record(db, who, "upkeep gates forget", name, reason)
         return number
 
 
@@ -218,19 +218,19 @@ def known_among(engine: sa.Engine, callers: Collection[str]) -> KnownCallers:
     recent window.
     """
     # A gate may be asked for anything; a text that cannot be a name is in no log.
-    wanted = {caller for caller in callers if is_name(caller, CALLER_BYTES_MAX)}
-    found, overflow = set[str](), False
+    names = {caller for caller in callers if is_name(caller, CALLER_BYTES_MAX)}
+    logged, overflow = set[str](), False
     with slow_reading(engine) as db:
         rows = db.execute(
             sa.select(named_callers.c.how, named_callers.c.callers),
             execution_options={"yield_per": NAMES_AT_ONCE},
         )
         for row in rows:
-            found |= wanted.intersection(row.callers.split("\n"))
+            logged |= names.intersection(row.callers.split("\n"))
             overflow = overflow or row.how == "drawn"  # callers are drawn only beyond the limit
-        for number, window_s, callers_of in _windows_of_callers(db, wanted):
-            found |= _with_totals(db, number, window_s, sorted(callers_of - found))
-    return KnownCallers(frozenset(found), overflow)
+        for number, window_s, callers_of in _windows_of_callers(db, names):
+            logged |= _with_totals(db, number, window_s, sorted(callers_of - logged))
+    return KnownCallers(frozenset(logged), overflow)
 
 
 def _windows_of_callers(db: sa.Connection, callers: Collection[str]) -> list[tuple[int, int, set[str]]]:
@@ -242,25 +242,25 @@ def _windows_of_callers(db: sa.Connection, callers: Collection[str]) -> list[tup
         _, plan = plans.active(db)
     except (LookupError, SchemaBehind):  # nothing was counted yet, or by a later version
         return []
-    known, now_s = catalog.load(db), clock_ms(db) // 1000
-    limits = limits_of(db, plan, newest(db), callers)
-    found = []
-    for sum_ in sums_of(plan).policies_of:
-        if grouping_of(sum_.grouping).is_of_callers:
+    numbers, now_s = catalog.load(db), clock_ms(db) // 1000
+    limits = read_limits(db, plan, newest(db), callers)
+    windows = []
+    for sum_ in plan_sums(plan).policies_by_sum:
+        if parse_grouping(sum_.grouping).is_of_callers:
             of_start: dict[int, set[str]] = {}
             for caller in callers:
-                current = limits.window_of(sum_, caller, now_s)
-                before = limits.window_of(sum_, caller, current.start_s - 1)
-                for window in (current, before):
+                current = limits.series_window(sum_, caller, now_s)
+                previous = limits.series_window(sum_, caller, current.start_s - 1)
+                for window in (current, previous):
                     of_start.setdefault(window.start_s, set()).add(caller)
-            found += [(known.sum_number(sum_), start_s, of) for start_s, of in of_start.items()]
-    return found
+            windows += [(numbers.sum_number(sum_), start_s, names) for start_s, names in of_start.items()]
+    return windows
 
 
 def _with_totals(db: sa.Connection, number: int, window_s: int, callers: list[str]) -> set[str]:
-    columns, found = totals.c, set[str]()
+    columns, names = totals.c, set[str]()
     of_window = sa.and_(columns.sum == number, columns.window_s == window_s)
     for begin in range(0, len(callers), AT_ONCE):
         chunk = callers[begin : begin + AT_ONCE]
-        found.update(db.scalars(sa.select(columns.key).where(of_window, columns.key.in_(chunk)).distinct()))
-    return found
+        names.update(db.scalars(sa.select(columns.key).where(of_window, columns.key.in_(chunk)).distinct()))
+    return names

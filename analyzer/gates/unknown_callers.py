@@ -67,15 +67,15 @@ def spellings(caller: str, kinds: Collection[str] = CALLER_FIELDS) -> list[Spell
     kind, colon, text = caller.partition(":")
     if not colon:
         kind, text = "", caller
-    found = [
+    candidates = [
         Spelling(typed(other_kind, text), f"the kind of name: the log has {other_kind}: in front")
         for other_kind in kinds
         if other_kind != kind
     ]
     same_kinds = [kind] if kind else list(kinds)
     for other_text, difference in _texts(kind, text):
-        found += [Spelling(typed(same_kind, other_text), difference) for same_kind in same_kinds]
-    first = {spelling.name: spelling for spelling in reversed(found) if spelling.name != caller}
+        candidates += [Spelling(typed(same_kind, other_text), difference) for same_kind in same_kinds]
+    first = {spelling.name: spelling for spelling in reversed(candidates) if spelling.name != caller}
     return list(reversed(first.values()))
 
 
@@ -85,7 +85,7 @@ def cause(callers: Sequence[str], log: LogKnowledge) -> UnknownCause:
     by_caller = (
         find(caller, log) for find in (_other_spelling, _missing_kind, _unusable) for caller in callers
     )
-    first = next((found for found in by_caller if found is not None), None)
+    first = next((likely for likely in by_caller if likely is not None), None)
     return first or _common_cause(callers, log)
 
 
@@ -150,9 +150,9 @@ def _texts(kind: str, text: str) -> Iterator[tuple[str, str]]:
     yield text.lower(), "capital letters"
     yield text.upper(), "capital letters"
     yield _percent_decoded(text), "how it is written: the gate has it percent-encoded"
-    first_word, _, rest = text.partition(" ")
-    if rest:
-        yield rest.strip(), f"the word {first_word!r} in front of it"
+    first_word, _, remainder = text.partition(" ")
+    if remainder:
+        yield remainder.strip(), f"the word {first_word!r} in front of it"
     if kind in ("", "address"):
         yield from _addresses(text)
         yield from _addresses(text.rpartition(":")[0].strip("[]"))  # without its port
@@ -170,7 +170,7 @@ def _addresses(text: str) -> Iterator[tuple[str, str]]:
 
 def _percent_decoded(text: str) -> str:
     decoded = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), text.encode(errors="replace")
+        rb"%([0-9A-Fa-f]{2})", lambda escape: bytes.fromhex(escape[1].decode()), text.encode(errors="replace")
     )
     return decoded.decode(errors="replace")
 

@@ -25,8 +25,8 @@ from typing import TypeGuard
 
 import msgspec
 
-from analyzer.judging.kinds import kind_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.kinds import policy_kind
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import BucketPosition
 from analyzer.plan.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
@@ -71,7 +71,7 @@ Step = FillStep | JudgeStep | ClearStep
 _decoder = msgspec.json.Decoder(tuple[Step, ...])
 
 
-def steps_of(text: str) -> tuple[Step, ...]:
+def decode_steps(text: str) -> tuple[Step, ...]:
     """Returns the steps that are stored with a plan."""
     return _decoder.decode(text) if text else ()
 
@@ -81,15 +81,15 @@ def steps_with(unfinished: Sequence[Step], added: Sequence[Step]) -> list[Step]:
 
     So the list stays short, however fast limits change.
     """
-    return [*unfinished, *(step for step in added if not any(_does(one, step) for one in unfinished))]
+    return [*unfinished, *(step for step in added if not any(_does(earlier, step) for earlier in unfinished))]
 
 
-def _does(step: Step, other: Step) -> bool:
+def _does(step: Step, added: Step) -> bool:
     """Whether a step has not begun, and does all that another one would."""
-    if isinstance(step, FillStep) or isinstance(other, FillStep):
-        return step == other
-    wider = msgspec.structs.replace(other, policies=step.policies)
-    return step == wider and {*other.policies} <= {*step.policies}
+    if isinstance(step, FillStep) or isinstance(added, FillStep):
+        return step == added
+    wider = msgspec.structs.replace(added, policies=step.policies)
+    return step == wider and {*added.policies} <= {*step.policies}
 
 
 def stored_text(steps: Sequence[Step]) -> str:
@@ -103,23 +103,23 @@ def filled_to(steps: Sequence[Step], numbers: Mapping[Sum, int]) -> dict[Sum, Bu
 
 
 def steps_after(
-    before: Plan,
+    earlier: Plan,
     unfinished: Sequence[Step],
     plan: Plan,
     numbers: Mapping[Sum, int],
     kept: Collection[Sum],
     now_s: int,
 ) -> list[Step]:
-    """Returns what must be done when `plan` replaces `before`, whose `unfinished` steps are not done.
+    """Returns what must be done when `plan` replaces `earlier`, whose `unfinished` steps are not done.
 
     `numbers` has the sums of `plan`; `kept` are those whose totals continue. The others are new, or their
     meter has another meaning than before, and are filled from what is counted of it. What needs no filling
     comes first: a limit that was raised must not wait for a history to be read.
     """
-    changed = {policy.name for policy in plan.policies if policy != before.policy(policy.name)}
-    changed |= {policy.name for policy in before.policies if plan.policy(policy.name) is None}
+    changed = {policy.name for policy in plan.policies if policy != earlier.policy(policy.name)}
+    changed |= {policy.name for policy in earlier.policies if plan.policy(policy.name) is None}
     changed |= {name for step in unfinished if _is_of_changed(step) for name in step.policies}
-    with_other_limits = _with_other_overrides(before, plan) | {
+    with_other_limits = _with_other_overrides(earlier, plan) | {
         name for step in unfinished if isinstance(step, ClearStep) and step.exempt for name in step.policies
     }
     lasting = {name for name in with_other_limits - changed if _has_lasting_locks(plan, name)}
@@ -128,8 +128,8 @@ def steps_after(
     for step in unfinished:
         if isinstance(step, FillStep):
             fills.setdefault(step.sum, []).append(step)
-    new = sums_of(plan).policies_of.keys() - kept
-    changed |= {policy.name for sum_ in new for policy in sums_of(plan).policies_of[sum_]}
+    new = plan_sums(plan).policies_by_sum.keys() - kept
+    changed |= {policy.name for sum_ in new for policy in plan_sums(plan).policies_by_sum[sum_]}
     # Neither slots nor distinct values are in the buckets, and what is read from these needs no total.
     filled = {
         sum_: number
@@ -141,15 +141,20 @@ def steps_after(
         if sums is filled:
             for sum_, number in sums.items():
                 steps += fills.get(number) or _fill_steps(sum_, number, now_s)
-        of = {sum_: [p.name for p in sums_of(plan).policies_of[sum_] if p.name in changed] for sum_ in sums}
+        names_by_sum = {
+            sum_: [p.name for p in plan_sums(plan).policies_by_sum[sum_] if p.name in changed]
+            for sum_ in sums
+        }
         # What is compared with a whole is judged by the warden.
-        compared = sums_of(plan).whole_of
-        judged = ((sum_, tuple(names)) for sum_, names in of.items() if names and sum_ not in compared)
+        compared = plan_sums(plan).wholes_by_sum
+        judged = (
+            (sum_, tuple(names)) for sum_, names in names_by_sum.items() if names and sum_ not in compared
+        )
         steps += [JudgeStep(sums[sum_], names) for sum_, names in judged]
-        names = {name for names in of.values() for name in names}
+        names = {name for names in names_by_sum.values() for name in names}
         if sums is not filled:
             names |= {name for name in changed if plan.policy(name) is None}
-        existed = sorted(name for name in names if before.policy(name) or unfinished)
+        existed = sorted(name for name in names if earlier.policy(name) or unfinished)
         for exempt in (False, True):
             cleared = tuple(name for name in existed if (name in lasting) is exempt)
             steps += [ClearStep(cleared, exempt=exempt)] if cleared else []
@@ -178,7 +183,7 @@ def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep]:
 
 def _has_lasting_locks(plan: Plan, name: str) -> bool:
     policy = plan.policy(name)
-    return policy is not None and kind_of(policy).locks_last
+    return policy is not None and policy_kind(policy).locks_last
 
 
 def first_start_s(sum_: Sum, now_s: int) -> int:
@@ -189,11 +194,13 @@ def first_start_s(sum_: Sum, now_s: int) -> int:
     return window_at(windows, now_s).start_s
 
 
-def _with_other_overrides(before: Plan, plan: Plan) -> set[str]:
+def _with_other_overrides(earlier: Plan, plan: Plan) -> set[str]:
     """Returns the policies whose limits differ for some callers, by the overrides of the two plans."""
-    old, new = ({one.digest: one.policy for one in of.overrides} for of in (before, plan))
-    named = {(old | new)[digest] for digest in old.keys() ^ new.keys()}
-    return {policy.name for policy in plan.policies if base_name(policy.name) in named or "" in named}
+    old, new = (
+        {override.digest: override.policy for override in version.overrides} for version in (earlier, plan)
+    )
+    names = {(old | new)[digest] for digest in old.keys() ^ new.keys()}
+    return {policy.name for policy in plan.policies if base_name(policy.name) in names or "" in names}
 
 
 def steps_to_judge_again(
@@ -207,13 +214,17 @@ def steps_to_judge_again(
     whole is judged by the warden, for which such a step notes the series that it must look at.
     """
     filling = filled_to(unfinished, numbers)
-    needed = sums_of(plan)
+    needed = plan_sums(plan)
     again: list[Step] = [
-        JudgeStep(number, tuple(p.name for p in needed.policies_of[sum_] if sum_ not in needed.whole_of))
+        JudgeStep(
+            number, tuple(p.name for p in needed.policies_by_sum[sum_] if sum_ not in needed.wholes_by_sum)
+        )
         for sum_, number in numbers.items()
         if sum_ not in filling
     ]
-    names = sorted(p.name for sum_ in numbers if sum_ not in filling for p in sums_of(plan).policies_of[sum_])
+    names = sorted(
+        p.name for sum_ in numbers if sum_ not in filling for p in plan_sums(plan).policies_by_sum[sum_]
+    )
     for exempt in (False, True):
         lasting = set() if clock_was_ahead else {name for name in names if _has_lasting_locks(plan, name)}
         cleared = tuple(name for name in names if (name in lasting) is exempt)
@@ -224,6 +235,6 @@ def steps_to_judge_again(
 def unready_policies(steps: Sequence[Step], plan: Plan, numbers: Mapping[Sum, int]) -> list[str]:
     """Returns the policies whose totals or locks do not agree with the plan yet."""
     filling = filled_to(steps, numbers)
-    names = {policy.name for sum_ in filling for policy in sums_of(plan).policies_of[sum_]}
+    names = {policy.name for sum_ in filling for policy in plan_sums(plan).policies_by_sum[sum_]}
     names |= {name for step in steps if not isinstance(step, FillStep) for name in step.policies}
     return sorted(name for name in names if plan.policy(name) is not None)

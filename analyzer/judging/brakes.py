@@ -74,14 +74,14 @@ class Braking(NamedTuple):
     alarm: str = ""
 
 
-def brake_of(policy: Policy) -> Brake:
+def policy_brake(policy: Policy) -> Brake:
     """Returns the bound of a policy, the default one included."""
     return DEFAULT_BRAKE if isinstance(policy.brake, msgspec.UnsetType) else policy.brake
 
 
 def is_braked_by(policy: Policy) -> bool:
     """Whether a brake can act on the policy: gates get its locks, and it has a bound."""
-    bound = brake_of(policy)
+    bound = policy_brake(policy)
     enforced = not policy.is_shadow and policy.action != "notify"
     return enforced and bool(bound.callers or bound.traffic)
 
@@ -102,23 +102,23 @@ def apply_brake(
     """
     if state.braked_ms is not None:
         return Braking(state, in_shadow=True)
-    bound = brake_of(policy)
+    bound = policy_brake(policy)
     state = _in_interval(state, bound, now_ms)
     if is_young(state, now_ms):
-        after = _with(state, new)
-        if not (why := _beyond(bound, after, total)):
-            return Braking(after)
-        alarm = f"the brake holds {policy.name}: {why}; its locks are in shadow from now on"
+        next_state = _with(state, new)
+        if not (reason := _beyond(bound, next_state, total)):
+            return Braking(next_state)
+        alarm = f"the brake holds {policy.name}: {reason}; its locks are in shadow from now on"
         return Braking(state._replace(braked_ms=now_ms, why=alarm), in_shadow=True, alarm=alarm)
     if isinstance(policy.brake, msgspec.UnsetType):
         return Braking(_with(state, new))
     waiting: dict[LockKey, int] = {}
     next_ms = state.interval_ms + bound.per_s * 1000
-    for one in sorted(new, key=lambda one: (-_weight(one), one.at)):
+    for lock in sorted(new, key=lambda lock: (-_weight(lock), lock.at)):
         if _is_reached(bound, state, total):
-            waiting[one.at] = next_ms + _rank_ms(one)
+            waiting[lock.at] = next_ms + _rank_ms(lock)
         else:
-            state = _with(state, [one])
+            state = _with(state, [lock])
     if not waiting:
         return Braking(state)
     was_paced = state.paced_until_ms > now_ms
@@ -142,7 +142,7 @@ def first_exceeded_s(policy: Policy, begins_s: Iterable[int]) -> int | None:
     >>> first_exceeded_s(flood, [0, 10, 310, 320, 330]), first_exceeded_s(flood, [0, 10, 310])
     (330, None)
     """
-    bound = brake_of(policy)
+    bound = policy_brake(policy)
     if policy.action == "notify" or not bound.callers:
         return None
     state = BrakeState(0)
@@ -156,10 +156,10 @@ def first_exceeded_s(policy: Policy, begins_s: Iterable[int]) -> int | None:
 
 def exceeded_sentence(policy: Policy, at_s: int) -> str:
     """Returns what the brake would have done at the time that `first_exceeded_s` has returned."""
-    at = datetime.fromtimestamp(at_s, UTC)
-    bound = bound_text(Brake(callers=brake_of(policy).callers, per_s=brake_of(policy).per_s))
+    time = datetime.fromtimestamp(at_s, UTC)
+    bound = bound_text(Brake(callers=policy_brake(policy).callers, per_s=policy_brake(policy).per_s))
     return (
-        f"the brake would have put {policy.name} in shadow at {at:%Y-%m-%dT%H:%M:%SZ}, if that was in its "
+        f"the brake would have put {policy.name} in shadow at {time:%Y-%m-%dT%H:%M:%SZ}, if that was in its "
         f"first day: more than {bound}"
     )
 
@@ -179,7 +179,7 @@ def describe_brake(policy: Policy) -> str:
     """Returns the brake of a policy in words, for `policies show`."""
     if not is_braked_by(policy):
         return "it has no brake"
-    bound = brake_of(policy)
+    bound = policy_brake(policy)
     young = f"its brake in the first day: {bound_text(bound)}, then its locks are in shadow"
     if isinstance(policy.brake, msgspec.UnsetType):
         return f"{young}; none later"
@@ -194,34 +194,34 @@ def state_text(state: BrakeState, now_ms: int) -> str:
     return "new locks wait for their interval" if state.paced_until_ms > now_ms else ""
 
 
-def unchanged(before: Plan, after: Plan) -> frozenset[str]:
-    """Returns the policies of `after` that lock the same series as in `before`, and are not younger."""
-    if any(meaning(after.sources.get(name)) != meaning(one) for name, one in before.sources.items()):
+def unchanged(earlier: Plan, later: Plan) -> frozenset[str]:
+    """Returns the policies of `later` that lock the same series as in `earlier`, and are not younger."""
+    if any(meaning(later.sources.get(name)) != meaning(source) for name, source in earlier.sources.items()):
         return frozenset()
     return frozenset(
         policy.name
-        for policy in after.policies
-        if (known := before.policy(policy.name)) is not None
-        and known.kind == policy.kind
-        and known.is_shadow == policy.is_shadow
-        and _effective(known) == _effective(policy)
-        and _meters_of(before, known) == _meters_of(after, policy)
+        for policy in later.policies
+        if (previous := earlier.policy(policy.name)) is not None
+        and previous.kind == policy.kind
+        and previous.is_shadow == policy.is_shadow
+        and _effective(previous) == _effective(policy)
+        and _meter_meanings(earlier, previous) == _meter_meanings(later, policy)
     )
 
 
-def with_the_same_brake(before: Plan, after: Plan, names: Collection[str]) -> frozenset[str]:
+def with_the_same_brake(earlier: Plan, later: Plan, names: Collection[str]) -> frozenset[str]:
     """Returns those of these policies whose bound is the same in both plans."""
-    pairs = ((name, before.policy(name), after.policy(name)) for name in names)
-    return frozenset(name for name, one, other in pairs if one and other and one.brake == other.brake)
+    pairs = ((name, earlier.policy(name), later.policy(name)) for name in names)
+    return frozenset(name for name, old, new in pairs if old and new and old.brake == new.brake)
 
 
 def _effective(policy: Policy) -> Mapping[str, object]:
     return {name: value for name, value in meaning(policy).items() if name not in WITHOUT_EFFECT}
 
 
-def _meters_of(plan: Plan, policy: Policy) -> list[object]:
-    wanted = (policy.meter, getattr(policy, "base", None))
-    return [meaning(meter) for meter in plan.meters if meter.name in wanted]
+def _meter_meanings(plan: Plan, policy: Policy) -> list[object]:
+    names = (policy.meter, getattr(policy, "base", None))
+    return [meaning(meter) for meter in plan.meters if meter.name in names]
 
 
 def _in_interval(state: BrakeState, bound: Brake, now_ms: int) -> BrakeState:
@@ -236,7 +236,7 @@ def _in_interval(state: BrakeState, bound: Brake, now_ms: int) -> BrakeState:
 
 
 def _with(state: BrakeState, new: Sequence[NewLock]) -> BrakeState:
-    requests = state.requests + sum(one.requests for one in new)
+    requests = state.requests + sum(lock.requests for lock in new)
     return state._replace(locks=state.locks + len(new), requests=requests)
 
 
@@ -259,10 +259,10 @@ def _is_reached(bound: Brake, state: BrakeState, total: int | None) -> bool:
     return bool(bound.traffic and total and state.requests * MILLION >= bound.traffic * total)
 
 
-def _weight(one: NewLock) -> Fraction:
-    return Fraction(one.used, max(one.limit, 1))
+def _weight(lock: NewLock) -> Fraction:
+    return Fraction(lock.used, max(lock.limit, 1))
 
 
-def _rank_ms(one: NewLock) -> int:
+def _rank_ms(lock: NewLock) -> int:
     """Returns by how much later than others a lock is judged again: the heaviest first, within a second."""
-    return min(999, one.limit * 1000 // max(one.used, 1))
+    return min(999, lock.limit * 1000 // max(lock.used, 1))

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from analyzer.judging.kinds import kind_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.kinds import policy_kind
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing
-from analyzer.plan.groupings import Grouping, grouping_of
+from analyzer.plan.groupings import Grouping, parse_grouping
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name
 from analyzer.plan.sums import NEVER, Sum
@@ -89,13 +89,13 @@ class NumberedNames:
 
     def number(self, name: str) -> int:
         """Returns the number of a name, a new one for a name that has none."""
-        found = self._numbers.get(name)
-        if found is None:
+        number = self._numbers.get(name)
+        if number is None:
             if self._most is not None and len(self.names) >= self._most:
                 return 0
-            found = self._numbers[name] = len(self.names)
+            number = self._numbers[name] = len(self.names)
             self.names.append(name)
-        return found
+        return number
 
 
 class Directory:
@@ -126,7 +126,7 @@ class Directory:
             self._shared.setdefault(number, number)
         self.numbers[caller] = self._shared.get(number, number)
 
-    def group_of(self, caller: str) -> Group:
+    def caller_group(self, caller: str) -> Group:
         """Returns the plan and the tenant of a caller."""
         return self.group_named(self.numbers.get(caller, 0) >> CLOCK_BITS)
 
@@ -139,7 +139,7 @@ class Directory:
         """The tenants that any caller has had."""
         return {*self._tenants.names} - {""}
 
-    def calendar_of(self, calendar: Calendar, clock: int) -> Calendar:
+    def own_calendar(self, calendar: Calendar, clock: int) -> Calendar:
         """Returns the calendar of callers with this clock, by the one of a policy."""
         facts, zone = calendar.facts, self._zones.names[clock >> ANCHOR_BITS]
         first_day: int | msgspec.UnsetType = msgspec.UNSET
@@ -178,9 +178,11 @@ class Limits:
         self._exempt_ranges = ExemptRanges(
             subject.name
             for subject, overrides in directory.overrides.items()
-            if subject.kind == "address" and any(one.kind == "exempt" for one in overrides.values())
+            if subject.kind == "address" and any(override.kind == "exempt" for override in overrides.values())
         )
-        self._named = {name for found in directory.overrides.values() for name in _policies(found.values())}
+        self._named = {
+            name for overrides in directory.overrides.values() for name in _policies(overrides.values())
+        }
         self._subjects: dict[SubjectKind, set[str]] = {"caller": set(), "tenant": set()}
         for subject in directory.overrides:
             self._subjects.setdefault(subject.kind, set()).add(subject.name)
@@ -193,33 +195,39 @@ class Limits:
 
     def policy_for(self, policy: Policy, key: str) -> Policy | None:
         """Returns the policy with the limit and the calendar of the series `key`; None if that is exempt."""
-        grouping = grouping_of(policy.per)
+        grouping = parse_grouping(policy.per)
         if self._is_exempt_address(grouping, key):
             return None
         group = self._group(grouping, key)
-        subjects = self._subjects_of(grouping, key, group)
+        subjects = self._override_subjects(grouping, key, group)
         return self._with_overrides(self._in_own_calendar(policy, key), group.plan, subjects)
 
     def _with_overrides(self, policy: Policy, plan: str, subjects: Iterable[Subject]) -> Policy | None:
         """Returns the policy for callers with a plan and the overrides of `subjects`; None: exempt."""
         of_plan = self._of_plan(policy, plan)
-        found = [one for one in self._overrides(subjects) if one.is_for(base_name(policy.name))]
-        if any(one.kind == "exempt" for one in found):
+        overrides = [
+            override for override in self._overrides(subjects) if override.is_for(base_name(policy.name))
+        ]
+        if any(override.kind == "exempt" for override in overrides):
             return None
-        if not found or kind_of(policy).whole_of is not None:
+        if not overrides or policy_kind(policy).whole_sum is not None:
             return of_plan  # only amounts can be granted, not shares of a whole
         # The caller's own override comes before its tenant's.
-        limit = next((one.amount for one in found if one.kind == "limit"), _limit_of(of_plan))
-        granted = sum(one.amount for one in found if one.kind == "grant")
+        limit = next(
+            (override.amount for override in overrides if override.kind == "limit"), _plan_limit(of_plan)
+        )
+        granted = sum(override.amount for override in overrides if override.kind == "grant")
         return _with(policy, "limit", min(limit + granted, LIMIT_MAX))
 
-    def thresholds_of(self, sum_: Sum, key: str) -> Sequence[int]:
+    def series_thresholds(self, sum_: Sum, key: str) -> Sequence[int]:
         """Returns the values of the sum at which one of its policies must be judged for `key`, ascending."""
         if not self.has_own(sum_):
-            return sums_of(self._plan).thresholds_of[sum_]
-        grouping = grouping_of(sum_.grouping)
+            return plan_sums(self._plan).thresholds_by_sum[sum_]
+        grouping = parse_grouping(sum_.grouping)
         if key in self._with_override(grouping) or self._is_exempt_address(grouping, key):
-            policies = (self.policy_for(policy, key) for policy in sums_of(self._plan).policies_of[sum_])
+            policies = (
+                self.policy_for(policy, key) for policy in plan_sums(self._plan).policies_by_sum[sum_]
+            )
             return _thresholds(policies)
         return self._thresholds_of_group(sum_, self._group(grouping, key))
 
@@ -227,15 +235,15 @@ class Limits:
         """Returns the thresholds of all series of a group that have no override by their own name."""
         if group.tenant not in self._subjects["tenant"]:
             group = Group(group.plan)
-        found = self._thresholds.get((sum_, group))
-        if found is None:
+        thresholds = self._thresholds.get((sum_, group))
+        if thresholds is None:
             subjects = [Subject("tenant", group.tenant)]
             policies = (
                 self._with_overrides(policy, group.plan, subjects)
-                for policy in sums_of(self._plan).policies_of[sum_]
+                for policy in plan_sums(self._plan).policies_by_sum[sum_]
             )
-            found = self._thresholds[sum_, group] = _thresholds(policies)
-        return found
+            thresholds = self._thresholds[sum_, group] = _thresholds(policies)
+        return thresholds
 
     def _with_override(self, grouping: Grouping) -> set[str] | frozenset[str]:
         """Returns the keys of a grouping that an override names."""
@@ -243,22 +251,22 @@ class Limits:
             return self._subjects["caller"]
         return self._subjects["tenant"] if grouping.scope == "tenant" else frozenset()
 
-    def largest_of(self, sum_: Sum, key: str) -> int:
+    def largest_threshold(self, sum_: Sum, key: str) -> int:
         """Returns the largest value at which one of the sum's policies must be judged for `key`.
 
         Of a series that is exempt that of all others: the exemption may end within the window.
         """
-        return max(self.thresholds_of(sum_, key) or sums_of(self._plan).thresholds_of[sum_])
+        return max(self.series_thresholds(sum_, key) or plan_sums(self._plan).thresholds_by_sum[sum_])
 
     def has_own(self, sum_: Sum) -> bool:
         """Whether any series of a sum may have another limit than the policies state."""
-        found = self._has_own.get(sum_)
-        if found is None:
-            policies = sums_of(self._plan).policies_of[sum_]
+        answer = self._has_own.get(sum_)
+        if answer is None:
+            policies = plan_sums(self._plan).policies_by_sum[sum_]
             names = {"", *(base_name(policy.name) for policy in policies)}
             has_plans = bool(self._directory.numbers) and any(map(_limits_of_plans, policies))
-            found = self._has_own[sum_] = has_plans or bool(self._named & names)
-        return found
+            answer = self._has_own[sum_] = has_plans or bool(self._named & names)
+        return answer
 
     def first_judgements(self, sum_: Sum, keys: Sequence[str]) -> int | list[int]:
         """Returns the least value at which new totals must be judged: one for all, or one for each key.
@@ -267,23 +275,23 @@ class Limits:
         `next` any more.
         """
         if not self.has_own(sum_) or not _is_known(sum_):
-            return sums_of(self._plan).first_judgement(sum_)
-        grouping, numbers = grouping_of(sum_.grouping), self._directory.numbers
+            return plan_sums(self._plan).first_judgement(sum_)
+        grouping, numbers = parse_grouping(sum_.grouping), self._directory.numbers
         first: int | list[int]
         # The usual case, for ten thousand keys: their groups decide, and there are few.
         if numbers and grouping.is_of_callers:
             get, names = numbers.get, self._directory.group_named
             groups = [get(key, 0) >> CLOCK_BITS for key in keys]
-            of_group = {one: _first(self._thresholds_of_group(sum_, names(one))) for one in {*groups}}
+            of_group = {group: _first(self._thresholds_of_group(sum_, names(group))) for group in {*groups}}
             first = [of_group[group] for group in groups]
         else:
             first = _first(self._thresholds_of_group(sum_, NO_GROUP))
-        named = self._with_override(grouping)
-        if own := named.intersection(keys):
+        overridden = self._with_override(grouping)
+        if own := overridden.intersection(keys):
             first = [first] * len(keys) if isinstance(first, int) else first
             for index, key in enumerate(keys):
                 if key in own:
-                    first[index] = _first(self.thresholds_of(sum_, key))
+                    first[index] = _first(self.series_thresholds(sum_, key))
         if isinstance(first, int) or len({*first}) > 1:
             return first
         return first[0]
@@ -292,13 +300,15 @@ class Limits:
         """Returns the least value at which the total must be judged again: see `PlanSums.next_judgement`."""
         total = standing.total
         if not self.has_own(total.sum):
-            return sums_of(self._plan).next_judgement(standing, now_s)
-        own = (self.policy_for(policy, total.key) for policy in sums_of(self._plan).policies_of[total.sum])
+            return plan_sums(self._plan).next_judgement(standing, now_s)
+        own = (
+            self.policy_for(policy, total.key) for policy in plan_sums(self._plan).policies_by_sum[total.sum]
+        )
         policies = (policy for policy in own if policy is not None)
-        thresholds = self.thresholds_of(total.sum, total.key)
-        return sums_of(self._plan).next_judgement(standing, now_s, thresholds, policies)
+        thresholds = self.series_thresholds(total.sum, total.key)
+        return plan_sums(self._plan).next_judgement(standing, now_s, thresholds, policies)
 
-    def window_of(self, sum_: Sum, key: str, at_s: int) -> Window:
+    def series_window(self, sum_: Sum, key: str, at_s: int) -> Window:
         """Returns the window of a series' total that holds `at_s`."""
         if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
             return window_at(sum_.window, at_s)
@@ -317,29 +327,29 @@ class Limits:
         """
         get, calendar = self._directory.numbers.get, sum_.window
         assert isinstance(calendar, Calendar)  # noqa: S101 - as promised
-        known: dict[tuple[int, int], int] = {}
-        found = []
+        cached: dict[tuple[int, int], int] = {}
+        starts_s = []
         for key, at_s in zip(keys, times_s, strict=True):
-            at = get(key, 0) & CLOCK, at_s
-            start_s = known.get(at)
+            arguments = get(key, 0) & CLOCK, at_s
+            start_s = cached.get(arguments)
             if start_s is None:
-                start_s = known[at] = self._window(calendar, *at).start_s
-            found.append(start_s)
-        return found
+                start_s = cached[arguments] = self._window(calendar, *arguments).start_s
+            starts_s.append(start_s)
+        return starts_s
 
     def _window(self, calendar: Calendar, clock: int, at_s: int) -> Window:
-        at = calendar, clock
-        found = self._windows.get(at)
-        if found is None or not found.start_s <= at_s < found.until_s:
-            found = self._windows[at] = window_at(self._calendar(calendar, clock), at_s)
-        return found
+        key = calendar, clock
+        window = self._windows.get(key)
+        if window is None or not window.start_s <= at_s < window.until_s:
+            window = self._windows[key] = window_at(self._calendar(calendar, clock), at_s)
+        return window
 
     def _calendar(self, calendar: Calendar, clock: int) -> Calendar:
-        at = calendar, clock
-        found = self._calendars.get(at)
-        if found is None:
-            found = self._calendars[at] = self._directory.calendar_of(calendar, clock)
-        return found
+        key = calendar, clock
+        own = self._calendars.get(key)
+        if own is None:
+            own = self._calendars[key] = self._directory.own_calendar(calendar, clock)
+        return own
 
     def _in_own_calendar(self, policy: Policy, key: str) -> Policy:
         window = getattr(policy, "window", None)
@@ -353,9 +363,9 @@ class Limits:
         return _with(policy, "limit", limits[plan]) if plan in limits else policy
 
     def _group(self, grouping: Grouping, key: str) -> Group:
-        return self._directory.group_of(key) if grouping.is_of_callers else NO_GROUP
+        return self._directory.caller_group(key) if grouping.is_of_callers else NO_GROUP
 
-    def _subjects_of(self, grouping: Grouping, key: str, group: Group) -> Sequence[Subject]:
+    def _override_subjects(self, grouping: Grouping, key: str, group: Group) -> Sequence[Subject]:
         """Returns whose overrides a series has, its caller first."""
         if grouping.is_of_callers:
             return Subject("caller", key), Subject("tenant", group.tenant)
@@ -365,7 +375,7 @@ class Limits:
         overrides = self._directory.overrides
         if not overrides:
             return []
-        return [one for subject in subjects for one in _latest_first(overrides.get(subject, {}))]
+        return [override for subject in subjects for override in _latest_first(overrides.get(subject, {}))]
 
     def _is_exempt_address(self, grouping: Grouping, key: str) -> bool:
         if grouping.is_of_callers:
@@ -384,9 +394,9 @@ class ExemptRanges:
     def __init__(self, texts: Iterable[str]) -> None:
         self._starts: dict[tuple[int, int], set[int]] = {}  # of ranges, by their version and prefix length
         for text in texts:
-            one = ip_network(text)
-            at = one.version, one.prefixlen
-            self._starts.setdefault(at, set()).add(int(one.network_address))
+            network = ip_network(text)
+            key = network.version, network.prefixlen
+            self._starts.setdefault(key, set()).add(int(network.network_address))
         self._lookups = lru_cache(KEYS_CACHED)(self._look_up)
 
     def has(self, text: str) -> bool:
@@ -395,20 +405,27 @@ class ExemptRanges:
 
     def _look_up(self, text: str) -> bool:
         try:
-            found: Any = ip_network(text)
+            network: Any = ip_network(text)
         except ValueError:
             return False
-        start, longest = int(found.network_address), found.max_prefixlen
+        start, longest = int(network.network_address), network.max_prefixlen
         return any(
-            version == found.version
-            and length <= found.prefixlen
+            version == network.version
+            and length <= network.prefixlen
             and start >> (longest - length) << (longest - length) in starts
             for (version, length), starts in self._starts.items()
         )
 
 
 def _thresholds(policies: Iterable[Policy | None]) -> Sequence[int]:
-    return sorted({value for one in policies if one is not None for value in kind_of(one).thresholds(one)})
+    return sorted(
+        {
+            value
+            for policy in policies
+            if policy is not None
+            for value in policy_kind(policy).thresholds(policy)
+        }
+    )
 
 
 def _first(thresholds: Sequence[int]) -> int:
@@ -424,11 +441,11 @@ def _latest_first(overrides: Mapping[str, Override]) -> list[Override]:
     if len(overrides) < 2:
         return list(overrides.values())
     in_order = sorted(overrides.items(), key=lambda item: (item[1].from_ms, item[0]), reverse=True)
-    return [one for _, one in in_order]
+    return [override for _, override in in_order]
 
 
 def _policies(overrides: Iterable[Override]) -> set[str]:
-    return {one.policy for one in overrides}
+    return {override.policy for override in overrides}
 
 
 def _limits_of_plans(policy: Any) -> Mapping[str, int]:
@@ -436,7 +453,7 @@ def _limits_of_plans(policy: Any) -> Mapping[str, int]:
     return {} if isinstance(limits, msgspec.UnsetType) else dict(limits)
 
 
-def _limit_of(policy: Any) -> int:
+def _plan_limit(policy: Any) -> int:
     return int(policy.limit)
 
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from analyzer.judging.circumstances import Blamed, Circumstances, Hold, OwnPolicies, Wait
 from analyzer.judging.earned_notices import WHOLE, Notice, notice_key
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing, TotalKey, is_judged
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set
@@ -62,10 +62,10 @@ class Judged(NamedTuple):
     in_shadow: Sequence[Change] = ()  # stored, and not in the feed: locks of policies in shadow
     at: Cursor | None = None  # the version of the feed that has the changes; None: no version
 
-    def joined(self, other: Judged) -> Judged:
+    def joined(self, later: Judged) -> Judged:
         """Returns what two transactions have stored."""
-        changes, notices = (*self.changes, *other.changes), (*self.notices, *other.notices)
-        alarms, in_shadow = (*self.alarms, *other.alarms), (*self.in_shadow, *other.in_shadow)
+        changes, notices = (*self.changes, *later.changes), (*self.notices, *later.notices)
+        alarms, in_shadow = (*self.alarms, *later.alarms), (*self.in_shadow, *later.in_shadow)
         return Judged(changes, notices, alarms=alarms, in_shadow=in_shadow)
 
 
@@ -85,7 +85,7 @@ class JudgedRows(NamedTuple):
 
 
 def judge(
-    plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], at: Circumstances
+    plan: Plan, standings: Iterable[Standing], locks: Mapping[LockKey, Lock], context: Circumstances
 ) -> Judgement:
     """Returns the locks that totals have earned and do not have, and the totals that have to wait.
 
@@ -97,70 +97,70 @@ def judge(
     waiting: dict[TotalKey, Wait] = {}
     notices: list[Notice] = []
     holds: dict[LockKey, Hold] = {}
-    pairs = list(_pairs(plan, standings, at.limits))
-    at = at._replace(overloads=_overloads(pairs, locks, at))
+    pairs = list(_pairs(plan, standings, context.limits))
+    context = context._replace(overloads=_overloads(pairs, locks, context))
     for policy, standing in pairs:
-        kind, key = kind_of(policy), lock_key(policy, standing.total)
+        kind, key = policy_kind(policy), lock_key(policy, standing.total)
         present = locks.get(key)
-        notices += kind.notices(policy, standing, at)
-        answer = _answer(policy, standing, present, at)
-        wanted = lock_in(answer)
-        if wanted is not None and (present is None or present.until < wanted.until):
-            changes.append(Set(wanted))
-            notices += _notices_of(policy, standing, wanted, present, at)
+        notices += kind.notices(policy, standing, context)
+        answer = _answer(policy, standing, present, context)
+        earned = lock_in(answer)
+        if earned is not None and (present is None or present.until < earned.until):
+            changes.append(Set(earned))
+            notices += _lock_notices(policy, standing, earned, present, context)
         if isinstance(answer, Wait):
             waiting[standing.total] = _first(answer, waiting.get(standing.total, answer))
             if answer.clears and present is not None:
                 changes.append(Clear(key))
             if answer.over_since_s is not None:
-                holds[key] = Hold(answer.over_since_s, at.now.timestamp())
-            elif answer.is_behind and key in at.holds:
-                holds[key] = at.holds[key]  # nothing was seen
+                holds[key] = Hold(answer.over_since_s, context.now.timestamp())
+            elif answer.is_behind and key in context.holds:
+                holds[key] = context.holds[key]  # nothing was seen
     return Judgement(changes, waiting, notices, holds)
 
 
 def _answer(
-    policy: Policy, standing: Standing, present: Lock | None, at: Circumstances
+    policy: Policy, standing: Standing, present: Lock | None, context: Circumstances
 ) -> Lock | Wait | None:
     """Returns the answer of the policy's kind; a lock that is held off waits until the hold-off ends.
 
     No growth ends a hold-off. What the kind waits for besides, such as the end of a notice, comes when it
     is due; only a comparison with a whole begins again after it, and its hold with it.
     """
-    kind = kind_of(policy)
-    answer = kind.judge(policy, standing, present, at)
-    until_s = at.held_off.get(lock_key(policy, standing.total), 0.0)
-    if lock_in(answer) is None or until_s <= at.now.timestamp():
+    kind = policy_kind(policy)
+    answer = kind.judge(policy, standing, present, context)
+    until_s = context.held_off.get(lock_key(policy, standing.total), 0.0)
+    if lock_in(answer) is None or until_s <= context.now.timestamp():
         return answer
-    if isinstance(answer, Wait) and kind.whole_of is None:
+    if isinstance(answer, Wait) and kind.whole_sum is None:
         return Wait(min(until_s, answer.until_s))
     return Wait(until_s)
 
 
-def _notices_of(
-    policy: Policy, standing: Standing, lock: Lock, present: Lock | None, at: Circumstances
+def _lock_notices(
+    policy: Policy, standing: Standing, lock: Lock, present: Lock | None, context: Circumstances
 ) -> Iterator[Notice]:
     """Yields the notice of a lock that begins and that no gate gets."""
-    if policy.action != "notify" or (present is not None and present.until > at.now):
+    if policy.action != "notify" or (present is not None and present.until > context.now):
         return
-    used, limit = kind_of(policy).amounts(policy, standing, at)
+    used, limit = policy_kind(policy).amounts(policy, standing, context)
     key = notice_key(policy.name, standing.total, WHOLE)._replace(window_s=int(lock.began.timestamp()))
     yield Notice(key, lock.scope, used, limit, int(lock.until.timestamp()), lock.detail)
 
 
 def _overloads(
-    pairs: Iterable[tuple[Policy, Standing]], locks: Mapping[LockKey, Lock], at: Circumstances
+    pairs: Iterable[tuple[Policy, Standing]], locks: Mapping[LockKey, Lock], context: Circumstances
 ) -> dict[tuple[str, str], Blamed]:
     """Returns what series that are judged together say, by policy and resource."""
-    of: dict[Policy, list[Standing]] = {}
-    for policy, standing in pairs if at.is_warden else ():
-        if kind_of(policy).overloads is not None:
-            of.setdefault(policy, []).append(standing)
+    standings_by_policy: dict[Policy, list[Standing]] = {}
+    for policy, standing in pairs if context.is_warden else ():
+        if policy_kind(policy).overloads is not None:
+            standings_by_policy.setdefault(policy, []).append(standing)
     return {
         (policy.name, resource): overload
-        for policy, standings in of.items()
-        if (overloads := kind_of(policy).overloads) is not None
-        for resource, overload in overloads(policy, standings, locks, at).items()
+        for policy, standings in standings_by_policy.items()
+        if (overloads := policy_kind(policy).overloads) is not None
+        for resource, overload in overloads(policy, standings, locks, context).items()
     }
 
 
@@ -169,13 +169,13 @@ def lock_in(answer: Lock | Wait | None) -> Lock | None:
     return answer.lock if isinstance(answer, Wait) else answer
 
 
-def _first(one: Wait, other: Wait) -> Wait:
+def _first(first: Wait, second: Wait) -> Wait:
     """Returns when a total must be judged again that two policies wait for."""
-    return Wait(min(one.until_s, other.until_s), one.is_behind or other.is_behind)
+    return Wait(min(first.until_s, second.until_s), first.is_behind or second.is_behind)
 
 
 def judge_policies(
-    plan: Plan, policies: Collection[str], standings: Iterable[Standing], at: Circumstances
+    plan: Plan, policies: Collection[str], standings: Iterable[Standing], context: Circumstances
 ) -> list[Set]:
     """Returns the locks that totals have earned by `policies`, those that are there already among them.
 
@@ -184,8 +184,8 @@ def judge_policies(
     """
     return [
         Set(lock)
-        for policy, standing in _pairs(plan, standings, at.limits)
-        if policy.name in policies and (lock := lock_in(_answer(policy, standing, None, at))) is not None
+        for policy, standing in _pairs(plan, standings, context.limits)
+        if policy.name in policies and (lock := lock_in(_answer(policy, standing, None, context))) is not None
     ]
 
 
@@ -194,7 +194,7 @@ def judge_changed(
     changed: Collection[tuple[str, str]],
     standings: Sequence[Standing],
     locks: Mapping[LockKey, Lock],
-    at: Circumstances,
+    context: Circumstances,
 ) -> Judgement:
     """Returns what must change after the limits of some series have changed, up or down.
 
@@ -205,31 +205,31 @@ def judge_changed(
     changes: list[Change] = []
     waiting: dict[TotalKey, Wait] = {}
     notices: list[Notice] = []
-    stay = {key for key in locks if _stays(plan, key, at.limits)}
-    at = at._replace(is_warden=False)  # what is compared with a whole waits for its next look
-    for policy, standing in _pairs(plan, standings, at.limits):
+    stay = {key for key in locks if _stays(plan, key, context.limits)}
+    context = context._replace(is_warden=False)  # what is compared with a whole waits for its next look
+    for policy, standing in _pairs(plan, standings, context.limits):
         key = lock_key(policy, standing.total)
-        notices += kind_of(policy).notices(policy, standing, at)
+        notices += policy_kind(policy).notices(policy, standing, context)
         if (policy.name, key.key) not in changed or key in stay:
             continue
-        answer = _answer(policy, standing, None, at)
-        if (wanted := lock_in(answer)) is not None:
+        answer = _answer(policy, standing, None, context)
+        if (earned := lock_in(answer)) is not None:
             stay.add(key)
             present = locks.get(key)
-            changes.append(Set(replace(wanted, began=wanted.began if present is None else present.began)))
-            notices += _notices_of(policy, standing, wanted, present, at)
+            changes.append(Set(replace(earned, began=earned.began if present is None else present.began)))
+            notices += _lock_notices(policy, standing, earned, present, context)
         if isinstance(answer, Wait):
             waiting[standing.total] = _first(answer, waiting.get(standing.total, answer))
     cleared: list[Change] = [Clear(key) for key in sorted(locks) if key not in stay]
     return Judgement(cleared + changes, waiting, notices)
 
 
-def _stays(plan: Plan, at: LockKey, limits: OwnPolicies | None) -> bool:
+def _stays(plan: Plan, key: LockKey, limits: OwnPolicies | None) -> bool:
     """Whether a lock lasts for its time, because of its kind, and its series is not exempt."""
-    policy = plan.policy(at.policy)
-    if policy is None or not kind_of(policy).locks_last:
+    policy = plan.policy(key.policy)
+    if policy is None or not policy_kind(policy).locks_last:
         return False
-    return limits is None or limits.policy_for(policy, at.key) is not None
+    return limits is None or limits.policy_for(policy, key.key) is not None
 
 
 def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
@@ -244,22 +244,22 @@ def lock_keys(plan: Plan, standings: Iterable[Standing]) -> list[LockKey]:
 
 def used_at(plan: Plan, standings: Iterable[Standing], changes: Iterable[Change]) -> dict[LockKey, int]:
     """Returns what the series of these changes had used, by the key of the lock that begins or ends."""
-    wanted = {change.at for change in changes}
-    pairs = _pairs(plan, standings) if wanted else ()
+    keys = {change.at for change in changes}
+    pairs = _pairs(plan, standings) if keys else ()
     used = ((lock_key(policy, standing.total), standing.used) for policy, standing in pairs)
-    return {at: amount for at, amount in used if at in wanted}
+    return {key: amount for key, amount in used if key in keys}
 
 
 def earned_at(
-    plan: Plan, standings: Iterable[Standing], changes: Iterable[Change], at: Circumstances
+    plan: Plan, standings: Iterable[Standing], changes: Iterable[Change], context: Circumstances
 ) -> dict[LockKey, Earned]:
     """Returns by which total each lock that is set was earned, and by how much, by the key of the lock."""
-    wanted = {change.at for change in changes if isinstance(change, Set)}
-    pairs = _pairs(plan, standings, at.limits) if wanted else ()
+    keys = {change.at for change in changes if isinstance(change, Set)}
+    pairs = _pairs(plan, standings, context.limits) if keys else ()
     return {
-        key: Earned(standing.total, *kind_of(policy).amounts(policy, standing, at))
+        key: Earned(standing.total, *policy_kind(policy).amounts(policy, standing, context))
         for policy, standing in pairs
-        if (key := lock_key(policy, standing.total)) in wanted
+        if (key := lock_key(policy, standing.total)) in keys
     }
 
 
@@ -269,9 +269,9 @@ def _pairs(
     """Yields each total with the policies that judge it, as they apply to its series."""
     for standing in standings:
         total = standing.total
-        if not is_judged(grouping_of(total.sum.grouping), total.key, total.resource):
+        if not is_judged(parse_grouping(total.sum.grouping), total.key, total.resource):
             continue  # an earlier version kept totals of series with an empty part
-        for policy in sums_of(plan).policies_of.get(total.sum, ()):
+        for policy in plan_sums(plan).policies_by_sum.get(total.sum, ()):
             own = policy if limits is None else limits.policy_for(policy, total.key)
             if own is not None:
                 yield own, standing

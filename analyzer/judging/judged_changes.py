@@ -22,14 +22,14 @@ class JudgedChanges:
 
     def add(self, judged: Judged) -> None:
         """Adds what one more transaction has judged."""
-        from analyzer.judging.judgement_log import SHOWN_MAX, lines_of
+        from analyzer.judging.judgement_log import SHOWN_MAX, log_lines
         from gatekeeper.model import Set
 
         locked = sum(isinstance(change, Set) for change in judged.changes)
         self._counted["locked"] += locked
         self._counted["freed"] += len(judged.changes) - locked
         self._counted["notices"] += len(judged.notices)
-        self._lines += list(lines_of(judged))[: SHOWN_MAX - len(self._lines)]
+        self._lines += list(log_lines(judged))[: SHOWN_MAX - len(self._lines)]
 
     @property
     def sentence(self) -> str:

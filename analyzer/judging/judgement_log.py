@@ -1,6 +1,6 @@
 """Locks and notices that judgements have brought, in words: for the log of the daemon, and for commands.
 
-Flushes, the jobs of the warden, activations of plans and commands use `lines_of`.
+Flushes, the jobs of the warden, activations of plans and commands use `log_lines`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def log_judged(judged: Judged, cause: str = "") -> None:
         log.info("%s%s", prefix, line)
 
 
-def lines_of(judged: Judged) -> Iterator[str]:
+def log_lines(judged: Judged) -> Iterator[str]:
     """Yields a line for each alarm, each lock that was set, extended or cleared, and each notice.
 
     Of very many the first SHOWN_MAX, and a line that says how many more there are.
@@ -42,7 +42,7 @@ def lines_of(judged: Judged) -> Iterator[str]:
 def _lines_of_changes(judged: Judged) -> Iterator[str]:
     evidence = judged.evidence
     by_plan = f"plan {evidence.plan} ends" if evidence.cause_of_end == BY_PLAN else ""
-    yield from (_line_of(change, by_plan) for change in judged.changes[:SHOWN_MAX])
+    yield from (_change_line(change, by_plan) for change in judged.changes[:SHOWN_MAX])
     if (more := len(judged.changes) - SHOWN_MAX) > 0:
         yield f"{more:,} more changes of locks: gatelock locks list"
     for notice in judged.notices[:SHOWN_MAX]:
@@ -51,13 +51,13 @@ def _lines_of_changes(judged: Judged) -> Iterator[str]:
         yield f"{more:,} more notices: gatelock locks notices"
 
 
-def _line_of(change: Change, by_plan: str) -> str:
-    at = change.at
-    who = " ".join(part for part in (at.key, at.resource) if part) or "everyone"
+def _change_line(change: Change, by_plan: str) -> str:
+    key = change.at
+    who = " ".join(part for part in (key.key, key.resource) if part) or "everyone"
     if not isinstance(change, Set):
         if by_plan:
-            return f"unlocked {who}: {by_plan} its lock by {at.policy}"
-        return f"unlocked {who}: its lock by {at.policy} has ended"
+            return f"unlocked {who}: {by_plan} its lock by {key.policy}"
+        return f"unlocked {who}: its lock by {key.policy} has ended"
     lock = change.lock
     since, until = (f"{time:%Y-%m-%d %H:%M:%SZ}" for time in (lock.began, lock.until))
-    return f"locked {who} from {since} until {until}: {lock.action} by {at.policy}: {lock.detail}"
+    return f"locked {who} from {since} until {until}: {lock.action} by {key.policy}: {lock.detail}"

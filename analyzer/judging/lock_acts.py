@@ -9,24 +9,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-from analyzer.acting.acts import ActContext, Done, Listing, Note, NothingFound, Row
+from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
 from analyzer.acting.foreseen import Foreseen
 from analyzer.acting.parameters import (
+    AddressRange,
     CallerName,
     Fault,
     Length,
-    Network,
+    OfText,
     OneOf,
     Param,
     SeriesFile,
     Since,
     Switch,
-    Text,
     Whole,
     network_scope,
 )
 from analyzer.callers.counted_names import has_kind, never_counted
-from analyzer.config.tables.actions import rate_of
+from analyzer.config.tables.actions import rate_from_text
 from analyzer.gates.gate_health import living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.gates.unmet_locks import unmet_locks
@@ -52,23 +52,25 @@ FILE_ROWS_MAX = 100_000
 FILE_COLUMNS = ("scope", "key", "resource")
 SCOPES = ("caller", "tenant", "address", "range", "resource", "everyone")
 
-Tenant = Annotated[str, Param(Text(metavar="NAME"), "All requests of a tenant.", "acme")]
+OfTenant = Annotated[str, Param(OfText(metavar="NAME"), "All requests of a tenant.", "acme")]
 Address = Annotated[
     IPv4Network | IPv6Network,
-    Param(Network(), "An address or a range: 192.0.2.7, 203.0.113.0/24.", "203.0.113.0/24"),
+    Param(AddressRange(), "An address or a range: 192.0.2.7, 203.0.113.0/24.", "203.0.113.0/24"),
 ]
 Resource = Annotated[
     str,
     Param(
-        Text(metavar="ROUTE"), "All requests of a resource; with another one, only those of it.", "/v1/export"
+        OfText(metavar="ROUTE"),
+        "All requests of a resource; with another one, only those of it.",
+        "/v1/export",
     ),
 ]
 Everyone = Annotated[bool, Param(Switch(), "All requests.", False)]
 File = Annotated[
     Path, Param(SeriesFile(), "Several at once: columns scope, key and, if wanted, resource.", "locks.csv")
 ]
-OfPolicy = Annotated[str, Param(Text(metavar="NAME"), "Only locks of this policy.", "daily")]
-For = Annotated[int, Param(Length(BY_HAND_MAX_DAYS), "Time from now until it ends: 30m, 2h, 7d.", "2h")]
+OfPolicy = Annotated[str, Param(OfText(metavar="NAME"), "Only locks of this policy.", "daily")]
+LockFor = Annotated[int, Param(Length(BY_HAND_MAX_DAYS), "Time from now until it ends: 30m, 2h, 7d.", "2h")]
 
 
 def list_locks(
@@ -101,7 +103,7 @@ def list_locks(
             "does": describe_action(lock),
         }
         place = (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource)
-        yield Row(place, lock_fields(lock), cells)
+        yield ListRow(place, lock_fields(lock), cells)
     if not shadow:
         met = met_locks(living_gates(reporting_gates(context.engine)))
         for unmet in unmet_locks(context.engine, met, key=key, policy=policy):
@@ -111,8 +113,8 @@ def list_locks(
 def _require_known(context: ActContext, key: str | None, policy: str | None) -> None:
     """Raises Fault for a policy that does not exist, NothingFound for a caller that was never counted."""
     plan = plan_in_force(context.engine)
-    names = {each.name for each in context.settings.policies}
-    names |= set() if plan is None else {each.name for each in plan.policies}
+    names = {stated.name for stated in context.settings.policies}
+    names |= set() if plan is None else {stated.name for stated in plan.policies}
     context.require_name("policy", policy, names)
     if key is not None and (absence := never_counted(context.engine, key)) is not None:
         raise NothingFound(f"no lock is in force, and {absence}")
@@ -122,8 +124,8 @@ def lock(
     context: ActContext,
     caller: CallerName | None = None,
     *,
-    for_: For,
-    tenant: Tenant | None = None,
+    for_: LockFor,
+    tenant: OfTenant | None = None,
     address: Address | None = None,
     resource: Resource | None = None,
     everyone: Everyone = False,
@@ -131,7 +133,7 @@ def lock(
     action: Annotated[str, Param(OneOf(["deny", "slow", "tag"]), "The effect.", "deny")] = "deny",
     status: Annotated[int, Param(Whole(400, 599), "HTTP status of denials.", 429)] = 429,
     rate: Annotated[
-        str, Param(Text(metavar="RATE"), "Admitted by each process with the action slow: 10/s.", "10/s")
+        str, Param(OfText(metavar="RATE"), "Admitted by each process with the action slow: 10/s.", "10/s")
     ]
     | None = None,
 ) -> Done:
@@ -143,15 +145,15 @@ def lock(
     effect = _effect(action, status, rate)
     series = _series(context, caller, tenant, address, resource, everyone=everyone, file=file)
     locks = set_locks(context.engine, series, for_, effect, context.by, new_mark)
-    return _done(context, [(each, "set") for each in locks])
+    return _done(context, [(present, "set") for present in locks])
 
 
 def extend(
     context: ActContext,
     caller: CallerName | None = None,
     *,
-    for_: For,
-    tenant: Tenant | None = None,
+    for_: LockFor,
+    tenant: OfTenant | None = None,
     address: Address | None = None,
     resource: Resource | None = None,
     everyone: Everyone = False,
@@ -167,14 +169,14 @@ def extend(
     locks = extend_locks(context.engine, series, policy, for_, context.by, new_mark)
     if not locks:
         raise NothingFound("no lock ends before that")
-    return _done(context, [(each, "extended") for each in locks])
+    return _done(context, [(present, "extended") for present in locks])
 
 
 def unlock(
     context: ActContext,
     caller: CallerName | None = None,
     *,
-    tenant: Tenant | None = None,
+    tenant: OfTenant | None = None,
     address: Address | None = None,
     resource: Resource | None = None,
     everyone: Everyone = False,
@@ -200,12 +202,12 @@ def unlock(
     cleared = clear_locks(context.engine, series, policy, hold_off, context.by, new_mark)
     if not cleared:
         raise NothingFound("no such lock is in force")
-    ends = [time_text(instant(each.held_off_ms)) if each.held_off_ms else "" for each in cleared]
+    ends = [time_text(instant(held.held_off_ms)) if held.held_off_ms else "" for held in cleared]
     return _done(
         context,
         [
-            (each.lock, f"cleared until {end}" if end else "cleared")
-            for each, end in zip(cleared, ends, strict=True)
+            (held.lock, f"cleared until {end}" if end else "cleared")
+            for held, end in zip(cleared, ends, strict=True)
         ],
     )
 
@@ -275,7 +277,7 @@ def list_notices(
     for raised in chain([first], notices):
         fields = notice_fields(raised)
         place = (-millis(raised.at), raised.notice.at.id)
-        yield Row(place, fields, {"threshold": percent(raised.notice.at.threshold)})
+        yield ListRow(place, fields, {"threshold": percent(raised.notice.at.threshold)})
 
 
 def _series(
@@ -313,7 +315,7 @@ def _effect(action: str, status: int, rate: str | None) -> Effect:
     if (action == "slow") is not (rate is not None):
         raise Fault("rate", "goes with the action slow, and only with it: slow, 10/s")
     try:
-        return Effect(action, status, None if rate is None else rate_of(rate))
+        return Effect(action, status, None if rate is None else rate_from_text(rate))
     except ValueError as error:
         raise Fault("rate", f"{rate}: {error}") from error
 
@@ -345,7 +347,7 @@ def _checked(row: dict[str, str | None], where: str) -> tuple[str, str]:
         raise Fault("", f"{where} the key of {owner} is {'not empty' if key else 'empty'}")
     if scope in ("address", "range"):
         try:
-            return network_scope(Network().read(key))
+            return network_scope(AddressRange().read(key))
         except ValueError as error:
             raise Fault("", f"{where} {error}") from error
     if scope == "caller" and not has_kind(key):
@@ -357,9 +359,9 @@ def _done(context: ActContext, changed: Sequence[tuple[Lock, str]]) -> Done:
     """Returns the locks that an act has changed, or would change."""
     is_shown_only = context.by.is_shown_only
     sentences = [
-        f"{done}: {LockTarget(each.scope, each.key, each.resource).text}, {describe_action(each)} "
-        f"by {each.policy} until {time_text(each.until)}"
-        for each, done in changed
+        f"{done}: {LockTarget(held.scope, held.key, held.resource).text}, {describe_action(held)} "
+        f"by {held.policy} until {time_text(held.until)}"
+        for held, done in changed
     ]
-    fields = [changed_fields(each, done, is_changed=not is_shown_only) for each, done in changed]
+    fields = [changed_fields(held, done, is_changed=not is_shown_only) for held, done in changed]
     return Done(fields, sentences, "locks")

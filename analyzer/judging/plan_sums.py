@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from analyzer.counting.records.formats import with_default_fields
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.rolling import growth_to
 from analyzer.judging.totals import Standing
 from analyzer.kernel.model import DistinctLayout, SlotLayout
@@ -15,16 +15,16 @@ from analyzer.plan.mapping import DURATION, NumberField, SourceMapping
 from analyzer.plan.meters import DISTINCT, MINUTE_S, OUTCOMES
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy
-from analyzer.plan.sums import NEVER, Sum, order_of
+from analyzer.plan.sums import NEVER, Sum, total_key
 from analyzer.plan.windows import Calendar, Rolling
 
 
-def sums_of(plan: Plan) -> PlanSums:
+def plan_sums(plan: Plan) -> PlanSums:
     """Returns the sums of a plan; the same object for the same plan."""
-    made = plan.derived.get(PlanSums)
-    if made is None:
-        made = plan.derived[PlanSums] = PlanSums(plan)
-    return made
+    sums = plan.derived.get(PlanSums)
+    if sums is None:
+        sums = plan.derived[PlanSums] = PlanSums(plan)
+    return sums
 
 
 class PlanSums:
@@ -34,42 +34,42 @@ class PlanSums:
         self.plan = plan
 
     @cached_property
-    def policies_of(self) -> Mapping[Sum, Sequence[Policy]]:
+    def policies_by_sum(self) -> Mapping[Sum, Sequence[Policy]]:
         """The policies that are judged by each sum."""
-        found: dict[Sum, list[Policy]] = {}
+        policies: dict[Sum, list[Policy]] = {}
         for policy in self.plan.policies:
-            found.setdefault(kind_of(policy).sum_of(policy), []).append(policy)
-        return found
+            policies.setdefault(policy_kind(policy).judged_sum(policy), []).append(policy)
+        return policies
 
     def numbers(self, sum_number: Callable[[Sum], int]) -> dict[Sum, int]:
         """Returns the number of each sum that is judged, in a database where the plan was in force."""
-        return {sum_: sum_number(sum_) for sum_ in self.policies_of}
+        return {sum_: sum_number(sum_) for sum_ in self.policies_by_sum}
 
     @cached_property
-    def thresholds_of(self) -> Mapping[Sum, Sequence[int]]:
+    def thresholds_by_sum(self) -> Mapping[Sum, Sequence[int]]:
         """Values of each sum at which one of its policies must be judged, ascending."""
         return {
-            sum_: sorted({value for policy in policies for value in kind_of(policy).thresholds(policy)})
-            for sum_, policies in self.policies_of.items()
+            sum_: sorted({value for policy in policies for value in policy_kind(policy).thresholds(policy)})
+            for sum_, policies in self.policies_by_sum.items()
         }
 
     @cached_property
-    def whole_of(self) -> Mapping[Sum, Sum]:
+    def wholes_by_sum(self) -> Mapping[Sum, Sum]:
         """The sum of the whole that the series of a sum are compared with, where they are."""
-        found = {}
-        for sum_, policies in self.policies_of.items():
+        wholes = {}
+        for sum_, policies in self.policies_by_sum.items():
             for policy in policies:
-                if (whole := kind_of(policy).whole_of) is not None:
-                    found[sum_] = whole(policy)
-        return found
+                if (whole := policy_kind(policy).whole_sum) is not None:
+                    wholes[sum_] = whole(policy)
+        return wholes
 
     @cached_property
     def together(self) -> frozenset[Sum]:
         """The sums of which the warden judges all series above their floor together."""
         return frozenset(
             sum_
-            for sum_, policies in self.policies_of.items()
-            if any(kind_of(policy).overloads is not None for policy in policies)
+            for sum_, policies in self.policies_by_sum.items()
+            if any(policy_kind(policy).overloads is not None for policy in policies)
         )
 
     @cached_property
@@ -77,31 +77,31 @@ class PlanSums:
         """The sums whose series are compared with their usual load."""
         return frozenset(
             sum_
-            for sum_, policies in self.policies_of.items()
-            if any(kind_of(policy).needs(policy).usual for policy in policies)
+            for sum_, policies in self.policies_by_sum.items()
+            if any(policy_kind(policy).needs(policy).usual for policy in policies)
         )
 
     @cached_property
-    def addresses_of(self) -> Mapping[Sum, Sum]:
+    def addresses_by_sum(self) -> Mapping[Sum, Sum]:
         """The sum of the addresses of each network, of which only slots are kept, where a policy needs it."""
         return {
             sum_: Sum(sum_.grouping + BY_ADDRESS, sum_.meter, sum_.window, role="address")
-            for sum_, policies in self.policies_of.items()
-            if any(kind_of(policy).needs(policy).addresses for policy in policies)
+            for sum_, policies in self.policies_by_sum.items()
+            if any(policy_kind(policy).needs(policy).addresses for policy in policies)
         }
 
     @cached_property
-    def base_of(self) -> Mapping[Sum, Sum]:
+    def bases_by_sum(self) -> Mapping[Sum, Sum]:
         """The sum of the base that each series of a sum is compared with, of which only slots are kept."""
-        found = {}
-        for sum_, policies in self.policies_of.items():
+        bases = {}
+        for sum_, policies in self.policies_by_sum.items():
             for policy in policies:
-                if (base := kind_of(policy).base_of(policy)) is not None:
-                    found[sum_] = base
-        return found
+                if (base := policy_kind(policy).base_sum(policy)) is not None:
+                    bases[sum_] = base
+        return bases
 
     @cached_property
-    def outcomes_of(self) -> Mapping[Sum, Sum]:
+    def outcomes_by_sum(self) -> Mapping[Sum, Sum]:
         """The sum of the outcomes of all requests, by that of the series that are compared.
 
         Empty where no source has errors or durations.
@@ -110,7 +110,7 @@ class PlanSums:
             return {}
         return {
             sum_: Sum(sum_.grouping + BY_OUTCOME, OUTCOMES, sum_.window, role="outcome")
-            for sum_ in self.whole_of
+            for sum_ in self.wholes_by_sum
         }
 
     @property
@@ -131,18 +131,18 @@ class PlanSums:
     @cached_property
     def slot_sums(self) -> Sequence[Sum]:
         """All sums of which only slots are kept."""
-        addresses, bases, outcomes = self.addresses_of, self.base_of, self.outcomes_of
-        return sorted({*self.wholes, *addresses.values(), *bases.values(), *outcomes.values()}, key=order_of)
+        addresses, bases, outcomes = self.addresses_by_sum, self.bases_by_sum, self.outcomes_by_sum
+        return sorted({*self.wholes, *addresses.values(), *bases.values(), *outcomes.values()}, key=total_key)
 
     @property
     def all_sums(self) -> Sequence[Sum]:
         """The sums that policies judge, and the ones of which only slots are kept."""
-        return [*self.policies_of, *self.slot_sums]
+        return [*self.policies_by_sum, *self.slot_sums]
 
     @cached_property
     def wholes(self) -> Sequence[Sum]:
         """The sums of which only slots are kept, because no policy judges them by themselves."""
-        return sorted(set(self.whole_of.values()), key=order_of)
+        return sorted(set(self.wholes_by_sum.values()), key=total_key)
 
     def first_judgement(self, sum_: Sum) -> int:
         """Returns the least value at which a new total must be judged.
@@ -151,7 +151,7 @@ class PlanSums:
         """
         windows = sum_.window
         is_known = isinstance(windows, Calendar) or windows.has_slots
-        return self.thresholds_of[sum_][0] if is_known else 0
+        return self.thresholds_by_sum[sum_][0] if is_known else 0
 
     @cached_property
     def slot_layouts(self) -> Sequence[SlotLayout]:
@@ -160,7 +160,7 @@ class PlanSums:
         for sum_ in self.all_sums:
             if sum_.join != DISTINCT and isinstance(sum_.window, Rolling) and sum_.window.has_slots:
                 meters.setdefault((sum_.grouping, sum_.window.slot_s), set()).add(sum_.meter)
-        return [SlotLayout(*at, tuple(sorted(names))) for at, names in sorted(meters.items())]
+        return [SlotLayout(*key, tuple(sorted(names))) for key, names in sorted(meters.items())]
 
     @cached_property
     def distinct_layouts(self) -> Sequence[DistinctLayout]:
@@ -172,7 +172,7 @@ class PlanSums:
                     sum_.window.slot_s if isinstance(sum_.window, Rolling) else MINUTE_S,
                     sum_.meter,
                 )
-                for sum_ in self.policies_of
+                for sum_ in self.policies_by_sum
                 if sum_.join == DISTINCT
             }
         )
@@ -194,13 +194,13 @@ class PlanSums:
         """
         total = standing.total
         if thresholds is None:
-            thresholds = self.thresholds_of[total.sum]
+            thresholds = self.thresholds_by_sum[total.sum]
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
             growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
             if None in growths:
-                policies = self.policies_of[total.sum] if policies is None else policies
-                growths += [kind_of(one).growth(one, standing, int(now_s)) for one in policies]
+                policies = self.policies_by_sum[total.sum] if policies is None else policies
+                growths += [policy_kind(policy).growth(policy, standing, int(now_s)) for policy in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)
         if now_s < total.window.start_s:
             return next(iter(thresholds), NEVER)

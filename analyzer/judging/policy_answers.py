@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_outcomes import PolicyOutcome, lock_outcomes, policy_outcomes
 from analyzer.judging.sql.braked_policies import brake_texts
 from analyzer.judging.sql.plans import plan_in_force
@@ -20,7 +20,7 @@ HISTORY_COLUMNS = ("at", "plan", "who", "difference")
 def listed_policies(engine: Engine) -> list[dict[str, object]]:
     """Returns the policies in force, in the order of the plan. Raises StoreAway, SchemaBehind."""
     plan, brakes = plan_in_force(engine) or Plan(), brake_texts(engine)
-    return [policy_fields(policy, kind_of(policy).describe(policy), brakes) for policy in plan.policies]
+    return [policy_fields(policy, policy_kind(policy).describe(policy), brakes) for policy in plan.policies]
 
 
 def shown_policies(engine: Engine, policies: Sequence[Policy], since_s: int) -> list[dict[str, object]]:
@@ -28,8 +28,8 @@ def shown_policies(engine: Engine, policies: Sequence[Policy], since_s: int) -> 
     outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in policies]))
     brakes = brake_texts(engine)
     return [
-        policy_fields(policy, kind_of(policy).describe(policy), brakes)
-        | {"outcomes": [_outcome_fields(one) for one in outcomes if one.policy == policy.name]}
+        policy_fields(policy, policy_kind(policy).describe(policy), brakes)
+        | {"outcomes": [_outcome_fields(outcome) for outcome in outcomes if outcome.policy == policy.name]}
         for policy in policies
     ]
 
@@ -48,7 +48,7 @@ def _outcome_fields(outcome: PolicyOutcome) -> dict[str, object]:
     return {name: value for name, value in outcome._asdict().items() if name != "policy"}
 
 
-def policy_fields(policy: Policy, what: str, brakes: Mapping[str, str]) -> dict[str, object]:
+def policy_fields(policy: Policy, description: str, brakes: Mapping[str, str]) -> dict[str, object]:
     return {
         "name": policy.name,
         "kind": policy.kind,
@@ -56,5 +56,5 @@ def policy_fields(policy: Policy, what: str, brakes: Mapping[str, str]) -> dict[
         "brake": brakes.get(policy.name),
         "per": policy.per,
         "meter": policy.meter,
-        "what": what,
+        "what": description,
     }

@@ -90,7 +90,7 @@ def addresses_at(
     """
     kept_s = rolling.period_s + rolling.slot_s
     inside = Counter[str]()
-    found, first, next_ = {}, 0, 0
+    sums, first, next_ = {}, 0, 0
     for end_s in ends_s:
         while next_ < len(cells) and cells[next_][0] <= end_s:
             inside[cells[next_][1]] += cells[next_][2]
@@ -101,8 +101,8 @@ def addresses_at(
             if not inside[address]:
                 del inside[address]
             first += 1
-        found[end_s] = AddressSums(len(inside), max(inside.values(), default=0))
-    return found
+        sums[end_s] = AddressSums(len(inside), max(inside.values(), default=0))
+    return sums
 
 
 def present_sum(slots: Slots, rolling: Rolling, now_s: int) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from analyzer.counting.counter.caller_budget import NOT_CALLERS, OVERFLOW
 from analyzer.judging.rolling import AddressSums, Slots
 from analyzer.kernel.model import CountTable, DistinctTable
-from analyzer.plan.groupings import RESOURCE, Grouping, grouping_of
+from analyzer.plan.groupings import RESOURCE, Grouping, parse_grouping
 from analyzer.plan.meters import DISTINCT, JOINS, MINUTE_S
 from analyzer.plan.sums import Sum, lock_order
 from analyzer.plan.windows import Calendar, Rolling, Window, window_at
@@ -80,7 +80,7 @@ class Growth(NamedTuple):
     amounts: Sequence[int]
 
 
-def growth_of(
+def totals_growth(
     sums: Iterable[Sum],
     tables: Iterable[CountTable],
     filled_to: Mapping[Sum, BucketPosition] = MappingProxyType({}),
@@ -123,12 +123,12 @@ class SeenValues(NamedTuple):
         return [row.key for row in self.rows]
 
 
-def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum, SeenValues]:
+def seen_values(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum, SeenValues]:
     """Returns the values by which totals of distinct values may grow; none of series that are not judged."""
     by_layout = {(table.grouping, table.meter, table.width_s): table for table in tables}
     if not by_layout:
         return {}
-    found: dict[Sum, SeenValues] = {}
+    by_sum: dict[Sum, SeenValues] = {}
     for sum_ in sums:
         rolling = sum_.window if isinstance(sum_.window, Rolling) else None
         width_s = MINUTE_S if rolling is None else rolling.slot_s
@@ -139,7 +139,7 @@ def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum,
             slot_s: window_at(sum_.window, slot_s).start_s if rolling is None else slot_s
             for slot_s in set(table.buckets_s)
         }
-        grouping = grouping_of(sum_.grouping)
+        grouping = parse_grouping(sum_.grouping)
         unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
         columns = zip(table.keys, table.resources, table.buckets_s, table.values, strict=True)
         rows = {
@@ -148,8 +148,8 @@ def values_of(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Sum,
             if key not in unjudged and resource not in no_resources
         }
         if rows:
-            found[sum_] = SeenValues(sorted(rows))
-    return found
+            by_sum[sum_] = SeenValues(sorted(rows))
+    return by_sum
 
 
 def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own: OwnWindows | None) -> Growth:
@@ -165,9 +165,9 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own:
         if grown is not None:
             return grown
         starts_s = map(windows.__getitem__, table.buckets_s)
-    grouping = grouping_of(sum_.grouping)
+    grouping = parse_grouping(sum_.grouping)
     unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
-    found: dict[tuple[int, str, str], int] = {}
+    summed: dict[tuple[int, str, str], int] = {}
     merge = JOINS[sum_.join].merge
     rows = zip(starts_s, table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for start_s, bucket_s, key, resource, amount in rows:
@@ -175,14 +175,14 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own:
             continue
         if filled_to is not None and (bucket_s, key, resource) >= filled_to:
             continue
-        at = start_s, key, resource
-        found[at] = merge(found.get(at, 0), amount)
-    ordered = sorted(found)
+        series = start_s, key, resource
+        summed[series] = merge(summed.get(series, 0), amount)
+    ordered = sorted(summed)
     return Growth(
         [window_s for window_s, _, _ in ordered],
         [key for _, key, _ in ordered],
         [resource for _, _, resource in ordered],
-        [found[at] for at in ordered],
+        [summed[series] for series in ordered],
     )
 
 
@@ -190,7 +190,7 @@ def _growth_in_one_window(
     sum_: Sum, table: CountTable, amounts: Sequence[int], windows: Mapping[int, int]
 ) -> Growth | None:
     """Returns the growth where a short way leads to it; `windows` has the start of the window by bucket."""
-    grouping = grouping_of(sum_.grouping)
+    grouping = parse_grouping(sum_.grouping)
     unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     if (
         len(windows) == 1

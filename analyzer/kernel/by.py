@@ -1,4 +1,4 @@
-"""Who acts, and why: what every function that changes something for an operator takes."""
+"""Operators: the name and the reason that a change is made under."""
 
 from __future__ import annotations
 

@@ -27,8 +27,10 @@ class PlanChanged(AnalyzerError):
     """Another plan than the counter's is in force: records must be read again under it."""
 
     def __init__(self, counted_by: int, active: int | None) -> None:
-        why = f"now: {active}" if active != counted_by else "another one has its number: a dump was restored"
-        super().__init__(f"plan {counted_by} is no longer in force ({why}); taking the active one")
+        reason = (
+            f"now: {active}" if active != counted_by else "another one has its number: a dump was restored"
+        )
+        super().__init__(f"plan {counted_by} is no longer in force ({reason}); taking the active one")
 
 
 class CannotCount(AnalyzerError):
@@ -106,8 +108,8 @@ class DeliveryFailed(AnalyzerError):
         is_away: Whether it may take them later.
     """
 
-    def __init__(self, why: str, *, is_away: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, is_away: bool = False) -> None:
+        super().__init__(reason)
         self.is_away = is_away
 
 

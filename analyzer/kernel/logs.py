@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TextIO
 
 from analyzer.kernel.secrets import masked
-from gatekeeper.log_pace import EVERY_S, more_of
+from gatekeeper.log_pace import EVERY_S, more_suffix
 
 LogFormat = Literal["json", "console"]
 
@@ -146,7 +146,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
 def with_count(record: logging.LogRecord, count: int) -> logging.LogRecord:
     """Returns the last of `count` records that were left out, as a line for all of them."""
     line = logging.makeLogRecord(vars(record))
-    line.msg, line.args = f"{record.getMessage()}{more_of(count - 1)}", ()
+    line.msg, line.args = f"{record.getMessage()}{more_suffix(count - 1)}", ()
     return line
 
 

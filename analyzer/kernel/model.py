@@ -70,13 +70,13 @@ class RecordColumns(NamedTuple):
         offsets, kafka_ms, values = self.offsets[begin:end], self.kafka_ms[begin:end], self.values[begin:end]
         return RecordColumns(offsets, kafka_ms, values, self.size_bytes)
 
-    def only(self, wanted: Sequence[bool]) -> RecordColumns:
-        """The records for which `wanted` is true; behind its end, none."""
+    def only(self, mask: Sequence[bool]) -> RecordColumns:
+        """The records for which `mask` is true; behind its end, none."""
         offsets, kafka_ms, values, size_bytes = self
         return RecordColumns(
-            list(compress(offsets, wanted)),
-            list(compress(kafka_ms, wanted)),
-            list(compress(values, wanted)),
+            list(compress(offsets, mask)),
+            list(compress(kafka_ms, mask)),
+            list(compress(values, mask)),
             size_bytes,
         )
 
@@ -276,9 +276,9 @@ class CountTable(NamedTuple):
     def rows(self) -> Iterator[CountRow]:
         """Yields the increments one by one; those of 0 are left out."""
         nothing = [0] * len(self.keys)
-        for at, meter in enumerate(self.meters):
-            denied = self.denied[at] if self.denied else nothing
-            series = zip(self.keys, self.resources, self.buckets_s, self.admitted[at], denied, strict=True)
+        for index, meter in enumerate(self.meters):
+            denied = self.denied[index] if self.denied else nothing
+            series = zip(self.keys, self.resources, self.buckets_s, self.admitted[index], denied, strict=True)
             for key, resource, bucket_s, value, refused in series:
                 if value or refused:
                     yield CountRow(
@@ -416,7 +416,7 @@ class Counter(Protocol):
     Reads no clock and does no I/O.
     """
 
-    def feed(self, taken: RecordSet | Records) -> FeedResult:
+    def feed(self, record_set: RecordSet | Records) -> FeedResult:
         """Counts one record set, each batch whole or not at all.
 
         The result depends only on the bytes and on what was fed before. Sets of one partition must follow

@@ -10,10 +10,10 @@ from pydantic_core import PydanticCustomError
 QUOTED_MAX = 60  # characters of a faulty value that a message repeats
 
 
-def raise_fault(what: str, cure: str) -> NoReturn:
+def raise_fault(fault: str, cure: str) -> NoReturn:
     """Reports a fault of the value under validation: what is wrong, and what to write instead."""
     # As context, not as template: both texts may hold braces.
-    raise PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
+    raise PydanticCustomError("refused", "{what}", {"what": fault, "cure": cure})
 
 
 def quote(value: object) -> str:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, reading, writing
 from analyzer.kernel.tables.session_tables import sessions
-from analyzer.kernel.tokens import SECRET_BYTES, digest_of
+from analyzer.kernel.tokens import SECRET_BYTES, token_digest
 
 IDLE_MS = 12 * 3_600_000  # without an act of an operator
 LASTS_MS = 7 * 86_400_000  # in any case
@@ -36,14 +36,16 @@ def begin(engine: sa.Engine, token: str) -> str:
     Sessions that are over are deleted, and the oldest one if there are `SESSIONS_MAX`.
     """
     name = secrets.token_urlsafe(SECRET_BYTES)
-    at = sessions.c
+    columns = sessions.c
     with writing(engine) as db:
-        over = sa.or_(at.seen_ms < NowMs() - IDLE_MS, at.begun_ms < NowMs() - LASTS_MS)
+        over = sa.or_(columns.seen_ms < NowMs() - IDLE_MS, columns.begun_ms < NowMs() - LASTS_MS)
         db.execute(sa.delete(sessions).where(over))
         if db.execute(sa.select(sa.func.count()).select_from(sessions)).scalar_one() >= SESSIONS_MAX:
-            oldest = sa.select(at.digest).order_by(at.seen_ms, at.digest).limit(1).scalar_subquery()
-            db.execute(sa.delete(sessions).where(at.digest == oldest))
-        row = {"digest": digest_of(name), "token": token, "begun_ms": NowMs(), "seen_ms": NowMs()}
+            oldest = (
+                sa.select(columns.digest).order_by(columns.seen_ms, columns.digest).limit(1).scalar_subquery()
+            )
+            db.execute(sa.delete(sessions).where(columns.digest == oldest))
+        row = {"digest": token_digest(name), "token": token, "begun_ms": NowMs(), "seen_ms": NowMs()}
         db.execute(sa.insert(sessions).values(row))
     return name
 
@@ -51,7 +53,7 @@ def begin(engine: sa.Engine, token: str) -> str:
 def find(engine: sa.Engine, name: str) -> Session | None:
     """Returns the session; None if it is over or never was. Raises StoreAway."""
     with reading(engine) as db:
-        row = db.execute(sa.select(sessions).where(sessions.c.digest == digest_of(name))).first()
+        row = db.execute(sa.select(sessions).where(sessions.c.digest == token_digest(name))).first()
         now_ms = clock_ms(db)
     if row is None or now_ms - row.seen_ms >= IDLE_MS or now_ms - row.begun_ms >= LASTS_MS:
         return None
@@ -61,11 +63,11 @@ def find(engine: sa.Engine, name: str) -> Session | None:
 def note_act(engine: sa.Engine, name: str) -> None:
     """Stores that an operator used the session just now. Raises StoreAway."""
     with writing(engine) as db:
-        at = sessions.c
-        db.execute(sa.update(sessions).where(at.digest == digest_of(name)).values(seen_ms=NowMs()))
+        columns = sessions.c
+        db.execute(sa.update(sessions).where(columns.digest == token_digest(name)).values(seen_ms=NowMs()))
 
 
 def end(engine: sa.Engine, name: str) -> None:
     """Ends a session. Raises StoreAway."""
     with writing(engine) as db:
-        db.execute(sa.delete(sessions).where(sessions.c.digest == digest_of(name)))
+        db.execute(sa.delete(sessions).where(sessions.c.digest == token_digest(name)))

@@ -49,15 +49,15 @@ class ShippingDelays(NamedTuple):
     def records(self) -> int:
         return sum(self.counts)
 
-    def plus(self, other: ShippingDelays) -> ShippingDelays:
+    def plus(self, delays: ShippingDelays) -> ShippingDelays:
         """Returns the delays of both. Those without counts add their newest time alone."""
-        newest_ms = max(self.newest_ms, other.newest_ms)
-        if not self.counts or not other.counts:
-            return (self if self.counts else other)._replace(newest_ms=newest_ms)
+        newest_ms = max(self.newest_ms, delays.newest_ms)
+        if not self.counts or not delays.counts:
+            return (self if self.counts else delays)._replace(newest_ms=newest_ms)
         return ShippingDelays(
-            tuple(map(sum, zip(self.counts, other.counts, strict=True))),
-            min(self.least_ms, other.least_ms),
-            max(self.most_ms, other.most_ms),
+            tuple(map(sum, zip(self.counts, delays.counts, strict=True))),
+            min(self.least_ms, delays.least_ms),
+            max(self.most_ms, delays.most_ms),
             newest_ms,
         )
 
@@ -66,20 +66,20 @@ class ShippingDelays(NamedTuple):
 
         The upper bound of a bucket, or the greatest delay: never too small.
 
-        >>> delays_of([1_000, 1_000, 1_400], [999, 900, 0]).percentile_ms(0.5)
+        >>> measure_delays([1_000, 1_000, 1_400], [999, 900, 0]).percentile_ms(0.5)
         100
         """
-        left = ceil(share * self.records)
+        remaining = ceil(share * self.records)
         if not self.records:
             return None
         for bound_ms, count in zip(BOUNDS_MS, self.counts, strict=False):
-            left -= count
-            if left <= 0:
+            remaining -= count
+            if remaining <= 0:
                 return min(bound_ms, self.most_ms)
         return self.most_ms
 
 
-def delays_of(
+def measure_delays(
     kafka_ms: Sequence[int | None], times_ms: Sequence[int], *, has_own_times: bool = True
 ) -> ShippingDelays | None:
     """Returns the delays of records by their times in Kafka, and those of their requests; None without any.
@@ -102,22 +102,22 @@ def delays_of(
         return ShippingDelays((), 0, 0, newest_ms)
     delays_ms = sorted(map(sub, logged_ms, times_ms))
     counts = [0] * (len(BOUNDS_MS) + 1)
-    at, last = 0, len(delays_ms)
-    while at < last:
-        bucket = bisect_left(BOUNDS_MS, delays_ms[at])
-        end = last if bucket == len(BOUNDS_MS) else bisect_right(delays_ms, BOUNDS_MS[bucket], at)
-        counts[bucket] += end - at
-        at = end
+    index, last = 0, len(delays_ms)
+    while index < last:
+        bucket = bisect_left(BOUNDS_MS, delays_ms[index])
+        end = last if bucket == len(BOUNDS_MS) else bisect_right(delays_ms, BOUNDS_MS[bucket], index)
+        counts[bucket] += end - index
+        index = end
     return ShippingDelays(tuple(counts), delays_ms[0], delays_ms[-1], newest_ms)
 
 
 def joined(parts: Iterable[ShippingDelays | None]) -> ShippingDelays | None:
     """Returns the delays of all parts; None where none has any."""
-    found: ShippingDelays | None = None
+    total: ShippingDelays | None = None
     for part in parts:
         if part is not None:
-            found = part if found is None else found.plus(part)
-    return found
+            total = part if total is None else total.plus(part)
+    return total
 
 
 class DelaySample:
@@ -155,6 +155,6 @@ class DelaySample:
         return self._found
 
     def _measure(self) -> None:
-        found = delays_of(self._logged_ms, self._times_ms, has_own_times=self._has_own_times)
-        self._found = joined([self._found, found])
+        delays = measure_delays(self._logged_ms, self._times_ms, has_own_times=self._has_own_times)
+        self._found = joined([self._found, delays])
         self._logged_ms, self._times_ms = [], []

@@ -12,14 +12,14 @@ MINUTE = re.compile(r"[^T ]+[T ]\d\d:?\d\d(?:Z|[+-].*)")
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def second_of(text: str, now: datetime, zone: tzinfo = UTC) -> int:
+def parse_second(text: str, now: datetime, zone: tzinfo = UTC) -> int:
     """The first whole second since 1970 at or after the time: the first bucket from there begins in it.
 
     Days begin at midnight of `zone`, by default UTC, as the buckets do. Raises ValueError with the forms
     that are accepted.
 
     >>> now = datetime(1970, 1, 3, tzinfo=UTC)
-    >>> [second_of(text, now) for text in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00", "12h")]
+    >>> [parse_second(t, now) for t in ("yesterday", "1970-01-02", "1970-01-01T01:00:00.5+01:00", "12h")]
     [86400, 86400, 1, 129600]
     """
     if text in ("today", "yesterday"):
@@ -38,17 +38,17 @@ def second_of(text: str, now: datetime, zone: tzinfo = UTC) -> int:
     return _seconds(moment)
 
 
-def stretch_of(text: str, now: datetime, zone: tzinfo = UTC) -> tuple[int, int]:
+def parse_stretch(text: str, now: datetime, zone: tzinfo = UTC) -> tuple[int, int]:
     """The begin of a time and its exclusive end, in seconds since 1970: as exact as it is written.
 
     A date is its day, `14:03` its minute, a time with seconds and an age one second. Raises ValueError as
-    `second_of` does.
+    `parse_second` does.
 
     >>> now = datetime(1970, 1, 3, tzinfo=UTC)
-    >>> [stretch_of(text, now) for text in ("yesterday", "1970-01-01T00:03Z", "1970-01-01T00:00:07Z", "1d")]
+    >>> [parse_stretch(t, now) for t in ("yesterday", "1970-01-01T00:03Z", "1970-01-01T00:00:07Z", "1d")]
     [(86400, 172800), (180, 240), (7, 8), (86400, 86401)]
     """
-    begin_s = second_of(text, now, zone)
+    begin_s = parse_second(text, now, zone)
     if text in ("today", "yesterday") or len(text) == len("2026-11-20"):
         day = datetime.fromtimestamp(begin_s, zone).date()
         return begin_s, _midnight_s(day + timedelta(days=1), zone)

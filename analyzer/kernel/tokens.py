@@ -57,29 +57,29 @@ class TokenList(NamedTuple):
         """Whether requests from this machine need no token: none was ever made."""
         return not self.tokens and not self.were_made
 
-    def bearer(self, given: str) -> Token | None:
-        """Returns the token that `given` is; None for an unknown or expired one."""
-        digest = digest_of(given)
+    def bearer(self, text: str) -> Token | None:
+        """Returns the token that `text` is; None for an unknown or expired one."""
+        digest = token_digest(text)
         # Compares all of them, so that the duration reveals nothing about a near match.
-        found = [token for token in self.tokens if hmac.compare_digest(token.digest, digest)]
-        return next(filter(self.is_valid, found), None)
+        matching = [token for token in self.tokens if hmac.compare_digest(token.digest, digest)]
+        return next(filter(self.is_valid, matching), None)
 
     def by_digest(self, digest: str) -> Token | None:
         """Returns the token with this digest; None if it was revoked or has expired."""
-        found = [token for token in self.tokens if token.digest == digest]
-        return next(filter(self.is_valid, found), None)
+        matching = [token for token in self.tokens if token.digest == digest]
+        return next(filter(self.is_valid, matching), None)
 
     def is_valid(self, token: Token) -> bool:
         return token.until_ms is None or self.now_ms < token.until_ms
 
 
-def digest_of(token: str) -> str:
+def token_digest(token: str) -> str:
     # Without salt or stretching: 256 random bits cannot be guessed at any speed.
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def create(
-    engine: sa.Engine, name: str, scope: TokenScope, expires_ms: int | None, who: str, why: str
+    engine: sa.Engine, name: str, scope: TokenScope, expires_ms: int | None, who: str, reason: str
 ) -> str:
     """Creates a token and returns it; it cannot be read later. Valid for `expires_ms`, or until revoked.
 
@@ -93,7 +93,7 @@ def create(
             )
         row = {
             "name": name,
-            "digest": digest_of(token),
+            "digest": token_digest(token),
             "scope": scope,
             "made_ms": NowMs(),
             "until_ms": None if expires_ms is None else NowMs() + expires_ms,
@@ -101,16 +101,16 @@ def create(
         added = insert(db, tokens).values(row).on_conflict_do_nothing().returning(tokens.c.name)
         if db.execute(added).first() is None:
             raise TokenNameTaken(f"there is a token named {name}: revoke it first, or choose another name")
-        record(db, who, CREATED, f"{name} ({scope})", why)
+        record(db, who, CREATED, f"{name} ({scope})", reason)
     return token
 
 
-def revoke(engine: sa.Engine, name: str, who: str, why: str) -> bool:
+def revoke(engine: sa.Engine, name: str, who: str, reason: str) -> bool:
     """Revokes the token of this name at once; returns whether there was one. Raises StoreAway."""
     with writing(engine) as db:
         if not db.execute(sa.delete(tokens).where(tokens.c.name == name)).rowcount:
             return False
-        record(db, who, "token revoked", name, why)
+        record(db, who, "token revoked", name, reason)
         return True
 
 
@@ -118,6 +118,6 @@ def stored_tokens(engine: sa.Engine) -> TokenList:
     """Returns every token, by name. Raises StoreAway."""
     with reading(engine) as db:
         rows = db.execute(sa.select(tokens).order_by(tokens.c.name))
-        found = tuple(Token(**row._mapping) for row in rows)
-        were_made = bool(found) or bool(db.scalar(sa.select(sa.exists().where(events.c.act == CREATED))))
-        return TokenList(found, clock_ms(db), were_made)
+        stored = tuple(Token(**row._mapping) for row in rows)
+        were_made = bool(stored) or bool(db.scalar(sa.select(sa.exists().where(events.c.act == CREATED))))
+        return TokenList(stored, clock_ms(db), were_made)

@@ -125,20 +125,20 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
     """
     with slow_reading(engine) as db:
         ledgers = _ledgers(db)
-        known = catalog.load(db)
+        numbers = catalog.load(db)
         days = counted_days(db)
         to_read = [day for day in days if not day.is_deleted and (every_day or day.proved != day.records)]
-        read = {day: records_in_buckets(db, known, day.day_s) for day in to_read}
+        read = {day: records_in_buckets(db, numbers, day.day_s) for day in to_read}
         differing = [
-            DayDifference(day.day_s, day.records, found)
-            for day, (found, _) in read.items()
-            if found != day.records
+            DayDifference(day.day_s, day.records, records)
+            for day, (records, _) in read.items()
+            if records != day.records
         ]
         in_days = sum(read[day][0] if day in read else day.records for day in days)
-        groupings, totals, compared, locks = _judged(db, known, [day.day_s for day in to_read])
+        groupings, totals, compared, locks = _judged(db, numbers, [day.day_s for day in to_read])
         return Audit(
             ledgers,
-            in_days + requests_to_move(db, known),
+            in_days + requests_to_move(db, numbers),
             sum(overflow for _, overflow in read.values()),
             skipped_gaps(db),
             differing,
@@ -149,16 +149,16 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
             totals=totals,
             totals_compared=compared,
             locks=locks,
-            duplicates_in_buckets=_duplicates(db, known, days) if len(read) == len(days) else None,
+            duplicates_in_buckets=_duplicates(db, numbers, days) if len(read) == len(days) else None,
         )
 
 
-def _duplicates(db: sa.Connection, known: Catalog, days: Sequence[CountedDay]) -> int | None:
+def _duplicates(db: sa.Connection, numbers: Catalog, days: Sequence[CountedDay]) -> int | None:
     """Returns the duplicates in the buckets of all days; None if no source ever had ids."""
-    meter = known.meters.get(DUPLICATES.name)
+    meter = numbers.meters.get(DUPLICATES.name)
     if meter is None:
         return None
-    return sum(_sums_in_buckets(db, known, meter, day.day_s)[0] for day in days)
+    return sum(_sums_in_buckets(db, numbers, meter, day.day_s)[0] for day in days)
 
 
 def _ledgers(db: sa.Connection) -> list[PartitionLedger]:
@@ -169,26 +169,28 @@ def _ledgers(db: sa.Connection) -> list[PartitionLedger]:
 
 
 def _judged(
-    db: sa.Connection, known: Catalog, days_s: Sequence[int]
+    db: sa.Connection, numbers: Catalog, days_s: Sequence[int]
 ) -> tuple[list[GroupingDifference], list[tuple[OpenSum, TotalDifference]], int, list[LockDifference]]:
     """Returns differing groupings of these days, differing totals and the sums compared, differing locks.
 
     Nothing without a plan, or while rows of an earlier version wait to be moved into the buckets.
     """
     row = db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).first()
-    if row is None or known.has_old_rows:
+    if row is None or numbers.has_old_rows:
         return [], [], 0, []
     _, plan = plans.active(db)
-    wanted, groupings = comparisons(db, plan), list[GroupingDifference]()
+    grouping_pairs, groupings = comparisons(db, plan), list[GroupingDifference]()
     for day_s in days_s:
         if len(groupings) < SHOWN_MAX:
-            groupings += differing_groupings(db, known, plan, wanted, day_s, SHOWN_MAX - len(groupings))
+            groupings += differing_groupings(
+                db, numbers, plan, grouping_pairs, day_s, SHOWN_MAX - len(groupings)
+            )
     now_ms = clock_ms(db)
-    sums = open_sums(plan, row.pending, known, now_ms // 1000)
-    found = [(of, differing_totals(db, known, of, SHOWN_MAX)) for of in sums]
-    totals = [(of, one) for of, differing in found for one in differing or ()]
-    locks = differing_locks(db, known, plan, row.pending, sums, now_ms, SHOWN_MAX)
-    return groupings, totals, sum(differing is not None for _, differing in found), locks
+    sums = open_sums(plan, row.pending, numbers, now_ms // 1000)
+    compared = [(open_sum, differing_totals(db, numbers, open_sum, SHOWN_MAX)) for open_sum in sums]
+    totals = [(open_sum, difference) for open_sum, differing in compared for difference in differing or ()]
+    locks = differing_locks(db, numbers, plan, row.pending, sums, now_ms, SHOWN_MAX)
+    return groupings, totals, sum(differing is not None for _, differing in compared), locks
 
 
 def counted_days(db: sa.Connection) -> list[CountedDay]:
@@ -200,47 +202,51 @@ def counted_days(db: sa.Connection) -> list[CountedDay]:
         .group_by(day_counts.c.day_s, proofs.c.requests, proofs.c.deleted)
         .order_by(day_counts.c.day_s)
     )
-    return [CountedDay(day_s, n, proved, bool(gone)) for day_s, n, proved, gone in db.execute(statement)]
+    return [
+        CountedDay(day_s, n, proved, bool(deleted)) for day_s, n, proved, deleted in db.execute(statement)
+    ]
 
 
-def records_in_buckets(db: sa.Connection, known: Catalog, day_s: int) -> tuple[int, int]:
+def records_in_buckets(db: sa.Connection, numbers: Catalog, day_s: int) -> tuple[int, int]:
     """Returns the records of the requests in the buckets of a UTC day, and those in the overflow series.
 
     These are the requests, without those beyond one for each record.
     """
     without_scans(db)
-    found, overflow = _sums_in_buckets(db, known, known.meters[REQUESTS.name], day_s)
-    if UNRECORDED.name in known.meters:
-        beyond = _sums_in_buckets(db, known, known.meters[UNRECORDED.name], day_s)
-        return found - beyond[0], overflow - beyond[1]
-    return found, overflow
+    requests, overflow = _sums_in_buckets(db, numbers, numbers.meters[REQUESTS.name], day_s)
+    if UNRECORDED.name in numbers.meters:
+        beyond = _sums_in_buckets(db, numbers, numbers.meters[UNRECORDED.name], day_s)
+        return requests - beyond[0], overflow - beyond[1]
+    return requests, overflow
 
 
-def _sums_in_buckets(db: sa.Connection, known: Catalog, meter: MeterColumn, day_s: int) -> tuple[int, int]:
+def _sums_in_buckets(db: sa.Connection, numbers: Catalog, meter: MeterColumn, day_s: int) -> tuple[int, int]:
     """Returns the sum of a meter in the buckets of a UTC day, and that of the overflow series."""
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
     of_day = [
-        buckets.c.grouping == known.groupings[AUDITED],
+        buckets.c.grouping == numbers.groupings[AUDITED],
         buckets.c.page == meter.page,
         buckets.c.bucket_s >= day_s,
         buckets.c.bucket_s < day_s + DAY_S,
     ]
-    found = overflow = 0
+    amount = overflow = 0
     for width_s in WIDTHS_S:
         is_overflow = sa.case((buckets.c.key == OVERFLOW, value + denied), else_=0)
-        total = [sa.func.coalesce(sa.func.sum(one), 0) for one in (value + denied, is_overflow)]
+        total = [sa.func.coalesce(sa.func.sum(expression), 0) for expression in (value + denied, is_overflow)]
         row = db.execute(sa.select(*total).where(*of_day, buckets.c.width_s == width_s)).one()
-        found, overflow = found + int(row[0]), overflow + int(row[1])
-    return found, overflow
+        amount, overflow = amount + int(row[0]), overflow + int(row[1])
+    return amount, overflow
 
 
-def requests_to_move(db: sa.Connection, known: Catalog) -> int:
+def requests_to_move(db: sa.Connection, numbers: Catalog) -> int:
     """Returns the requests in rows of an earlier version that are not moved yet."""
-    if not known.has_old_rows:
+    if not numbers.has_old_rows:
         return 0
     total = sa.func.coalesce(sa.func.sum(old_buckets.c.value + old_buckets.c.denied), 0)
-    wanted = sa.select(total).where(old_buckets.c.grouping == AUDITED, old_buckets.c.meter == REQUESTS.name)
-    return int(db.execute(wanted).scalar_one())
+    statement = sa.select(total).where(
+        old_buckets.c.grouping == AUDITED, old_buckets.c.meter == REQUESTS.name
+    )
+    return int(db.execute(statement).scalar_one())
 
 
 def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:
@@ -262,11 +268,11 @@ def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:
             if unproved:
                 raise CountsDiffer(f"{_date(unproved[0].day_s)}: its buckets differ from what was counted")
             return 0
-        found, _ = records_in_buckets(db, catalog.load(db), day.day_s)
-    if found != day.records:
+        records, _ = records_in_buckets(db, catalog.load(db), day.day_s)
+    if records != day.records:
         differing[day.day_s] = day.records
-        raise CountsDiffer(f"{_date(day.day_s)}: {day.records} counted, {found} in buckets")
-    row = {"day_s": day.day_s, "requests": found, "at_ms": NowMs()}
+        raise CountsDiffer(f"{_date(day.day_s)}: {day.records} counted, {records} in buckets")
+    row = {"day_s": day.day_s, "requests": records, "at_ms": NowMs()}
     with writing(engine) as db:
         added = insert(db, proofs).values(row)
         proved = {name: added.excluded[name] for name in ("requests", "at_ms")}

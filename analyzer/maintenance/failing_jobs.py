@@ -39,17 +39,17 @@ class FailingJobs:
 
     def failed(self, job: str, error: Exception) -> JobFailure:
         """Reports a failure; each pause is twice as long as the one before, up to a bound, with jitter."""
-        before = self.failures.get(job, 0)
-        self.failures[job] = before + 1
+        failures = self.failures.get(job, 0)
+        self.failures[job] = failures + 1
         sentence = str(error) if isinstance(error, AnalyzerError) else repr(error)
         self.observer.job_failed(job, sentence)
-        if not before:  # once for each outage; the metrics and `gatelock doctor` show that it lasts
+        if not failures:  # once for each outage; the metrics and `gatelock doctor` show that it lasts
             is_bug = not isinstance(error, AnalyzerError)
             log.error(
                 "job %s failed: %s; it is tried again, and counting continues",
                 job, sentence, exc_info=error if is_bug else None,
             )  # fmt: skip
-        pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(before, 20))
+        pause_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(failures, 20))
         return JobFailure(pause_s * self.random.uniform(0.5, 1.0), sentence)
 
     def succeeded(self, job: str) -> None:

@@ -1,11 +1,11 @@
-"""What operators read of jobs and of the audit log."""
+"""Lists of jobs, of their runs and of the audit log."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from analyzer.acting.acts import ActContext, Listing, Row
-from analyzer.acting.parameters import Param, Since, Text
+from analyzer.acting.act import ActContext, Listing, ListRow
+from analyzer.acting.parameters import OfText, Param, Since
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.jobs.job_runs import job_history
@@ -22,12 +22,12 @@ def list_jobs(context: ActContext) -> Listing:
     """
     for job in sorted(listed_jobs(context.engine, schedules(context.settings.retention.kept))):
         has_failed = job.last is not None and job.last["outcome"] == "failed"
-        yield Row((job.job,), job._asdict(), job.cells, has_failed)
+        yield ListRow((job.job,), job._asdict(), job.cells, has_failed)
 
 
 def list_runs(
     context: ActContext,
-    job: Annotated[str, Param(Text(metavar="JOB"), "Of this job alone.", "roll-up")] | None = None,
+    job: Annotated[str, Param(OfText(metavar="JOB"), "Of this job alone.", "roll-up")] | None = None,
     *,
     since: Since | None = None,
 ) -> Listing:
@@ -38,7 +38,7 @@ def list_runs(
     context.require_name("job", job, schedules(context.settings.retention.kept))
     since_s = context.second("since", since) or 0
     for run in job_history(context.engine, job, since_s * 1000):
-        yield Row((-run.began_ms, run.job, -run.number), run_fields(run))
+        yield ListRow((-run.began_ms, run.job, -run.number), run_fields(run))
 
 
 def list_events(context: ActContext, *, since: Since | None = None) -> Listing:
@@ -52,4 +52,4 @@ def list_events(context: ActContext, *, since: Since | None = None) -> Listing:
     for event in entries(context.engine, since_s * 1000, until_ms):
         names = ("at", "who", "act", "about", "why")
         fields = dict(zip(names, (time_text(event.at), *event[1:5]), strict=True))
-        yield Row((-millis(event.at), event.id), fields)
+        yield ListRow((-millis(event.at), event.id), fields)

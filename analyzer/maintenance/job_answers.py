@@ -22,20 +22,20 @@ class ListedJob(NamedTuple):
 
     @property
     def cells(self) -> dict[str, object]:
-        """What people see of its last run."""
+        """The cells of its last run, for people."""
         return dict(self.last or dict.fromkeys(("began", "outcome", "rows", "error"), ""))
 
 
 def listed_jobs(engine: Engine, schedules: Mapping[str, Schedule]) -> list[ListedJob]:
     """Returns the state of each job, by the name of its schedule. Raises StoreAway."""
     now_ms, states = job_states(engine, schedules)
-    found = []
+    jobs = []
     for name, schedule in schedules.items():
         state = states.get(name)
         last = None if state is None else run_fields(state.last)
         holder = "" if state is None else state.holder
-        found.append(ListedJob(name, str(schedule), last, _time(schedule.next_ms(now_ms)), holder))
-    return found
+        jobs.append(ListedJob(name, str(schedule), last, _time(schedule.next_ms(now_ms)), holder))
+    return jobs
 
 
 def run_fields(run: StoredRun) -> dict[str, str | int | float | None]:

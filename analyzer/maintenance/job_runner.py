@@ -121,10 +121,10 @@ class JobRunner:
         """
         run = self.begin(job, is_asked=is_asked)
         while isinstance(run, RunInProgress):
-            done = self.step(run)
-            if isinstance(done, RunEnd):
-                return done
-            if has_to_stop(done):
+            outcome = self.step(run)
+            if isinstance(outcome, RunEnd):
+                return outcome
+            if has_to_stop(outcome):
                 return self.stop(run)
         return run
 
@@ -137,7 +137,7 @@ class JobRunner:
         """Begins a run, or says until when the job has to wait."""
         shared = job.schedule.shared_lease
         try:
-            with self._turn_of(job):
+            with self._take_turn(job):
                 now_s, elsewhere = self.uptime_s(), self._elsewhere.get(shared)
                 if elsewhere is not None and now_s < elsewhere.until_s:
                     return self._begun_elsewhere(job, elsewhere.until_s - now_s, elsewhere.holder)
@@ -158,7 +158,7 @@ class JobRunner:
     def step(self, run: RunInProgress) -> float | RunEnd:
         """Does one step; returns how long to rest before the next one, or how the run has ended."""
         began_s = self.uptime_s()
-        with self._turn_of(run.job):
+        with self._take_turn(run.job):
             try:
                 began_s = self.uptime_s()
                 if began_s - self._kept_s[run.begun.lease] >= self._keep_every_s(run):
@@ -179,7 +179,7 @@ class JobRunner:
     def stop(self, run: RunInProgress) -> RunEnd:
         """Ends a run that is not done, so that another analyzer can continue at once."""
         # Of jobs that share a lease the last one releases it. Others do not wait for another job's long step.
-        turn = self._turn_of(run.job) if run.begun.shared_lease else nullcontext()
+        turn = self._take_turn(run.job) if run.begun.shared_lease else nullcontext()
         with turn, suppress(AnalyzerError):
             self._end(run, "stopped")
         return RunEnd("stopped", None, run.rows)
@@ -240,8 +240,8 @@ class JobRunner:
 
     def _end(self, run: RunInProgress, outcome: RunOutcome, error: str = "") -> bool:
         """Stores the end of a run; returns False if another process has taken the job over."""
-        others = [other for other in list(self.in_progress.values()) if other is not run]
-        keeps_lease = any(other.begun.lease == run.begun.lease for other in others)
+        in_progress = [running for running in list(self.in_progress.values()) if running is not run]
+        keeps_lease = any(running.begun.lease == run.begun.lease for running in in_progress)
         try:
             return self.runs.end(run.begun, outcome, run.rows, error, keeps_lease=keeps_lease)
         finally:
@@ -252,5 +252,5 @@ class JobRunner:
         failure = self.failing.failed(job.name, error)
         return RunEnd("failed", failure.pause_s, error=failure.sentence)
 
-    def _turn_of(self, job: Job) -> AbstractContextManager[object]:
+    def _take_turn(self, job: Job) -> AbstractContextManager[object]:
         return self._turn if job.takes_turns else nullcontext()

@@ -200,10 +200,10 @@ def _locks(name: str, judge: Callable[[JobContext], JudgedRows]) -> JobEntry:
 
     def work(context: JobContext) -> Work:
         def step() -> int:
-            done = judge(context)
-            context.judged(done.judged, name)
-            log_judged(done.judged, done.cause)
-            return done.rows
+            result = judge(context)
+            context.judged(result.judged, name)
+            log_judged(result.judged, result.cause)
+            return result.rows
 
         return Work(step)
 

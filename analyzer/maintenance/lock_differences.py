@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.judging.activation_steps import ClearStep, steps_of, unready_policies
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.activation_steps import ClearStep, decode_steps, unready_policies
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.locks.lock_feed import MANUAL
-from analyzer.judging.plan_sums import sums_of
-from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion, limits_of, newest
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion, newest, read_limits
 from analyzer.judging.totals import TotalKey
 from analyzer.kernel.database.engine import ROWS_AT_ONCE
 from analyzer.kernel.tables.schema import hold_offs, locks, totals
@@ -35,7 +35,7 @@ class LockDifference(NamedTuple):
 
 def differing_locks(
     db: sa.Connection,
-    known: Catalog,
+    catalog: Catalog,
     plan: Plan,
     pending: str,
     sums: Iterable[OpenSum],
@@ -48,30 +48,34 @@ def differing_locks(
     judged: one that grew before its window began is judged when it grows again. A lock that is missing may be
     one that a grace of time delays, so of these policies none is missed.
     """
-    unready, version = _unready(plan, pending, known), newest(db)
-    found: list[LockDifference] = []
-    for of in sums:
-        for policy in sums_of(plan).policies_of[of.sum]:
+    unready, version = _unready(plan, pending, catalog), newest(db)
+    differences: list[LockDifference] = []
+    for open_sum in sums:
+        for policy in plan_sums(plan).policies_by_sum[open_sum.sum]:
             if policy.name not in unready:
                 # By the limit that is stated for all, as long as no caller has another one.
                 least = _least(policy) if version == NO_DIRECTORY else None
-                found += _right(db, plan, version, policy, _not_earned(of, policy, now_ms, least), most)
+                differences += _right(
+                    db, plan, version, policy, _not_earned(open_sum, policy, now_ms, least), most
+                )
                 if not (isinstance(policy, Quota) and policy.grace_given.time_s):
-                    found += _right(db, plan, version, policy, _missing(of, policy, least, now_ms), most)
+                    differences += _right(
+                        db, plan, version, policy, _missing(open_sum, policy, least, now_ms), most
+                    )
     in_force = sa.select(locks.c.policy, locks.c.key, locks.c.resource).where(
         locks.c.until_ms > now_ms,
         locks.c.policy.not_in(
             [*(policy.name for policy in plan.policies), SUSPENSION.policy, MANUAL, *unready]
         ),
     )
-    found += [LockDifference(*row, None, is_locked=True) for row in db.execute(in_force.limit(most))]
-    return found
+    differences += [LockDifference(*row, None, is_locked=True) for row in db.execute(in_force.limit(most))]
+    return differences
 
 
-def _unready(plan: Plan, pending: str, known: Catalog) -> set[str]:
-    steps = steps_of(pending)
+def _unready(plan: Plan, pending: str, catalog: Catalog) -> set[str]:
+    steps = decode_steps(pending)
     cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
-    return cleared | set(unready_policies(steps, plan, sums_of(plan).numbers(known.sum_number)))
+    return cleared | set(unready_policies(steps, plan, plan_sums(plan).numbers(catalog.sum_number)))
 
 
 def _right(
@@ -83,34 +87,34 @@ def _right(
     most: int,
 ) -> list[LockDifference]:
     """Returns up to `most` of the rows that are differences by the limits of their callers."""
-    found: list[LockDifference] = []
+    differences: list[LockDifference] = []
     with db.execute(rows, execution_options={"yield_per": ROWS_AT_ONCE}) as read:
         for chunk in read.partitions():
-            limits = limits_of(db, plan, version, {row.key for row in chunk})
+            limits = read_limits(db, plan, version, {row.key for row in chunk})
             for row in chunk:
                 own = limits.policy_for(policy, row.key)
                 is_above = own is not None and row.used >= _least(own)
                 if is_above != bool(row.is_locked):
-                    found.append(
+                    differences.append(
                         LockDifference(
                             policy.name, row.key, row.resource, row.used, is_locked=bool(row.is_locked)
                         )
                     )
-            if len(found) >= most:
+            if len(differences) >= most:
                 break
-    return found[:most]
+    return differences[:most]
 
 
 def _least(policy: Policy) -> int:
     """Returns the least value of a total that earns a lock."""
-    return policy.locks_at if isinstance(policy, Quota) else min(kind_of(policy).thresholds(policy))
+    return policy.locks_at if isinstance(policy, Quota) else min(policy_kind(policy).thresholds(policy))
 
 
-def _not_earned(of: OpenSum, policy: Policy, now_ms: int, least: int | None) -> sa.Select[Any]:
+def _not_earned(open_sum: OpenSum, policy: Policy, now_ms: int, least: int | None) -> sa.Select[Any]:
     """Returns the query for the locks of a policy, with their totals."""
     its_total = sa.and_(
-        totals.c.sum == of.number,
-        totals.c.window_s == of.window.start_s,
+        totals.c.sum == open_sum.number,
+        totals.c.window_s == open_sum.window.start_s,
         totals.c.key == locks.c.key,
         totals.c.resource == locks.c.resource,
     )
@@ -126,15 +130,15 @@ def _not_earned(of: OpenSum, policy: Policy, now_ms: int, least: int | None) -> 
     )
 
 
-def _missing(of: OpenSum, policy: Policy, least: int | None, now_ms: int) -> sa.Select[Any]:
+def _missing(open_sum: OpenSum, policy: Policy, least: int | None, now_ms: int) -> sa.Select[Any]:
     """Returns the query for the totals that were judged, without a lock of a policy or a hold-off of it."""
-    scope = lock_key(policy, TotalKey(of.sum, "", "", of.window)).scope
+    scope = lock_key(policy, TotalKey(open_sum.sum, "", "", open_sum.window)).scope
     its_lock = sa.and_(
         locks.c.scope == scope,
         locks.c.key == totals.c.key,
         locks.c.resource == totals.c.resource,
         locks.c.policy == policy.name,
-        locks.c.until_ms >= of.window.until_s * 1000,
+        locks.c.until_ms >= open_sum.window.until_s * 1000,
     )
     its_hold_off = sa.and_(
         hold_offs.c.scope == scope,
@@ -147,8 +151,8 @@ def _missing(of: OpenSum, policy: Policy, least: int | None, now_ms: int) -> sa.
         sa.select(totals.c.key, totals.c.resource, totals.c.used, sa.literal(0).label("is_locked"))
         .select_from(totals.outerjoin(locks, its_lock).outerjoin(hold_offs, its_hold_off))
         .where(
-            totals.c.sum == of.number,
-            totals.c.window_s == of.window.start_s,
+            totals.c.sum == open_sum.number,
+            totals.c.window_s == open_sum.window.start_s,
             totals.c.used < totals.c.next,
             sa.true() if least is None else totals.c.used >= least,
             locks.c.key.is_(None),

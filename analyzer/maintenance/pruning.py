@@ -97,8 +97,8 @@ def delete_totals(step: PruneStep) -> int:
     counted_s, kept_s = min(step.now_ms, counted_ms) // 1000, step.kept.totals_s
     return step.delete(
         (
-            *((totals, gone) for gone in _totals_to_delete(step.db, counted_s, kept_s)),
-            *((distinct_values, gone) for gone in _values_to_delete(step.db, counted_s, kept_s)),
+            *((totals, condition) for condition in _totals_to_delete(step.db, counted_s, kept_s)),
+            *((distinct_values, condition) for condition in _values_to_delete(step.db, counted_s, kept_s)),
         )
     )
 
@@ -150,18 +150,18 @@ def _totals_to_delete(db: sa.Connection, now_s: int, kept_s: int) -> list[sa.Col
     """
     conditions = []
     before_s = now_s - kept_s
-    columns, known = totals.c, catalog.load(db)
-    for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
+    columns, numbers = totals.c, catalog.load(db)
+    for name, number in [*numbers.sums.items(), *numbers.dropped_sums.items()]:
         oldest = sa.select(columns.window_s).where(columns.sum == number).order_by(columns.window_s).limit(1)
         window_s = db.execute(oldest).scalar()
-        is_dropped = name in known.dropped_sums
+        is_dropped = name in numbers.dropped_sums
         if window_s is None:
             if is_dropped and stored_values.oldest_s(db, number) is None:
                 catalog.forget_sum(db, name)
             continue
         of_sum, windows = (
             sa.and_(columns.sum == number, columns.window_s == window_s),
-            catalog.windows_of(name),
+            catalog.sum_windows(name),
         )
         if isinstance(windows, Rolling) and not is_dropped:
             idle_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S
@@ -182,14 +182,14 @@ def _values_to_delete(db: sa.Connection, now_s: int, kept_s: int) -> list[sa.Col
     """Returns conditions for distinct values that nothing will be judged by any more."""
     conditions = []
     before_s = now_s - kept_s
-    columns, known = distinct_values.c, catalog.load(db)
-    for name, number in [*known.sums.items(), *known.dropped_sums.items()]:
+    columns, numbers = distinct_values.c, catalog.load(db)
+    for name, number in [*numbers.sums.items(), *numbers.dropped_sums.items()]:
         oldest_s = stored_values.oldest_s(db, number)
         if oldest_s is None:
             continue
-        windows = catalog.windows_of(name)
+        windows = catalog.sum_windows(name)
         of_sum = columns.sum == number
-        if name in known.dropped_sums:
+        if name in numbers.dropped_sums:
             conditions.append(of_sum)
         elif isinstance(windows, Rolling):
             idle_s = windows.period_s + windows.slot_s + ROLLING_KEPT_S

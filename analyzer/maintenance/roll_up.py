@@ -13,18 +13,18 @@ import sqlalchemy as sa
 
 from analyzer.counting.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
 from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
-from analyzer.judging.activation_steps import FillStep, steps_of
+from analyzer.judging.activation_steps import FillStep, decode_steps
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, slow_reading, without_scans
 from analyzer.kernel.database.old_buckets import old_buckets
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.schema import buckets, catalog, proofs
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan.catalog import MOVED, MOVING, OLD_METER, Catalog, load
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, JOINS, MINUTE_S, QUARTER_S, REQUESTS, bucket_start_s
 
 KEYS_AT_ONCE = 50_000  # callers that are found together, and kept in memory until they are folded
@@ -51,9 +51,9 @@ class KeyPrefix(NamedTuple):
         return sa.and_(*(buckets.c[name] == value for name, value in self._asdict().items()))
 
 
-def key_prefixes(known: Catalog, width_s: int) -> Iterator[KeyPrefix]:
-    for grouping in sorted(known.groupings.values()):
-        for page in sorted({meter.page for meter in known.meters.values()}):
+def key_prefixes(numbers: Catalog, width_s: int) -> Iterator[KeyPrefix]:
+    for grouping in sorted(numbers.groupings.values()):
+        for page in sorted({meter.page for meter in numbers.meters.values()}):
             yield KeyPrefix(grouping, page, width_s)
 
 
@@ -75,16 +75,16 @@ def widen(db: sa.Connection, narrow_s: int, wide_s: int, kept_s: int, most: int)
 
     0 while totals are being filled, which read the buckets width by width.
     """
-    if any(isinstance(step, FillStep) for step in steps_of(plans.lock_active(db).pending)):
+    if any(isinstance(step, FillStep) for step in decode_steps(plans.lock_active(db).pending)):
         return 0
-    known = load(db)
+    numbers = load(db)
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, wide_s)
-    for prefix in key_prefixes(known, narrow_s):
+    for prefix in key_prefixes(numbers, narrow_s):
         old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, first_keys(buckets, old, most))
-        if taken:
-            _put(db, known, ((_widened(row, wide_s), row) for row in taken))
-            return len(taken)
+        rows = _take_out(db, first_keys(buckets, old, most))
+        if rows:
+            _put(db, numbers, ((_widened(row, wide_s), row) for row in rows))
+            return len(rows)
     return 0
 
 
@@ -94,13 +94,13 @@ def delete_days(db: sa.Connection, kept_s: int, most: int) -> int:
     Their requests stay in `day_counts`.
     """
     before_s = bucket_start_s(clock_ms(db) // 1000 - kept_s, DAY_S)
-    known = load(db)
-    for prefix in key_prefixes(known, DAY_S):
+    numbers = load(db)
+    for prefix in key_prefixes(numbers, DAY_S):
         old = sa.and_(prefix.condition, buckets.c.bucket_s < before_s)
-        taken = _take_out(db, first_keys(buckets, old, most))
-        if taken:
-            _mark_deleted(db, {row.bucket_s for row in taken})
-            return len(taken)
+        rows = _take_out(db, first_keys(buckets, old, most))
+        if rows:
+            _mark_deleted(db, {row.bucket_s for row in rows})
+            return len(rows)
     return 0
 
 
@@ -111,14 +111,14 @@ def _mark_deleted(db: sa.Connection, days: Iterable[int]) -> None:
 
 
 def few_requests(
-    db: sa.Connection, known: Catalog, grouping: int, day_s: int, requests_max: int
+    db: sa.Connection, numbers: Catalog, grouping: int, day_s: int, requests_max: int
 ) -> list[str]:
     """Returns up to KEYS_AT_ONCE callers with at most `requests_max` requests on a day, denied ones included.
 
     Reads the quarters of the day.
     """
     without_scans(db)
-    meter = known.meters[REQUESTS.name]
+    meter = numbers.meters[REQUESTS.name]
     value, denied = (sa.func.coalesce(buckets.c[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied"))
     statement = (
         sa.select(buckets.c.key)
@@ -135,30 +135,30 @@ def few_requests(
     return list(db.scalars(statement))
 
 
-def foldable(known: Catalog) -> list[int]:
+def foldable(numbers: Catalog) -> list[int]:
     """Returns the groupings whose keys are folded."""
     return [
         number
-        for name, number in sorted(known.groupings.items())
-        if (key := grouping_of(name).key) is not None and key.field in FOLDABLE
+        for name, number in sorted(numbers.groupings.items())
+        if (key := parse_grouping(name).key) is not None and key.field in FOLDABLE
     ]
 
 
 def fold(db: sa.Connection, grouping: int, day_s: int, keys: Sequence[str]) -> int:
     """Joins the rows of these callers on a day into one for each resource and quarter; returns how many."""
-    known = load(db)
+    numbers = load(db)
     quarters = list(range(day_s, day_s + DAY_S, QUARTER_S))
     key = list(buckets.primary_key)
-    taken: list[Any] = []
-    for page in sorted({meter.page for meter in known.meters.values()}):
-        found = sa.select(*key).where(
+    rows: list[Any] = []
+    for page in sorted({meter.page for meter in numbers.meters.values()}):
+        statement = sa.select(*key).where(
             KeyPrefix(grouping, page, QUARTER_S).condition,
-            is_one_of(db.dialect.name, buckets.c.bucket_s, quarters),
-            is_one_of(db.dialect.name, buckets.c.key, keys),
+            is_among(db.dialect.name, buckets.c.bucket_s, quarters),
+            is_among(db.dialect.name, buckets.c.key, keys),
         )
-        taken += _take_out(db, found.order_by(*key))
-    _put(db, known, ((_folded(row), row) for row in taken))
-    return len(taken)
+        rows += _take_out(db, statement.order_by(*key))
+    _put(db, numbers, ((_folded(row), row) for row in rows))
+    return len(rows)
 
 
 class Folding:
@@ -194,19 +194,19 @@ class Folding:
 
         chunk = max(1, self._steps.rows)
         folded = self._steps.run(fold_some)
-        left = keys[chunk:]
-        self._next = FoldedCallers(grouping, day_s, left) if left else None
+        remaining = keys[chunk:]
+        self._next = FoldedCallers(grouping, day_s, remaining) if remaining else None
         return folded
 
     def _first(self) -> FoldedCallers | None:
         with slow_reading(self._engine) as db:
-            known = load(db)
+            numbers = load(db)
             # The quarter that holds this moment may still get minutes.
             before_s = bucket_start_s(clock_ms(db) // 1000 - self._minutes_kept_s, QUARTER_S)
-            for grouping in foldable(known):
-                day_s = first_day_to_fold(db, known, grouping)
+            for grouping in foldable(numbers):
+                day_s = first_day_to_fold(db, numbers, grouping)
                 if day_s is not None and day_s + DAY_S <= before_s:
-                    keys = few_requests(db, known, grouping, day_s, self._requests_max)
+                    keys = few_requests(db, numbers, grouping, day_s, self._requests_max)
                     return FoldedCallers(grouping, day_s, keys)
         return None
 
@@ -222,33 +222,35 @@ class FoldedCallers(NamedTuple):
 def rename_key(db: sa.Connection, prefix: KeyPrefix, buckets_s: Sequence[int], key: str, new: str) -> int:
     """Joins the rows of a key in these buckets with those of the key `new`; returns how many."""
     columns = list(buckets.primary_key)
-    found = sa.select(*columns).where(
+    statement = sa.select(*columns).where(
         prefix.condition,
-        is_one_of(db.dialect.name, buckets.c.bucket_s, buckets_s),
+        is_among(db.dialect.name, buckets.c.bucket_s, buckets_s),
         buckets.c.key == key,
     )
-    taken = _take_out(db, found.order_by(*columns))
-    _put(db, load(db), (((*prefix, row.bucket_s, new, row.resource), row) for row in taken))
-    return len(taken)
+    rows = _take_out(db, statement.order_by(*columns))
+    _put(db, load(db), (((*prefix, row.bucket_s, new, row.resource), row) for row in rows))
+    return len(rows)
 
 
-def first_day_to_fold(db: sa.Connection, known: Catalog, grouping: int) -> int | None:
+def first_day_to_fold(db: sa.Connection, numbers: Catalog, grouping: int) -> int | None:
     """Returns the day after the last one that was folded; at first, the oldest with quarters, or None."""
-    name = known.grouping_names[grouping]
-    done = sa.select(catalog.c.number).where(catalog.c.kind == FOLDED_TO, catalog.c.name == name)
-    stored: int | None = db.execute(done).scalar()
+    name = numbers.grouping_names[grouping]
+    statement = sa.select(catalog.c.number).where(catalog.c.kind == FOLDED_TO, catalog.c.name == name)
+    stored: int | None = db.execute(statement).scalar()
     if stored is not None:
         return stored
-    prefix = KeyPrefix(grouping, known.meters[REQUESTS.name].page, QUARTER_S)
-    at = buckets.c.bucket_s
-    oldest: int | None = db.execute(sa.select(at).where(prefix.condition).order_by(at).limit(1)).scalar()
+    prefix = KeyPrefix(grouping, numbers.meters[REQUESTS.name].page, QUARTER_S)
+    bucket_s = buckets.c.bucket_s
+    oldest: int | None = db.execute(
+        sa.select(bucket_s).where(prefix.condition).order_by(bucket_s).limit(1)
+    ).scalar()
     return None if oldest is None else bucket_start_s(oldest, DAY_S)
 
 
-def set_folded_to(db: sa.Connection, known: Catalog, grouping: int, day_s: int) -> None:
+def set_folded_to(db: sa.Connection, numbers: Catalog, grouping: int, day_s: int) -> None:
     """Stores that all days before `day_s` are folded."""
     added = insert(db, catalog).values(
-        kind=FOLDED_TO, name=known.grouping_names[grouping], number=day_s, join=""
+        kind=FOLDED_TO, name=numbers.grouping_names[grouping], number=day_s, join=""
     )
     db.execute(
         added.on_conflict_do_update(
@@ -263,9 +265,9 @@ def move_old(db: sa.Connection, most: int) -> int:
     Drops their table a day after the last row: a report whose snapshot is older, or a second warden, may read
     it until then.
     """
-    known = load(db)
-    if not known.has_old_rows:
-        if known.moved_at_s is not None and known.moved_at_s <= clock_ms(db) // 1000 - DAY_S:
+    numbers = load(db)
+    if not numbers.has_old_rows:
+        if numbers.moved_at_s is not None and numbers.moved_at_s <= clock_ms(db) // 1000 - DAY_S:
             # Another warden may be dropping it at the moment.
             is_ours = sa.delete(catalog).where(catalog.c.kind == MOVED).returning(catalog.c.number)
             if db.execute(is_ours).first() is not None:
@@ -273,27 +275,29 @@ def move_old(db: sa.Connection, most: int) -> int:
         return 0
     without_scans(db)
     oldest = first_keys(old_buckets, sa.true(), most)
-    taken = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
-    if not taken:
+    rows = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
+    if not rows:
         if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:
             db.execute(sa.delete(catalog).where(catalog.c.kind.in_((MOVING, OLD_METER))))
             moved = {"kind": MOVED, "name": old_buckets.name, "number": NowMs() // 1000, "join": ""}
             db.execute(insert(db, catalog).values(moved).on_conflict_do_nothing())
         return 0
-    meters = known.old_meters()
+    meters = numbers.old_meters()
     joined: dict[RowKey, dict[str, int]] = {}
     days: dict[int, int] = {}
-    for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in taken:
+    for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in rows:
         meter = meters[meter_name]
-        at = known.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
-        joined.setdefault(at, {}).update({f"value_{meter.place}": value, f"denied_{meter.place}": denied})
+        row_key = numbers.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
+        joined.setdefault(row_key, {}).update(
+            {f"value_{meter.place}": value, f"denied_{meter.place}": denied}
+        )
         if grouping == AUDITED and meter_name == REQUESTS.name:
             day_s = bucket_start_s(bucket_s, DAY_S)
             days[day_s] = days.get(day_s, 0) + value + denied
-    _add_joined(db, known, joined)
+    _add_joined(db, numbers, joined)
     if days:
         add_days(db, days, NO_PARTITION)
-    return len(taken)
+    return len(rows)
 
 
 def _take_out(db: sa.Connection, keys: sa.Select[Any]) -> Sequence[Any]:
@@ -311,40 +315,40 @@ def _folded(row: Any) -> RowKey:
     return row.grouping, row.page, row.width_s, row.bucket_s, FOLDED, row.resource
 
 
-def _put(db: sa.Connection, known: Catalog, rows: Iterable[tuple[RowKey, Any]]) -> None:
+def _put(db: sa.Connection, numbers: Catalog, rows: Iterable[tuple[RowKey, Any]]) -> None:
     """Adds rows to the buckets at the given keys."""
     merges = {
         page: {place: JOINS[join].merge for place, join in joins.items()}
-        for page, joins in known.joins.items()
+        for page, joins in numbers.joins.items()
     }
     joined: dict[RowKey, dict[str, int]] = {}
-    for at, row in rows:
-        into, merge_of = joined.setdefault(at, {}), merges[at[1]]
+    for row_key, row in rows:
+        into, merge_of = joined.setdefault(row_key, {}), merges[row_key[1]]
         for (name, place), value in zip(VALUES, row[FIRST_VALUE : FIRST_VALUE + len(VALUES)], strict=True):
             if value is not None:
-                before = into.get(name)
-                into[name] = value if before is None else merge_of[place](before, value)
-    _add_joined(db, known, joined)
+                present = into.get(name)
+                into[name] = value if present is None else merge_of[place](present, value)
+    _add_joined(db, numbers, joined)
 
 
-def _add_joined(db: sa.Connection, known: Catalog, joined: Mapping[RowKey, Mapping[str, int]]) -> None:
-    joins = known.joins
+def _add_joined(db: sa.Connection, numbers: Catalog, joined: Mapping[RowKey, Mapping[str, int]]) -> None:
+    joins = numbers.joins
     rows_of: dict[KeyPrefix, list[RowKey]] = {}
-    for at in sorted(joined):
-        rows_of.setdefault(KeyPrefix(*at[:3]), []).append(at)
+    for key in sorted(joined):
+        rows_of.setdefault(KeyPrefix(*key[:3]), []).append(key)
     for prefix, keys in rows_of.items():
-        names = {name for at in keys for name in joined[at]}
+        names = {name for key in keys for name in joined[key]}
         places = sorted({place for name, place in VALUES if name in names})
-        has_denied = any(joined[at].get(f"denied_{place}") for at in keys for place in places)
+        has_denied = any(joined[key].get(f"denied_{place}") for key in keys for place in places)
         columns = {
-            kind: {place: [joined[at].get(f"{kind}_{place}", 0) for at in keys] for place in places}
+            kind: {place: [joined[key].get(f"{kind}_{place}", 0) for key in keys] for place in places}
             for kind in ("value", "denied")
         }
         rows = BucketColumns(
             *prefix,
-            [at[3] for at in keys],
-            [at[4] for at in keys],
-            [at[5] for at in keys],
+            [key[3] for key in keys],
+            [key[4] for key in keys],
+            [key[5] for key in keys],
             columns["value"],
             columns["denied"] if has_denied else {},
         )

@@ -12,17 +12,17 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import bounded_join
-from analyzer.judging.activation_steps import filled_to, steps_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.activation_steps import decode_steps, filled_to
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.totals import judged_series
 from analyzer.judging.totals import is_by_caller
 from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.tables.schema import buckets, totals
 from analyzer.plan.catalog import Catalog, MeterColumn
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DISTINCT, MINUTE_S, WIDTHS_S
 from analyzer.plan.plan import Plan
-from analyzer.plan.sums import Sum, order_of
+from analyzer.plan.sums import Sum, total_key
 from analyzer.plan.windows import Calendar, Window, window_at
 
 
@@ -43,7 +43,7 @@ class TotalDifference(NamedTuple):
     used: int  # in the total; 0 where there is none
 
 
-def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[OpenSum]:
+def open_sums(plan: Plan, pending: str, catalog: Catalog, now_s: int) -> list[OpenSum]:
     """Returns the sums of a plan whose totals must equal the buckets: of calendar windows, when filled.
 
     Distinct values are in no bucket. The windows of callers have no common start, so totals are not compared.
@@ -51,28 +51,28 @@ def open_sums(plan: Plan, pending: str, known: Catalog, now_s: int) -> list[Open
     `pending` are the plan's unfinished steps as they are stored. Empty while rows of an earlier version wait
     to be moved into the buckets.
     """
-    if known.has_old_rows:
+    if catalog.has_old_rows:
         return []
-    numbers = sums_of(plan).numbers(known.sum_number)
-    filling = filled_to(steps_of(pending), numbers)
+    numbers = plan_sums(plan).numbers(catalog.sum_number)
+    filling = filled_to(decode_steps(pending), numbers)
     return [
         OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))
-        for sum_ in sorted(numbers, key=order_of)
+        for sum_ in sorted(numbers, key=total_key)
         if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT
         if not is_by_caller(sum_)
     ]
 
 
 def differing_totals(
-    db: sa.Connection, known: Catalog, of: OpenSum, most: int
+    db: sa.Connection, catalog: Catalog, open_sum: OpenSum, most: int
 ) -> list[TotalDifference] | None:
     """Returns up to `most` totals that differ from the buckets, by key; None where they cannot be compared.
 
     They cannot where minutes of the window were joined into wider buckets. Must run in a snapshot.
     """
     without_scans(db)
-    meter, grouping = known.meters[of.sum.meter], known.groupings[of.sum.grouping]
-    if _has_wider(db, grouping, meter, of.window):
+    meter, grouping = catalog.meters[open_sum.sum.meter], catalog.groupings[open_sum.sum.grouping]
+    if _has_wider(db, grouping, meter, open_sum.window):
         return None
     counted = sa.select(
         buckets.c.key,
@@ -81,20 +81,20 @@ def differing_totals(
         sa.literal(0, sa.BigInteger).label("used"),
     ).where(
         *_of_meter(grouping, meter, MINUTE_S),
-        buckets.c.bucket_s >= of.window.start_s,
-        buckets.c.bucket_s < of.window.until_s,
+        buckets.c.bucket_s >= open_sum.window.start_s,
+        buckets.c.bucket_s < open_sum.window.until_s,
     )
     used = sa.select(
         totals.c.key, totals.c.resource, sa.literal(0, sa.BigInteger).label("counted"), totals.c.used
-    ).where(totals.c.sum == of.number, totals.c.window_s == of.window.start_s)
-    both = sa.union_all(counted, used).subquery().c
-    found, stored = bounded_join(of.sum.join, both.counted), sa.func.max(both.used)
+    ).where(totals.c.sum == open_sum.number, totals.c.window_s == open_sum.window.start_s)
+    rows = sa.union_all(counted, used).subquery().c
+    in_buckets, stored = bounded_join(open_sum.sum.join, rows.counted), sa.func.max(rows.used)
     statement = (
-        sa.select(both.key, both.resource, found, stored)
-        .where(*judged_series(grouping_of(of.sum.grouping), both.key, both.resource))
-        .group_by(both.key, both.resource)
-        .having(found != stored)
-        .order_by(both.key, both.resource)
+        sa.select(rows.key, rows.resource, in_buckets, stored)
+        .where(*judged_series(parse_grouping(open_sum.sum.grouping), rows.key, rows.resource))
+        .group_by(rows.key, rows.resource)
+        .having(in_buckets != stored)
+        .order_by(rows.key, rows.resource)
         .limit(most)
     )
     return [TotalDifference(key, resource, int(n), int(m)) for key, resource, n, m in db.execute(statement)]

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.totals import add_difference
 from analyzer.kernel.database.clock import clock_ms
@@ -57,25 +57,25 @@ def repair(engine: sa.Engine, pace: Pace) -> int:
         began_ms = clock_ms(db)
         if pace.rests(began_ms):
             return 0
-        found = _first_wrong(db, began_ms // 1000)
+        first_wrong = _first_wrong(db, began_ms // 1000)
         corrections = _corrections(db)
         ended_ms = clock_ms(db)
-    if found is None:
+    if first_wrong is None:
         pace.compared_ms, pace.took_ms = ended_ms, max(0, ended_ms - began_ms)
         return 0
-    of, wrong = found
+    open_sum, wrong = first_wrong
     with writing(engine) as db:
         # Before the totals, as flushes do: it waits for them, and they wait for it.
         plan = plans.judge_again(db, clock_was_ahead=False)
-        if plan is None or load(db).sums.get(sum_text(of.sum)) != of.number:
+        if plan is None or load(db).sums.get(sum_text(open_sum.sum)) != open_sum.number:
             return 1  # another plan is in force: compare again
         if not _raise_corrections(db, corrections):
             return 1  # another warden was faster
-        _correct(db, of, wrong, sums_of(plan).thresholds_of[of.sum][0])
+        _correct(db, open_sum, wrong, plan_sums(plan).thresholds_by_sum[open_sum.sum][0])
     first = wrong[0]
     log.warning(
         "%d totals of %s did not equal the buckets, and are corrected: first %s, with %d in place of %d",
-        len(wrong), sum_text(of.sum), first.key or "everyone", first.counted, first.used,
+        len(wrong), sum_text(open_sum.sum), first.key or "everyone", first.counted, first.used,
     )  # fmt: skip
     return len(wrong)
 
@@ -85,11 +85,11 @@ def _first_wrong(db: sa.Connection, now_s: int) -> tuple[OpenSum, list[TotalDiff
     row = db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).first()
     if row is None:
         return None
-    known, (_, plan) = load(db), plans.active(db)
-    for of in open_sums(plan, row.pending, known, now_s):
-        wrong = differing_totals(db, known, of, CORRECTED_MAX)
+    numbers, (_, plan) = load(db), plans.active(db)
+    for open_sum in open_sums(plan, row.pending, numbers, now_s):
+        wrong = differing_totals(db, numbers, open_sum, CORRECTED_MAX)
         if wrong:
-            return of, wrong
+            return open_sum, wrong
     return None
 
 
@@ -98,33 +98,35 @@ def _corrections(db: sa.Connection) -> int:
     return int(db.execute(number).scalar() or 0)
 
 
-def _raise_corrections(db: sa.Connection, before: int) -> bool:
-    """Raises the number of corrections by one; False when it is not `before` any more."""
-    row = insert(db, catalog).values(kind=CORRECTIONS, name="totals", number=before + 1, join="")
+def _raise_corrections(db: sa.Connection, corrections: int) -> bool:
+    """Raises the number of corrections by one; False when it is not `corrections` any more."""
+    row = insert(db, catalog).values(kind=CORRECTIONS, name="totals", number=corrections + 1, join="")
     raised = row.on_conflict_do_update(
         index_elements=catalog.primary_key,
         set_={"number": row.excluded.number},
-        where=catalog.c.number == before,
+        where=catalog.c.number == corrections,
     )
     return db.execute(raised.returning(catalog.c.number)).first() is not None
 
 
-def _correct(db: sa.Connection, of: OpenSum, wrong: list[TotalDifference], least: int) -> None:
+def _correct(db: sa.Connection, open_sum: OpenSum, wrong: list[TotalDifference], least: int) -> None:
     """Adds the differences; the next growth of these totals is judged.
 
     The total of a maximum is set to that of the buckets: a larger value that came after the snapshot is
     found by the next comparison.
     """
-    is_sum = of.sum.join == "sum"
+    is_sum = open_sum.sum.join == "sum"
     upsert_columns(
         db,
         totals,
         {
-            "sum": of.number,
-            "window_s": of.window.start_s,
-            "key": [one.key for one in wrong],
-            "resource": [one.resource for one in wrong],
-            "used": [one.counted - one.used if is_sum else one.counted for one in wrong],
+            "sum": open_sum.number,
+            "window_s": open_sum.window.start_s,
+            "key": [difference.key for difference in wrong],
+            "resource": [difference.resource for difference in wrong],
+            "used": [
+                difference.counted - difference.used if is_sum else difference.counted for difference in wrong
+            ],
             "next": least,
             "plan": 0,
         },

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from analyzer.kernel.tables.schema import catalog
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan.meters import DISTINCT
-from analyzer.plan.plan import Plan, meaning_of
+from analyzer.plan.plan import Plan, meaning_digest
 from analyzer.plan.sums import Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Windows
 
@@ -69,22 +69,22 @@ class Catalog(NamedTuple):
     @property
     def joins(self) -> dict[int, dict[int, str]]:
         """The join of each meter, by page and place."""
-        found: dict[int, dict[int, str]] = {}
+        joins: dict[int, dict[int, str]] = {}
         for meter in self.meters.values():
-            found.setdefault(meter.page, {})[meter.place] = meter.join
-        return found
+            joins.setdefault(meter.page, {})[meter.place] = meter.join
+        return joins
 
     @property
     def grouping_names(self) -> dict[int, str]:
         return {number: name for name, number in self.groupings.items()}
 
 
-def meter_of(name: str) -> str:
+def sum_meter(name: str) -> str:
     """Returns the meter of a sum with this name in the catalog."""
     return name.split(" ")[1]
 
 
-def windows_of(name: str) -> Windows:
+def sum_windows(name: str) -> Windows:
     """Returns the windows of a sum with this name in the catalog."""
     _, _, per, zone, *_ = name.split(" ")  # of a dropped sum, its number follows
     return Rolling(int(zone)) if per == "rolling" else Calendar.from_key(per, zone)
@@ -111,45 +111,47 @@ def load(db: sa.Connection) -> Catalog:
 
 
 def register(
-    db: sa.Connection, plan: Plan, sums: Iterable[Sum], before: Plan | None = None, version: int = 1
+    db: sa.Connection, plan: Plan, sums: Iterable[Sum], previous: Plan | None = None, version: int = 1
 ) -> Catalog:
     """Gives numbers to what `plan` names for the first time, and to its sums; returns all numbers.
 
-    `before` is the plan that it replaces as `version`. The caller must hold the lock of an activation.
+    `previous` is the plan that it replaces as `version`. The caller must hold the lock of an activation.
     """
-    known = load(db)
-    _add(db, "grouping", [name for name in plan.groupings if name not in known.groupings], known.groupings)
-    restarted = _register_meters(db, known, plan, before, version)
-    wanted = {sum_text(sum_) for sum_ in sums}
-    kept = {name for name in known.sums.keys() & wanted if meter_of(name) not in restarted}
-    for name in known.sums.keys() - kept:
+    numbers = load(db)
+    _add(
+        db, "grouping", [name for name in plan.groupings if name not in numbers.groupings], numbers.groupings
+    )
+    restarted = _register_meters(db, numbers, plan, previous, version)
+    sum_names = {sum_text(sum_) for sum_ in sums}
+    kept = {name for name in numbers.sums.keys() & sum_names if sum_meter(name) not in restarted}
+    for name in numbers.sums.keys() - kept:
         is_sum = sa.and_(catalog.c.kind == "sum", catalog.c.name == name)
-        aside = f"{name} {known.sums[name]}"  # the same sum may be dropped more than once
+        aside = f"{name} {numbers.sums[name]}"  # the same sum may be dropped more than once
         db.execute(sa.update(catalog).where(is_sum).values(kind=DROPPED, name=aside))
-    _add(db, "sum", sorted(wanted - kept), dict(known.sums) | dict(known.dropped_sums))
+    _add(db, "sum", sorted(sum_names - kept), dict(numbers.sums) | dict(numbers.dropped_sums))
     return load(db)
 
 
 def _register_meters(
-    db: sa.Connection, known: Catalog, plan: Plan, before: Plan | None, version: int
+    db: sa.Connection, numbers: Catalog, plan: Plan, previous: Plan | None, version: int
 ) -> set[str]:
     """Gives numbers to the meters of `plan`; returns the names of those that mean something else now."""
-    meters, restarted = dict(known.meters), set()
-    earlier = {} if before is None else {meter.name: meaning_of(meter) for meter in before.meters}
+    meters, restarted = dict(numbers.meters), set()
+    earlier = {} if previous is None else {meter.name: meaning_digest(meter) for meter in previous.meters}
     for meter in plan.bucket_meters:
         column = meters.get(meter.name)
         if column is None and meter.renamed_from in meters:
-            column = _rename(db, known, meters.pop(meter.renamed_from), meter.name)
+            column = _rename(db, numbers, meters.pop(meter.renamed_from), meter.name)
             earlier[meter.name] = earlier.get(meter.renamed_from, "")
-        means = meaning_of(meter)
+        means = meaning_digest(meter)
         if column is not None and (column.meaning or earlier.get(meter.name) or means) != means:
             restarted.add(meter.name)
             cause = f"until plan {version}" if column.join == meter.join else column.join
-            other = _rename(db, known, column, _name_aside(column, cause, meters))
-            meters[other.name] = other
+            renamed = _rename(db, numbers, column, _name_aside(column, cause, meters))
+            meters[renamed.name] = renamed
             column = None
         if column is None:
-            number = 1 + max((other.number for other in meters.values()), default=-1)
+            number = 1 + max((registered.number for registered in meters.values()), default=-1)
             column = MeterColumn(meter.name, number, meter.join, means)
             row = {"kind": "meter", "name": meter.name, "number": number, "join": meter.join}
             db.execute(sa.insert(catalog).values(row | {"meaning": means}))
@@ -157,18 +159,18 @@ def _register_meters(
             is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
             db.execute(sa.update(catalog).where(is_meter).values(meaning=means))
         meters[meter.name] = column
-    return restarted | _restarted_values(plan, before)
+    return restarted | _restarted_values(plan, previous)
 
 
-def _restarted_values(plan: Plan, before: Plan | None) -> set[str]:
+def _restarted_values(plan: Plan, previous: Plan | None) -> set[str]:
     """Returns the meters that mean something else now, and count distinct values now or did before."""
-    earlier = {} if before is None else {meter.name: meter for meter in before.meters}
+    earlier = {} if previous is None else {meter.name: meter for meter in previous.meters}
     return {
         meter.name
         for meter in plan.meters
         if (old := earlier.get(meter.name)) is not None
         and DISTINCT in (old.join, meter.join)
-        and meaning_of(old) != meaning_of(meter)
+        and meaning_digest(old) != meaning_digest(meter)
     }
 
 
@@ -177,25 +179,27 @@ def forget_sum(db: sa.Connection, name: str) -> None:
 
     That would be given to the next sum, while another warden may still be deleting totals of this number.
     """
-    other = catalog.alias()
+    entries = catalog.alias()
     highest = (
-        sa.select(sa.func.max(other.c.number)).where(other.c.kind.in_(("sum", DROPPED))).scalar_subquery()
+        sa.select(sa.func.max(entries.c.number)).where(entries.c.kind.in_(("sum", DROPPED))).scalar_subquery()
     )
     is_dropped = sa.and_(catalog.c.kind == DROPPED, catalog.c.name == name)
     db.execute(sa.delete(catalog).where(is_dropped, catalog.c.number < highest))
 
 
-def _add(db: sa.Connection, kind: str, names: list[str], known: Mapping[str, int]) -> None:
-    first = 1 + max(known.values(), default=0)
-    rows = [{"kind": kind, "name": name, "number": first + at, "join": ""} for at, name in enumerate(names)]
+def _add(db: sa.Connection, kind: str, names: list[str], numbers: Mapping[str, int]) -> None:
+    first = 1 + max(numbers.values(), default=0)
+    rows = [
+        {"kind": kind, "name": name, "number": first + index, "join": ""} for index, name in enumerate(names)
+    ]
     if rows:
         db.execute(sa.insert(catalog), rows)
 
 
-def _rename(db: sa.Connection, known: Catalog, meter: MeterColumn, new: str) -> MeterColumn:
+def _rename(db: sa.Connection, numbers: Catalog, meter: MeterColumn, new: str) -> MeterColumn:
     is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
     db.execute(sa.update(catalog).where(is_meter).values(name=new))
-    if known.has_old_rows and meter.name not in known.renamed:
+    if numbers.has_old_rows and meter.name not in numbers.renamed:
         db.execute(sa.insert(catalog).values(kind=OLD_METER, name=meter.name, number=meter.number, join=""))
     return meter._replace(name=new)
 

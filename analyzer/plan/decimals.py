@@ -35,9 +35,14 @@ def scaled(written: int | bytes, places: int) -> int | None:
     """
     if isinstance(written, int):
         return written * int(10 ** max(0, places)) // int(10 ** max(0, -places))
-    before, _, behind = written.partition(b".")
-    if places >= 0 and before.isdigit() and behind.isdigit() and len(before) < DIGITS_MAX - places:
-        return int(before + behind[:places].ljust(places, b"0"))  # the usual form
+    integer_part, _, behind = written.partition(b".")
+    if (
+        places >= 0
+        and integer_part.isdigit()
+        and behind.isdigit()
+        and len(integer_part) < DIGITS_MAX - places
+    ):
+        return int(integer_part + behind[:places].ljust(places, b"0"))  # the usual form
     match = NUMBER.fullmatch(written)
     if match is None:
         return None

@@ -87,23 +87,23 @@ NOT_BY_RESOURCE = ("resource", "everyone")  # both would equal `resource`
 
 
 @lru_cache(maxsize=256)
-def grouping_of(name: str) -> Grouping:
+def parse_grouping(name: str) -> Grouping:
     """Returns the grouping called `name`.
 
-    >>> grouping_of("address/24+resource").key
+    >>> parse_grouping("address/24+resource").key
     Dimension(field='address', network=Network(version=4, prefix=24))
 
     Raises ValueError for any other name, with the names there are.
     """
     if name.endswith(BY_ADDRESS):
-        network = _base_of(name.removesuffix(BY_ADDRESS))
+        network = _parse_base(name.removesuffix(BY_ADDRESS))
         if network is not None and network.scope == "range":
             return network._replace(name=name, resource=Dimension("address"))
     if name.endswith(BY_OUTCOME):
-        parts = grouping_of(name.removesuffix(BY_OUTCOME))
+        parts = parse_grouping(name.removesuffix(BY_OUTCOME))
         whole = BASES["everyone" if parts.resource is None else "resource"]
         return whole._replace(name=name, resource=Dimension("outcome"))
-    base = _base_of(name.removesuffix(BY_RESOURCE))
+    base = _parse_base(name.removesuffix(BY_RESOURCE))
     if base is None or (name.endswith(BY_RESOURCE) and base.name in NOT_BY_RESOURCE):
         raise ValueError(f"{name!r} is not a grouping: use {', '.join(SHOWN)}, or {SHOWN[0]}{BY_RESOURCE}")
     if not name.endswith(BY_RESOURCE):
@@ -111,14 +111,21 @@ def grouping_of(name: str) -> Grouping:
     return base._replace(name=name, resource=RESOURCE, phrase=f"{base.phrase} and resource")
 
 
-def _base_of(name: str) -> Grouping | None:
+def _parse_base(name: str) -> Grouping | None:
     network = NETWORK.fullmatch(name)
     if network is None:
         return BASES.get(name) or UNJUDGED.get(name)
-    of = Network(6 if network[1] else 4, int(network[2]))
+    prefix_network = Network(6 if network[1] else 4, int(network[2]))
     # Leading zeros would give one grouping two names.
-    if not 1 <= of.prefix <= PREFIX_MAX[of.version] or str(of.prefix) != network[2]:
+    if (
+        not 1 <= prefix_network.prefix <= PREFIX_MAX[prefix_network.version]
+        or str(prefix_network.prefix) != network[2]
+    ):
         return None
     return Grouping(
-        name, Dimension("address", of), None, "range", f"each IPv{of.version} /{of.prefix} network"
+        name,
+        Dimension("address", prefix_network),
+        None,
+        "range",
+        f"each IPv{prefix_network.version} /{prefix_network.prefix} network",
     )

@@ -45,8 +45,8 @@ def readings(text: str) -> dict[Unit | None, Decimal]:
     text = text.strip()
     if re.fullmatch(NUMBER, text):
         amount = Decimal(text.replace("_", ""))
-        found: dict[Unit | None, Decimal] = {"decimal": amount * MILLIONTHS}
-        return found if "." in text else found | {None: amount}
+        amounts: dict[Unit | None, Decimal] = {"decimal": amount * MILLIONTHS}
+        return amounts if "." in text else amounts | {None: amount}
     if DURATION.fullmatch(text):
         parts = DURATION_PART.findall(text)
         return {"duration": sum((_scaled(number, MICROSECONDS[unit]) for number, unit in parts), Decimal(0))}
@@ -75,8 +75,8 @@ def amount_text(value: int, unit: str | None) -> str:
         case "duration":
             return _duration_text(value)
         case "decimal":
-            whole, rest = divmod(value, MILLIONTHS)
-            return f"{whole:,}.{f'{rest:06}'[:2]}{f'{rest:06}'[2:].rstrip('0')}"
+            whole, fraction = divmod(value, MILLIONTHS)
+            return f"{whole:,}.{f'{fraction:06}'[:2]}{f'{fraction:06}'[2:].rstrip('0')}"
         case "bytes":
             name, size = min(
                 ((name, size) for name, size in BYTES.items() if value and value % size == 0),

@@ -115,6 +115,6 @@ def bucket_start_s(event_s: int, width_s: int) -> int:
     return event_s - event_s % width_s
 
 
-def joins_of(meters: Sequence[Meter]) -> dict[str, str]:
+def joins_by_meter(meters: Sequence[Meter]) -> dict[str, str]:
     """Returns the join of each meter by its name, without the meters of distinct values."""
     return {meter.name: meter.join for meter in in_buckets(meters)}

@@ -28,7 +28,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.mapping import FORMAT_NAMES, Condition, Not, SourceMapping
 from analyzer.plan.meters import (
     JOIN_NAMES,
@@ -118,14 +118,14 @@ class Plan:
         """Whether it only counts the requests of each caller, as a configuration without rules does."""
         return bool(self.rules == Plan().rules)
 
-    def with_rules_of(self, other: Plan) -> Plan:
-        """Returns this plan with the rules of `other` in place of these."""
+    def with_rules(self, plan: Plan) -> Plan:
+        """Returns this plan with the rules of `plan` in place of these."""
         return replace(
             self,
-            groupings=other.groupings,
-            meters=other.meters,
-            policies=other.policies,
-            overrides=other.overrides,
+            groupings=plan.groupings,
+            meters=plan.meters,
+            policies=plan.policies,
+            overrides=plan.overrides,
         )
 
     def with_forgotten(self, references: Iterable[str]) -> Plan:
@@ -147,14 +147,14 @@ def meaning(value: Any, *, with_defaults: bool = False) -> Any:
             return [meaning(item, with_defaults=with_defaults) for item in msgspec.structs.astuple(value)]
         tag = value.__struct_config__.tag
         values = {} if tag is None else {"": tag}
-        for one in _fields_of(type(value)):
-            given = getattr(value, one.name)
-            if one.default_factory is not msgspec.NODEFAULT:
-                is_default = given == one.default_factory()
+        for info in _struct_fields(type(value)):
+            field_value = getattr(value, info.name)
+            if info.default_factory is not msgspec.NODEFAULT:
+                is_default = field_value == info.default_factory()
             else:
-                is_default = one.default is not msgspec.NODEFAULT and given == one.default
-            if not is_default or (with_defaults and given is not msgspec.UNSET):
-                values[one.encode_name] = meaning(given, with_defaults=with_defaults)
+                is_default = info.default is not msgspec.NODEFAULT and field_value == info.default
+            if not is_default or (with_defaults and field_value is not msgspec.UNSET):
+                values[info.encode_name] = meaning(field_value, with_defaults=with_defaults)
         return values
     if isinstance(value, Mapping):
         return {name: meaning(item, with_defaults=with_defaults) for name, item in value.items()}
@@ -164,12 +164,12 @@ def meaning(value: Any, *, with_defaults: bool = False) -> Any:
 
 
 @cache
-def _fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+def _struct_fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     """Returns the fields of a part of a plan, whose annotations take long to evaluate."""
     return msgspec.structs.fields(kind)
 
 
-def meaning_of(meter: Meter) -> str:
+def meaning_digest(meter: Meter) -> str:
     """Returns the digest of what a meter counts, without its name."""
     return _digest(meaning(msgspec.structs.replace(meter, name="", renamed_from="")))
 
@@ -178,7 +178,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
-def plan_of(
+def make_plan(
     groupings: Iterable[str],
     meters: Iterable[Meter],
     policies: Iterable[Policy],
@@ -192,11 +192,11 @@ def plan_of(
     meters = with_requests(meters)
     joins = {meter.name: meter.join for meter in meters}
     policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
-    wanted = {"caller", *groupings, *(policy.per for policy in policies)}
-    wanted |= {policy.whole for policy in policies if isinstance(policy, ComparedLoad)}
+    names = {"caller", *groupings, *(policy.per for policy in policies)}
+    names |= {policy.whole for policy in policies if isinstance(policy, ComparedLoad)}
     meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
     rules = Plan(
-        tuple(sorted(wanted)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))
+        tuple(sorted(names)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))
     )
     return rules.with_sources(
         {name: _with_sorted_conditions(mapping) for name, mapping in (sources or {}).items()}
@@ -221,7 +221,9 @@ def _in_order(meter: Meter) -> Meter:
 
 def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Returns conditions in one order: all of them must hold."""
-    in_order = [(one.field, tuple(sorted(one.values)), one.is_not) for one in conditions]
+    in_order = [
+        (condition.field, tuple(sorted(condition.values)), condition.is_not) for condition in conditions
+    ]
     return tuple(
         Condition(field, Not(values) if is_not else values) for field, values, is_not in sorted(in_order)
     )
@@ -257,10 +259,10 @@ def _with_conditions_as_lists(body: Any) -> Any:
     """Returns the values of a plan, `count_if` as lists in it: earlier versions stored objects there."""
     sources = body.get("sources", {}) if isinstance(body, dict) else {}
     for mapping in sources.values():
-        for index, one in enumerate(mapping.get("count_if", ())):
-            if isinstance(one, dict) and one.keys() == {"field", "values", "is_not"}:
-                wanted = {"not": one["values"]} if one["is_not"] else one["values"]
-                mapping["count_if"][index] = [one["field"], wanted]
+        for index, condition in enumerate(mapping.get("count_if", ())):
+            if isinstance(condition, dict) and condition.keys() == {"field", "values", "is_not"}:
+                values = {"not": condition["values"]} if condition["is_not"] else condition["values"]
+                mapping["count_if"][index] = [condition["field"], values]
     return body
 
 
@@ -268,23 +270,25 @@ def _check_names(body: _Body) -> None:
     """Raises UnknownPlan for a name that a later version has added to a table."""
     for meter in body.meters:
         if meter.join not in JOIN_NAMES:
-            known = ", ".join(JOIN_NAMES)
-            raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {known}")
+            choices = ", ".join(JOIN_NAMES)
+            raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {choices}")
     for mapping in body.sources.values():
         if mapping.format not in FORMAT_NAMES:
-            known = ", ".join(FORMAT_NAMES)
-            raise UnknownPlan(f"it has a source in the format {mapping.format!r}, this version reads {known}")
+            choices = ", ".join(FORMAT_NAMES)
+            raise UnknownPlan(
+                f"it has a source in the format {mapping.format!r}, this version reads {choices}"
+            )
     for grouping in body.groupings:
         try:
-            grouping_of(grouping)
+            parse_grouping(grouping)
         except ValueError as error:
             raise UnknownPlan(str(error)) from error
 
 
 def _policy_from(kind: str, values: dict[str, Any]) -> Policy:
     if kind not in POLICY_CLASSES:
-        known = ", ".join(POLICY_CLASSES)
-        raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {known}")
+        choices = ", ".join(POLICY_CLASSES)
+        raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {choices}")
     policy: Policy = msgspec.convert(values, POLICY_CLASSES[kind])
     return policy
 
@@ -321,7 +325,7 @@ class _PlanOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
 def _plan_from_format_1(text: str) -> Plan:
     old = msgspec.json.decode(text, type=_PlanOfFormat1)
     meters = [Meter(meter.name, meter.field, meter.join, meter.where) for meter in old.meters]
-    return plan_of(old.groupings, meters, [Quota(**_fields(quota)) for quota in old.policies])
+    return make_plan(old.groupings, meters, [Quota(**_fields(quota)) for quota in old.policies])
 
 
 def _fields(struct: msgspec.Struct) -> dict[str, Any]:

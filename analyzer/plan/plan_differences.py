@@ -39,32 +39,32 @@ class Part(NamedTuple):
         return Part(self.stated.get(name) if is_stated else None, self.effective.get(name))
 
 
-def differences(before: Plan, after: Plan) -> list[str]:
+def differences(old: Plan, new: Plan) -> list[str]:
     """Returns one line for each difference: "policy daily: limit 500 to 2,000".
 
     Empty for plans that count and judge alike.
     """
     return [
-        *_of_lists("grouping", before.groupings, after.groupings),
-        *_of_kind("meter", _meters(before), _meters(after)),
-        *_of_kind("policy", _policies(before), _policies(after)),
-        *_of_kind("override", _overrides(before), _overrides(after)),
+        *_of_lists("grouping", old.groupings, new.groupings),
+        *_of_kind("meter", _meters(old), _meters(new)),
+        *_of_kind("policy", _policies(old), _policies(new)),
+        *_of_kind("override", _overrides(old), _overrides(new)),
         *_of_kind(
             "source",
-            {name: Part.of(mapping) for name, mapping in before.sources.items()},
-            {name: Part.of(mapping) for name, mapping in after.sources.items()},
+            {name: Part.of(mapping) for name, mapping in old.sources.items()},
+            {name: Part.of(mapping) for name, mapping in new.sources.items()},
         ),
-        *_of_forgotten(len({*after.forgotten} - {*before.forgotten})),
+        *_of_forgotten(len({*new.forgotten} - {*old.forgotten})),
     ]
 
 
-def unenforced(before: Plan, after: Plan) -> tuple[str, ...]:
-    """Returns the policies by which `before` refuses requests and `after` does not.
+def unenforced(old: Plan, new: Plan) -> tuple[str, ...]:
+    """Returns the policies by which `old` refuses requests and `new` does not.
 
     They are gone, in shadow, or only tag requests.
     """
-    refusing = {*_refusing(after)}
-    return tuple(name for name in _refusing(before) if name not in refusing)
+    refusing = {*_refusing(new)}
+    return tuple(name for name in _refusing(old) if name not in refusing)
 
 
 def _refusing(plan: Plan) -> Iterable[str]:
@@ -105,10 +105,14 @@ def _policies(plan: Plan) -> dict[str, Part]:
 def _overrides(plan: Plan) -> dict[str, Part]:
     """Returns the reason of each override, by the override as a phrase."""
     reasons = {
-        f"of {one.subject_kind} {one.subject}: "
-        + ("exempt" if one.kind == "exempt" else f"{one.policy} {one.kind} {one.amount:,}")
-        + f"{_time(' from', one.from_s)}{_time(' until', one.until_s)}": {"reason": one.reason}
-        for one in plan.overrides
+        f"of {override.subject_kind} {override.subject}: "
+        + (
+            "exempt"
+            if override.kind == "exempt"
+            else f"{override.policy} {override.kind} {override.amount:,}"
+        )
+        + f"{_time(' from', override.from_s)}{_time(' until', override.until_s)}": {"reason": override.reason}
+        for override in plan.overrides
     }
     return {name: Part(reason, reason) for name, reason in reasons.items()}
 
@@ -123,33 +127,33 @@ def in_words(lines: list[str]) -> str:
     return "; ".join(lines[:SHOWN_MAX] + ([f"and {more} more"] if more > 0 else [])) or "no difference"
 
 
-def _of_lists(kind: str, before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
-    yield from (f"{kind} {name} added" for name in after if name not in before)
-    yield from (f"{kind} {name} removed" for name in before if name not in after)
+def _of_lists(kind: str, old: tuple[str, ...], new: tuple[str, ...]) -> Iterator[str]:
+    yield from (f"{kind} {name} added" for name in new if name not in old)
+    yield from (f"{kind} {name} removed" for name in old if name not in new)
 
 
-def _of_kind(kind: str, before: Mapping[str, Part], after: Mapping[str, Part]) -> Iterator[str]:
-    for name in sorted(before.keys() | after.keys()):
-        if name not in before:
+def _of_kind(kind: str, old: Mapping[str, Part], new: Mapping[str, Part]) -> Iterator[str]:
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old:
             yield f"{kind} {name} added"
-        elif name not in after:
+        elif name not in new:
             yield f"{kind} {name} removed"
         else:
-            changes = ", ".join(_changes(before[name], after[name], ""))
+            changes = ", ".join(_changes(old[name], new[name], ""))
             if changes:
                 yield f"{kind} {name}: {changes}"
 
 
-def _changes(before: Part, after: Part, path: str) -> Iterator[str]:
+def _changes(old: Part, new: Part, path: str) -> Iterator[str]:
     """Yields "limit 500 to 2,000" for each value that differs; paths as in the configuration."""
-    if before.stated == after.stated:
+    if old.stated == new.stated:
         return
-    if isinstance(before.effective, Mapping) and isinstance(after.effective, Mapping):
-        stated = [part.stated for part in (before, after) if isinstance(part.stated, Mapping)]
-        for name in sorted({name for one in stated for name in one}):
-            yield from _changes(before.at(name), after.at(name), f"{path}.{name}" if path else name)
+    if isinstance(old.effective, Mapping) and isinstance(new.effective, Mapping):
+        mappings = [part.stated for part in (old, new) if isinstance(part.stated, Mapping)]
+        for name in sorted({name for mapping in mappings for name in mapping}):
+            yield from _changes(old.at(name), new.at(name), f"{path}.{name}" if path else name)
         return
-    yield f"{path} {_shown(before.effective)} to {_shown(after.effective)}"
+    yield f"{path} {_shown(old.effective)} to {_shown(new.effective)}"
 
 
 def _shown(value: Any) -> str:

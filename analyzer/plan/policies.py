@@ -152,11 +152,11 @@ class WithThresholds(Limited, frozen=True, kw_only=True):
     @property
     def thresholds(self) -> tuple[int, ...]:
         """Thousandths of the limit at which a notice is raised, ascending."""
-        given = () if isinstance(self.notify, msgspec.UnsetType) else self.notify
+        fractions = () if isinstance(self.notify, msgspec.UnsetType) else self.notify
         # The time of this notice tells since when the limit is reached.
-        needs_limit = self.action == "notify" and not given
+        needs_limit = self.action == "notify" and not fractions
         needs_limit = needs_limit or bool(self.grace_given.time_s)
-        return tuple(sorted({*given, 1_000})) if needs_limit else given
+        return tuple(sorted({*fractions, 1_000})) if needs_limit else fractions
 
     @property
     def grace_given(self) -> Grace:

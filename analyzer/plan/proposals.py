@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from analyzer.plan.plan import RULES, SOURCE, Plan, plan_of
+from analyzer.plan.plan import RULES, SOURCE, Plan, make_plan
 from analyzer.plan.plan_differences import unenforced
 from analyzer.plan.policies import CANDIDATE, IN_FORCE, base_name
 
@@ -64,14 +64,14 @@ class Proposal(NamedTuple):
     declined: tuple[str, ...]
     kept: tuple[str, ...] = ()
 
-    def settled(self, file: Plan, before: LastStart | None) -> dict[str, str]:
+    def settled(self, file: Plan, last_start: LastStart | None) -> dict[str, str]:
         """Returns the digests to store: of a taken part the earlier one, until it is in force."""
-        earlier = {} if before is None else before.settled
-        found = {
+        earlier = {} if last_start is None else last_start.settled
+        digests = {
             part: earlier.get(part, "") if part in self.taken else digest
             for part, digest in file.parts.items()
         }
-        return {part: digest for part, digest in found.items() if digest}
+        return {part: digest for part, digest in digests.items() if digest}
 
 
 class Agreement(NamedTuple):
@@ -106,44 +106,44 @@ class Agreement(NamedTuple):
         return self.plan.digest != self.in_force.digest
 
 
-def propose(in_force: Plan, file: Plan, before: LastStart | None, *, is_alone: bool) -> Proposal:
+def propose(in_force: Plan, file: Plan, last_start: LastStart | None, *, is_alone: bool) -> Proposal:
     """Returns what the configuration `file` of an analyzer changes in the plan.
 
-    `before` is None for an analyzer of an unknown name; `is_alone` says that no analyzer of another name has
+    `last_start` is None for an unknown analyzer; `is_alone` says that no analyzer of another name has
     lived for a minute.
     """
-    taken: list[str] = []
+    accepted: list[str] = []
     declined: list[str] = []
     kept: tuple[str, ...] = ()
     for part, digest in file.parts.items():
         if digest == in_force.parts.get(part):
             continue
         is_added = part != RULES and part not in in_force.parts
-        is_edited = is_alone if before is None else before.settled.get(part) != digest
+        is_edited = is_alone if last_start is None else last_start.settled.get(part) != digest
         if part == RULES and is_edited:
-            kept = overruled(in_force, file, before)
-        (taken if is_added or (is_edited and not (part == RULES and kept)) else declined).append(part)
-    return Proposal(merged(in_force, file, taken), tuple(taken), tuple(declined), kept)
+            kept = overruled(in_force, file, last_start)
+        (accepted if is_added or (is_edited and not (part == RULES and kept)) else declined).append(part)
+    return Proposal(merged(in_force, file, accepted), tuple(accepted), tuple(declined), kept)
 
 
-def overruled(in_force: Plan, file: Plan, before: LastStart | None) -> tuple[str, ...]:
+def overruled(in_force: Plan, file: Plan, last_start: LastStart | None) -> tuple[str, ...]:
     """Returns the policies that `file` would stop enforcing although it never enforced them itself.
 
     Such a policy is enforced by a command or by another file. One that this analyzer's file enforced before
     was edited in it, and that is the operator's word.
     """
     stopped = unenforced(in_force, merged(in_force, file, [RULES]))
-    if before is None:
+    if last_start is None:
         return stopped
-    if before.settled.get(RULES) == in_force.parts.get(RULES):
+    if last_start.settled.get(RULES) == in_force.parts.get(RULES):
         return ()
-    return tuple(name for name in stopped if name not in before.enforced)
+    return tuple(name for name in stopped if name not in last_start.enforced)
 
 
-def merged(in_force: Plan, file: Plan, taken: list[str] | tuple[str, ...]) -> Plan:
+def merged(in_force: Plan, file: Plan, accepted: list[str] | tuple[str, ...]) -> Plan:
     """Returns the plan in force with these parts of `file`."""
-    plan = in_force.with_rules_of(file) if RULES in taken else in_force
-    sources = {name: mapping for name, mapping in file.sources.items() if SOURCE + name in taken}
+    plan = in_force.with_rules(file) if RULES in accepted else in_force
+    sources = {name: mapping for name, mapping in file.sources.items() if SOURCE + name in accepted}
     return plan.with_sources(dict(plan.sources) | sources) if sources else plan
 
 
@@ -157,14 +157,16 @@ def promoted(in_force: Plan, name: str) -> Plan | None:
         raise LookupError(name)
     if candidate is not None:
         names = candidate.__struct_fields__  # type: ignore[attr-defined] # each kind is a Struct
-        stated = {key: getattr(policy, key, msgspec.UNSET) for key in KEPT_BY_PROMOTION if key in names}
-        new = msgspec.structs.replace(cast(Any, candidate), **stated)
+        kept_values = {key: getattr(policy, key, msgspec.UNSET) for key in KEPT_BY_PROMOTION if key in names}
+        new = msgspec.structs.replace(cast(Any, candidate), **kept_values)
     elif policy.is_shadow:
         new = msgspec.structs.replace(cast(Any, policy), mode=IN_FORCE)
     else:
         return None
-    others = tuple(one for one in in_force.policies if base_name(one.name) != name)
-    plan = plan_of(in_force.groupings, in_force.meters, [*others, new], in_force.sources, in_force.overrides)
+    remaining = tuple(policy for policy in in_force.policies if base_name(policy.name) != name)
+    plan = make_plan(
+        in_force.groupings, in_force.meters, [*remaining, new], in_force.sources, in_force.overrides
+    )
     return plan.with_forgotten(in_force.forgotten)
 
 

@@ -19,8 +19,8 @@ class RouteMatcher:
     order in the configuration does not matter.
     """
 
-    def __init__(self, patterns: Sequence[str], other: str) -> None:
-        self._names = [other]
+    def __init__(self, patterns: Sequence[str], fallback: str) -> None:
+        self._names = [fallback]
         routes: list[SplitRoute] = [
             ([None if PLACEHOLDER.fullmatch(part) else part for part in pattern.split("/")], pattern)
             for pattern in patterns
@@ -39,24 +39,24 @@ class RouteMatcher:
 
     def match_all(self, paths: Iterable[str]) -> list[str]:
         """Returns the resource of each path; "" for an empty path."""
-        match, names, other = self._match, self._names, self._names[0]
+        match, names, fallback = self._match, self._names, self._names[0]
         resources = []
         for path in paths:
-            found = match(path)
-            resources.append(names[found.lastindex or 0] if found else other if path else "")
+            result = match(path)
+            resources.append(names[result.lastindex or 0] if result else fallback if path else "")
         return resources
 
 
 def _prefix_tree(routes: Iterable[SplitRoute], names: list[str]) -> str:
     """Returns the expression for `routes`, and appends their patterns to `names`: group n is `names[n]`."""
     by_first: dict[str | None, list[SplitRoute]] = {}
-    for (first, *rest), pattern in routes:
-        by_first.setdefault(first, []).append((rest, pattern))
+    for (first, *tail), pattern in routes:
+        by_first.setdefault(first, []).append((tail, pattern))
     branches = []
     for first in sorted(by_first, key=lambda segment: (segment is None, segment or "")):
         endings = []
-        complete = [pattern for rest, pattern in by_first[first] if not rest]
-        deeper = [(rest, pattern) for rest, pattern in by_first[first] if rest]
+        complete = [pattern for tail, pattern in by_first[first] if not tail]
+        deeper = [(tail, pattern) for tail, pattern in by_first[first] if tail]
         if complete:
             names.append(complete[0])
             endings.append(f"(){END_OF_PATH}")

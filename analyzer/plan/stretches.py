@@ -8,7 +8,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import insert
-from analyzer.kernel.database.partition_keys import PartitionKey, is_of, key_of, key_row_of
+from analyzer.kernel.database.partition_keys import PartitionKey, is_partition, key_tuple, key_values
 from analyzer.kernel.model import PartitionProgress
 from analyzer.kernel.tables.schema import stretches
 
@@ -37,12 +37,12 @@ class KnownStretches:
         The caller holds the offsets of `parts`.
         """
         for progress in parts:
-            key = key_of(progress.part)
+            key = key_tuple(progress.part)
             if progress.next == progress.start or self._known.get(key) == (plan, mark):
                 continue
             last = last_stretch(db, progress)
             if last is None or (last.plan, last.mark) != (plan, mark):
-                row = key_row_of(progress.part) | {"start": progress.start, "plan": plan, "mark": mark}
+                row = key_values(progress.part) | {"start": progress.start, "plan": plan, "mark": mark}
                 begun = insert(db, stretches).values(row)
                 # A plan that had no records: after a restore, or a file that was read from its start again.
                 replaced = begun.on_conflict_do_update(
@@ -54,7 +54,9 @@ class KnownStretches:
 
 def last_stretch(db: sa.Connection, progress: PartitionProgress) -> Stretch | None:
     """Returns the stretch that the partition is in; None when it has none yet."""
-    here = sa.select(stretches.c.start, stretches.c.plan, stretches.c.mark)
-    newest = here.where(is_of(stretches, progress.part)).order_by(stretches.c.start.desc()).limit(1)
+    statement = sa.select(stretches.c.start, stretches.c.plan, stretches.c.mark)
+    newest = (
+        statement.where(is_partition(stretches, progress.part)).order_by(stretches.c.start.desc()).limit(1)
+    )
     row = db.execute(newest).first()
     return None if row is None else Stretch(*row)

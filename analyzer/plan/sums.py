@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.windows import Windows
 
 # As the `next` of a total: no policy has anything more to judge in this window. No total is larger.
@@ -29,7 +29,7 @@ class Sum(NamedTuple):
     role: str = ""
 
 
-def order_of(sum_: Sum) -> tuple[str, str, str]:
+def total_key(sum_: Sum) -> tuple[str, str, str]:
     """Returns the sum's key in the table of totals."""
     return sum_.grouping, sum_.meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)
 
@@ -40,9 +40,9 @@ def lock_order(sum_: Sum) -> tuple[bool, str, str, str]:
     Those that many callers share come last, because all analyzers add to them: a flush holds them from there
     to its commit only.
     """
-    return grouping_of(sum_.grouping).is_shared, *order_of(sum_)
+    return parse_grouping(sum_.grouping).is_shared, *total_key(sum_)
 
 
 def sum_text(sum_: Sum) -> str:
     """Returns the name of a sum: "caller requests day UTC"."""
-    return " ".join(order_of(sum_))
+    return " ".join(total_key(sum_))

@@ -47,8 +47,8 @@ def rfc3339_ms(text: str, zone: tzinfo | None = None) -> int | None:
     is_usual = len(end) == 1 or (end[3:4] == ":" and end[0] != ":")
     if is_usual and (not fraction or (fraction[1:].isdigit() and fraction.isascii() and fraction[0] in ".,")):
         second_ms = _second_ms(shown + end)  # as RFC 3339 has it
-    elif other := OTHER_END.fullmatch(text, SECOND_CHARS):
-        fraction, end, hours, minutes = other.groups()
+    elif match := OTHER_END.fullmatch(text, SECOND_CHARS):
+        fraction, end, hours, minutes = match.groups()
         if end:
             second_ms = _second_ms(f"{shown}{hours or '+00'}:{minutes or '00'}")
         else:

@@ -117,7 +117,7 @@ class SecretMissing(ValueError):
     """A field is counted by a digest whose secret this process does not have."""
 
 
-def digest_of(field: Field, digests: Digests) -> NameDigest | None:
+def field_digest(field: Field, digests: Digests) -> NameDigest | None:
     """Returns the digest that a field is counted by, None for most. Raises SecretMissing."""
     fingerprint = field.digest if isinstance(field, TextField) else ""
     if fingerprint and fingerprint not in digests:
@@ -154,7 +154,7 @@ def caller_rule(kind: str, field: Field, bytes_max: int, digests: Digests = NO_D
     if isinstance(field, ResourceField | NumberField):
         raise ValueError(f"{kind}: a {type(field).__name__} cannot name a caller")  # noqa: TRY004 - a wrong mapping
     read = address_rule(field) if isinstance(field, AddressField) else host_name if kind == HOST else None
-    digest = digest_of(field, digests)
+    digest = field_digest(field, digests)
 
     def name(raw: RawValue) -> str | bool | None:
         if type(raw) is not str:
@@ -180,10 +180,10 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
     if isinstance(field, ResourceField):
         return RouteRule(field) if field.routes else MemoizedRule(path_rule(bytes_max))
     read = address_rule(field) if isinstance(field, AddressField) else None
-    digest = digest_of(field, digests)
+    digest = field_digest(field, digests)
 
     def text(raw: RawValue) -> str | None:
-        plain = text_of(raw)
+        plain = as_text(raw)
         if plain == "" or plain is None:
             return plain
         if read is not None:
@@ -207,10 +207,10 @@ def fact_rule(name: str, field: Field, bytes_max: int, digests: Digests = NO_DIG
     """
     if not isinstance(field, TextField):
         raise ValueError(f"{name}: a {type(field).__name__} states no fact")  # noqa: TRY004 - a wrong mapping
-    digest = digest_of(field, digests)
+    digest = field_digest(field, digests)
 
     def fact(raw: RawValue) -> str | bool:
-        plain = text_of(raw)
+        plain = as_text(raw)
         if plain is None or plain in MISSING:
             return UNUSABLE if plain is None else ""
         if not is_name(plain, bytes_max):
@@ -271,7 +271,7 @@ def condition_rule(field: Field, condition: Condition) -> MemoizedRule:
     ]
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
     as_counted = isinstance(field, AddressField | ResourceField)
-    text = text_rule(field, 0).rule if as_counted else text_of
+    text = text_rule(field, 0).rule if as_counted else as_text
 
     def holds(raw: RawValue) -> bool | None:
         plain = text(raw)
@@ -295,14 +295,14 @@ def distinct_rule(field: Field, digests: Digests = NO_DIGESTS) -> MemoizedRule:
     >>> rule("ann"), rule(7) == rule("7"), rule(None)
     (-8270052116146162779, True, '')
     """
-    text: ValueRule = text_of
+    text: ValueRule = as_text
     if isinstance(field, AddressField):
         text = text_rule(field, 0).rule
     elif isinstance(field, ResourceField):
         text = _unchanged
-    secret = digest_of(field, digests)
+    secret = field_digest(field, digests)
     # A field whose text must not be stored: without the secret, trying texts does not show a value's.
-    key = b"" if secret is None else sha256(_bytes_of(secret)).digest()
+    key = b"" if secret is None else sha256(_secret_bytes(secret)).digest()
 
     def digest(raw: RawValue) -> int | str | None:
         plain = text(raw)
@@ -319,7 +319,7 @@ def time_rule(parse: Callable[[str], int | None]) -> ValueRule:
     return lambda raw: parse(raw) if type(raw) is str else None
 
 
-def text_of(raw: RawValue) -> str | None:
+def as_text(raw: RawValue) -> str | None:
     """Returns strings, 64-bit whole numbers and booleans as text, "" for a missing value, else None."""
     if raw is None:
         return ""
@@ -330,11 +330,11 @@ def text_of(raw: RawValue) -> str | None:
     return str(raw) if type(raw) is int and INT64_MIN <= raw <= INT64_MAX else None
 
 
-def id_of(raw: RawValue) -> str:
+def as_event_id(raw: RawValue) -> str:
     """Returns an event's id: a string, or a 64-bit whole number as text; "" for anything else."""
     if type(raw) is bool:
         return ""
-    text = text_of(raw)
+    text = as_text(raw)
     return "" if text is None or text in MISSING else text
 
 
@@ -342,7 +342,7 @@ def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= RANGE_DIGITS_MAX
 
 
-def _bytes_of(digest: NameDigest) -> bytes:
+def _secret_bytes(digest: NameDigest) -> bytes:
     return digest.secret.encode() if isinstance(digest.secret, str) else digest.secret
 
 

@@ -263,10 +263,10 @@ def _offset_s(zone: ZoneInfo, at_s: int) -> int:
 
 def _change_s(zone: ZoneInfo, before_s: int, after_s: int) -> int:
     """Returns the first second with the offset of `after_s`; the offset changes once in between."""
-    wanted = _offset_s(zone, after_s)
+    new_offset_s = _offset_s(zone, after_s)
     while after_s - before_s > 1:
         middle_s = (before_s + after_s) // 2
-        if _offset_s(zone, middle_s) == wanted:
+        if _offset_s(zone, middle_s) == new_offset_s:
             after_s = middle_s
         else:
             before_s = middle_s

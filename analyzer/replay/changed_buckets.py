@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.counting.buckets import BucketColumns, add_rows, pages_of
+from analyzer.counting.buckets import BucketColumns, add_rows, column_pages
 from analyzer.kernel.database.row_parameters import LookUp, delete_given, in_parts, rows_given
 from analyzer.kernel.errors import ReplayRefused
 from analyzer.kernel.model import CountTable
@@ -29,7 +29,7 @@ def add_differences(db: sa.Connection, tables: Sequence[CountTable], catalog: Ca
     """
     changed = 0
     for table in sorted(tables, key=lambda table: catalog.groupings[table.grouping]):
-        for rows, joins in pages_of(table, catalog):
+        for rows, joins in column_pages(table, catalog):
             for part in _parts(rows):
                 for width, placed in _by_width(db, part):
                     add_rows(db, placed, joins)
@@ -55,11 +55,11 @@ def _parts(rows: BucketColumns) -> Iterator[BucketColumns]:
 
 def _chosen(rows: BucketColumns, places: Sequence[int]) -> BucketColumns:
     return rows._replace(
-        buckets_s=[rows.buckets_s[at] for at in places],
-        keys=[rows.keys[at] for at in places],
-        resources=[rows.resources[at] for at in places],
-        admitted={place: [column[at] for at in places] for place, column in rows.admitted.items()},
-        denied={place: [column[at] for at in places] for place, column in rows.denied.items()},
+        buckets_s=[rows.buckets_s[index] for index in places],
+        keys=[rows.keys[index] for index in places],
+        resources=[rows.resources[index] for index in places],
+        admitted={place: [column[index] for index in places] for place, column in rows.admitted.items()},
+        denied={place: [column[index] for index in places] for place, column in rows.denied.items()},
     )
 
 
@@ -68,20 +68,20 @@ def _by_width(db: sa.Connection, rows: BucketColumns) -> Iterator[tuple[int, Buc
     if not _has_wide(db, rows):
         yield MINUTE_S, rows
         return
-    left = [*range(len(rows.keys))]
+    remaining = [*range(len(rows.keys))]
     places: dict[int, list[int]] = {}
     for width_s in (MINUTE_S, QUARTER_S, DAY_S):
-        at = {place: _key_of(rows, place, width_s) for place in left}
-        there = _existing(db, rows, width_s, {*at.values()})
-        places[width_s] = [place for place in left if at[place] in there]
-        left = [place for place in left if at[place] not in there]
-    places[MINUTE_S] = sorted([*places[MINUTE_S], *left])
+        keys_by_place = {place: _series_key(rows, place, width_s) for place in remaining}
+        existing = _existing(db, rows, width_s, {*keys_by_place.values()})
+        places[width_s] = [place for place in remaining if keys_by_place[place] in existing]
+        remaining = [place for place in remaining if keys_by_place[place] not in existing]
+    places[MINUTE_S] = sorted([*places[MINUTE_S], *remaining])
     for width_s, chosen in places.items():
         if chosen:
             yield width_s, _widened(_chosen(rows, chosen), width_s)
 
 
-def _key_of(rows: BucketColumns, place: int, width_s: int) -> tuple[int, str, str]:
+def _series_key(rows: BucketColumns, place: int, width_s: int) -> tuple[int, str, str]:
     return bucket_start_s(rows.buckets_s[place], width_s), rows.keys[place], rows.resources[place]
 
 
@@ -99,53 +99,54 @@ def _has_wide(db: sa.Connection, rows: BucketColumns) -> bool:
 
 
 def _of_page(rows: BucketColumns, width_s: int) -> list[sa.ColumnElement[bool]]:
-    given = {"grouping": rows.grouping, "page": rows.page, "width_s": width_s}
-    return [buckets.c[name] == value for name, value in given.items()]
+    values = {"grouping": rows.grouping, "page": rows.page, "width_s": width_s}
+    return [buckets.c[name] == value for name, value in values.items()]
 
 
 def _existing(
-    db: sa.Connection, rows: BucketColumns, width_s: int, wanted: Collection[tuple[int, str, str]]
+    db: sa.Connection, rows: BucketColumns, width_s: int, keys: Collection[tuple[int, str, str]]
 ) -> set[tuple[int, str, str]]:
     """Returns those of the wanted keys that have a row."""
-    return {tuple(row) for row in _looked_up(db, rows, width_s, sorted(wanted), SERIES)}
+    return {tuple(row) for row in _looked_up(db, rows, width_s, sorted(keys), SERIES)}
 
 
 def _looked_up(
     db: sa.Connection,
     rows: BucketColumns,
     width_s: int,
-    wanted: Sequence[tuple[int, str, str]],
+    keys: Sequence[tuple[int, str, str]],
     columns: Sequence[sa.Column[Any]],
 ) -> Iterator[sa.Row[Any]]:
     fixed = {"of_grouping": rows.grouping, "of_page": rows.page, "of_width": width_s}
-    if wanted:
-        for parameters in in_parts(db.dialect.name, SERIES, wanted):
+    if keys:
+        for parameters in in_parts(db.dialect.name, SERIES, keys):
             yield from db.execute(_look_up(db.dialect.name, tuple(columns)), parameters | fixed)
 
 
 @lru_cache
 def _look_up(dialect: str, columns: tuple[sa.Column[Any], ...]) -> sa.Select[Any]:
-    given = rows_given(dialect, SERIES)
-    same = [column == given.c[column.name] for column in SERIES]
+    rows = rows_given(dialect, SERIES)
+    same = [column == rows.c[column.name] for column in SERIES]
     of_page = [
         buckets.c[name] == sa.bindparam(f"of_{short}")
         for name, short in (("grouping", "grouping"), ("page", "page"), ("width_s", "width"))
     ]
-    return sa.select(*columns).select_from(LookUp(given, buckets, sa.and_(*of_page, *same)))
+    return sa.select(*columns).select_from(LookUp(rows, buckets, sa.and_(*of_page, *same)))
 
 
 def _widened(rows: BucketColumns, width_s: int) -> BucketColumns:
     """Returns the rows by wider buckets, those of one bucket and series added up."""
     if width_s == MINUTE_S:
         return rows
-    of: dict[tuple[int, str, str], list[int]] = {}
-    for at in range(len(rows.keys)):
-        of.setdefault(_key_of(rows, at, width_s), []).append(at)
-    order = sorted(of)
+    indexes_by_key: dict[tuple[int, str, str], list[int]] = {}
+    for index in range(len(rows.keys)):
+        indexes_by_key.setdefault(_series_key(rows, index, width_s), []).append(index)
+    order = sorted(indexes_by_key)
 
     def joined(columns: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         return {
-            place: [sum(column[at] for at in of[key]) for key in order] for place, column in columns.items()
+            place: [sum(column[index] for index in indexes_by_key[key]) for key in order]
+            for place, column in columns.items()
         }
 
     return rows._replace(
@@ -162,9 +163,9 @@ def _settle(db: sa.Connection, rows: BucketColumns, width_s: int) -> None:
     """Deletes the rows of which nothing is left. Raises ReplayRefused for one with less than nothing."""
     columns = [*rows.admitted.values(), *rows.denied.values()]
     lowered = [
-        _key_of(rows, at, width_s)
-        for at in range(len(rows.keys))
-        if any(column[at] < 0 for column in columns)
+        _series_key(rows, index, width_s)
+        for index in range(len(rows.keys))
+        if any(column[index] < 0 for column in columns)
     ]
     empty = []
     for row in _looked_up(db, rows, width_s, lowered, [*SERIES, *AMOUNTS]):

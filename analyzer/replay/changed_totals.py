@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from analyzer.judging.caller_limits import Limits
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.totals import add_difference
 from analyzer.judging.totals import Growth
 from analyzer.kernel.database.row_parameters import upsert_columns
@@ -41,11 +41,11 @@ def change_totals(
         rows = [
             row
             for row in zip(grown.windows_s, grown.keys, grown.resources, grown.amounts, strict=True)
-            if limits.window_of(sum_, row[1], row[0]).until_s > now_s
+            if limits.series_window(sum_, row[1], row[0]).until_s > now_s
         ]
         if not rows:
             continue
-        number, least = catalog.sum_number(sum_), sums_of(plan).thresholds_of[sum_][0]
+        number, least = catalog.sum_number(sum_), plan_sums(plan).thresholds_by_sum[sum_][0]
         upsert_columns(
             db,
             totals,
@@ -62,4 +62,4 @@ def change_totals(
         )
         lowered = [dict(zip(SERIES, row, strict=False)) for row in rows if row[3] < 0]
         if lowered:  # of a series that was never judged there is no total to take anything from
-            db.execute(DELETE_BELOW_0, [one | {"of_sum": number} for one in lowered])
+            db.execute(DELETE_BELOW_0, [row | {"of_sum": number} for row in lowered])

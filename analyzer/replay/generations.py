@@ -8,12 +8,17 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.counting.buckets import amounts_of, joining, pages_of
+from analyzer.counting.buckets import column_increments, column_pages, joining
 from analyzer.judging.locks import verdict_decisions
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, writing
-from analyzer.kernel.database.partition_keys import is_of, key_row_of, partition_columns, row_of
+from analyzer.kernel.database.partition_keys import (
+    is_partition,
+    key_values,
+    partition_columns,
+    partition_values,
+)
 from analyzer.kernel.database.row_parameters import ColumnValues, upsert_columns
 from analyzer.kernel.errors import ReplayLost, ReplayRefused
 from analyzer.kernel.model import Partition
@@ -101,45 +106,54 @@ def begin(engine: sa.Engine, new: NewReplay, who: str) -> Replay:
             "began_ms": NowMs(), **dict.fromkeys(("swapped_by", "reason", "days"), ""), "rows": 0,
         }  # fmt: skip
         number = db.execute(sa.insert(replays).values(row).returning(replays.c.id)).scalar_one()
-        for one in sorted(new.ranges):
-            refuse_disbelieved(db, one)
-            stretches = stretches_text(counted_stretches(db, one.part, one.end))
+        for log_range in sorted(new.ranges):
+            refuse_disbelieved(db, log_range)
+            stretches = stretches_text(counted_stretches(db, log_range.part, log_range.end))
             db.execute(
                 sa.insert(replay_positions).values(
-                    {"replay": number, **row_of(one.part), "warm": one.warm, "begin": one.begin}
-                    | {"next": one.begin, "end": one.end, "stretches": stretches}
+                    {
+                        "replay": number,
+                        **partition_values(log_range.part),
+                        "warm": log_range.warm,
+                        "begin": log_range.begin,
+                    }
+                    | {"next": log_range.begin, "end": log_range.end, "stretches": stretches}
                     | dict.fromkeys(LEDGER, 0)
                 )
             )
     return stored(engine, number)
 
 
-def stretches_text(found: Sequence[StretchPlan]) -> str:
+def stretches_text(stretches: Sequence[StretchPlan]) -> str:
     """Returns stretches as they are compared: equal texts, equal plans."""
-    return json.dumps([[one.start, one.plan, one.mark] for one in found])
+    return json.dumps([[stretch.start, stretch.plan, stretch.mark] for stretch in stretches])
 
 
-def refuse_disbelieved(db: sa.Connection, wanted: ReplayRange) -> None:
+def refuse_disbelieved(db: sa.Connection, log_range: ReplayRange) -> None:
     """Raises ReplayRefused if requests count although their records call them denied."""
-    of = disbelieved.c
-    moved = sa.select(of.begin).where(
-        is_of(disbelieved, wanted.part), of.begin < wanted.end, of.next > wanted.warm
+    columns = disbelieved.c
+    moved = sa.select(columns.begin).where(
+        is_partition(disbelieved, log_range.part),
+        columns.begin < log_range.end,
+        columns.next > log_range.warm,
     )
     if db.execute(moved.limit(1)).first() is not None:
         raise ReplayRefused(
-            f"{wanted.part}: requests count that its records call denied, because no lock was in force "
+            f"{log_range.part}: requests count that its records call denied, because no lock was in force "
             "(see `gatelock billing report corrections today`); choose a time without them"
         )
 
 
-def rejected_of(engine: sa.Engine, wanted: ReplayRange) -> dict[int, str]:
+def rejected_reasons(engine: sa.Engine, log_range: ReplayRange) -> dict[int, str]:
     """Returns the offsets of the records of a range that are rejected at present, with the reasons."""
-    of = rejects.c
-    found = sa.select(of.offset, of.reason).where(
-        is_of(rejects, wanted.part), of.offset >= wanted.warm, of.offset < wanted.end
+    columns = rejects.c
+    statement = sa.select(columns.offset, columns.reason).where(
+        is_partition(rejects, log_range.part),
+        columns.offset >= log_range.warm,
+        columns.offset < log_range.end,
     )
     with slow_reading(engine) as db:
-        return {int(row.offset): str(row.reason) for row in db.execute(found)}
+        return {int(row.offset): str(row.reason) for row in db.execute(statement)}
 
 
 def store(engine: sa.Engine, number: int, part: Partition, counted: ReplayedCounts) -> None:
@@ -154,9 +168,9 @@ def store(engine: sa.Engine, number: int, part: Partition, counted: ReplayedCoun
                 f"{part}: from offset {counted.start:,} on, requests are called denied for which no lock was "
                 "in force; such requests cannot be replayed"
             )
-        known = catalog.load(db)
-        for table in sorted(counted.tables, key=lambda table: known.groupings[table.grouping]):
-            for rows, joins in pages_of(table, known):
+        numbers = catalog.load(db)
+        for table in sorted(counted.tables, key=lambda table: numbers.groupings[table.grouping]):
+            for rows, joins in column_pages(table, numbers):
                 values: dict[str, ColumnValues] = {
                     "replay": number,
                     "grouping": rows.grouping,
@@ -164,28 +178,30 @@ def store(engine: sa.Engine, number: int, part: Partition, counted: ReplayedCoun
                     "bucket_s": rows.buckets_s,
                     "key": rows.keys,
                     "resource": rows.resources,
-                    **amounts_of(rows),
+                    **column_increments(rows),
                 }
                 upsert_columns(db, replayed_counts, values, joining(rows, joins))
         _add_rejected(db, number, part, counted)
 
 
 def _move(db: sa.Connection, number: int, part: Partition, counted: ReplayedCounts) -> None:
-    of = replay_positions.c
-    here = sa.and_(of.replay == number, is_of(replay_positions, part), of.next == counted.start)
-    added = {name: of[name] + by for name, by in counted.ledger._asdict().items()}
-    moved = sa.update(replay_positions).where(here).values(added | {"next": counted.next})
+    columns = replay_positions.c
+    is_current = sa.and_(
+        columns.replay == number, is_partition(replay_positions, part), columns.next == counted.start
+    )
+    added = {name: columns[name] + by for name, by in counted.ledger._asdict().items()}
+    moved = sa.update(replay_positions).where(is_current).values(added | {"next": counted.next})
     if db.execute(moved).rowcount != 1:
         raise ReplayLost(f"replay {number}: another process continues it, or has dropped it")
 
 
 def _add_rejected(db: sa.Connection, number: int, part: Partition, counted: ReplayedCounts) -> None:
-    key = {"replay": number, **key_row_of(part)}
+    key = {"replay": number, **key_values(part)}
     rows = [
         key
-        | {"offset": one.offset, "is_added": 1, "reason": one.reason, "sample": one.sample}
-        | {"value_bytes": one.value_bytes, "kafka_ms": one.kafka_ms}
-        for one in counted.rejected
+        | {"offset": rejected.offset, "is_added": 1, "reason": rejected.reason, "sample": rejected.sample}
+        | {"value_bytes": rejected.value_bytes, "kafka_ms": rejected.kafka_ms}
+        for rejected in counted.rejected
     ]
     rows += [
         key
@@ -202,22 +218,22 @@ def finish(engine: sa.Engine, number: int) -> Replay:
 
     Raises ReplayLost, StoreAway.
     """
-    of = replay_positions.c
-    unfinished = sa.exists().where(of.replay == number, of.next < of.end)
+    columns = replay_positions.c
+    unfinished = sa.exists().where(columns.replay == number, columns.next < columns.end)
     is_counted = sa.and_(replays.c.id == number, replays.c.state == "counting", ~unfinished)
     with writing(engine) as db:
-        done = sa.update(replays).where(is_counted).values(state="counted", counted_ms=NowMs())
-        if db.execute(done).rowcount != 1:
+        update = sa.update(replays).where(is_counted).values(state="counted", counted_ms=NowMs())
+        if db.execute(update).rowcount != 1:
             raise ReplayLost(f"replay {number}: another process continues it, or has dropped it")
     return stored(engine, number)
 
 
 def stored(engine: sa.Engine, number: int) -> Replay:
     """Returns a replay. Raises ReplayRefused if there is none with this number; StoreAway."""
-    found = [one for one in all_stored(engine) if one.id == number]
-    if not found:
+    matching = [replay for replay in all_stored(engine) if replay.id == number]
+    if not matching:
         raise ReplayRefused(f"there is no replay {number}: see `gatelock upkeep replay list`")
-    return found[0]
+    return matching[0]
 
 
 def all_stored(engine: sa.Engine) -> list[Replay]:
@@ -225,55 +241,67 @@ def all_stored(engine: sa.Engine) -> list[Replay]:
     with reading(engine) as db:
         positions = _positions(db)
         columns = [replays.c[name] for name in Replay._fields[:-1]]
-        found = [Replay(*row) for row in db.execute(sa.select(*columns).order_by(replays.c.id.desc()))]
+        stored_replays = [
+            Replay(*row) for row in db.execute(sa.select(*columns).order_by(replays.c.id.desc()))
+        ]
     return [
-        one._replace(files=tuple(json.loads(str(one.files))), positions=tuple(positions.get(one.id, ())))
-        for one in found
+        replay._replace(
+            files=tuple(json.loads(str(replay.files))), positions=tuple(positions.get(replay.id, ()))
+        )
+        for replay in stored_replays
     ]
 
 
 def _positions(db: sa.Connection) -> Mapping[int, list[ReplayPosition]]:
-    of = replay_positions.c
-    wanted = sa.select(
-        of.replay, *partition_columns(replay_positions), of.warm, of.begin, of.end, of.next, of.stretches,
-        *(of[name] for name in LEDGER),
-    ).order_by(of.replay, *partition_columns(replay_positions)[:3])  # fmt: skip
-    found: dict[int, list[ReplayPosition]] = {}
-    for number, *row in db.execute(wanted):
-        one = ReplayRange(Partition(*row[:5]), *row[5:8])
-        found.setdefault(number, []).append(ReplayPosition(one, row[8], row[9], LedgerChange(*row[10:])))
-    return found
+    columns = replay_positions.c
+    statement = sa.select(
+        columns.replay,
+        *partition_columns(replay_positions),
+        columns.warm,
+        columns.begin,
+        columns.end,
+        columns.next,
+        columns.stretches,
+        *(columns[name] for name in LEDGER),
+    ).order_by(columns.replay, *partition_columns(replay_positions)[:3])
+    positions: dict[int, list[ReplayPosition]] = {}
+    for number, *row in db.execute(statement):
+        log_range = ReplayRange(Partition(*row[:5]), *row[5:8])
+        positions.setdefault(number, []).append(
+            ReplayPosition(log_range, row[8], row[9], LedgerChange(*row[10:]))
+        )
+    return positions
 
 
 def known_logs(engine: sa.Engine, source: str) -> dict[Partition, tuple[int, int]]:
     """Returns the partitions of a source with the offsets that are counted of them, [begin, next)."""
-    of = offsets.c
-    wanted = sa.select(*partition_columns(offsets), sa.func.coalesce(of.begin, 0), of.next).where(
-        of.source == source
-    )
+    columns = offsets.c
+    statement = sa.select(
+        *partition_columns(offsets), sa.func.coalesce(columns.begin, 0), columns.next
+    ).where(columns.source == source)
     with reading(engine) as db:
-        return {Partition(*row[:5]): (row[5], row[6]) for row in db.execute(wanted)}
+        return {Partition(*row[:5]): (row[5], row[6]) for row in db.execute(statement)}
 
 
-def drop(engine: sa.Engine, number: int, who: str, why: str) -> Replay:
+def drop(engine: sa.Engine, number: int, who: str, reason: str) -> Replay:
     """Gives up a replay that is not swapped in; returns it. Raises ReplayRefused, StoreAway."""
     with writing(engine) as db:
         is_open = sa.and_(replays.c.id == number, replays.c.state.in_(STATES[:2]))
         if db.execute(sa.update(replays).where(is_open).values(state="dropped")).rowcount == 1:
-            record(db, who, "replay dropped", f"replay {number}", why)
+            record(db, who, "replay dropped", f"replay {number}", reason)
             _forget_positions(db, number)
     delete_rows(engine)
-    found = stored(engine, number)
-    if found.state == "swapped":
+    replay = stored(engine, number)
+    if replay.state == "swapped":
         raise ReplayRefused(f"replay {number} is swapped in: replay the log again to change its counts")
-    return found
+    return replay
 
 
-def drop_open(engine: sa.Engine, who: str, why: str) -> None:
+def drop_open(engine: sa.Engine, who: str, reason: str) -> None:
     """Gives up all replays that are not swapped in. Raises StoreAway."""
-    for one in all_stored(engine):
-        if one.state in STATES[:2]:
-            drop(engine, one.id, who, why)
+    for replay in all_stored(engine):
+        if replay.state in STATES[:2]:
+            drop(engine, replay.id, who, reason)
 
 
 def _forget_positions(db: sa.Connection, number: int) -> None:
@@ -283,12 +311,12 @@ def _forget_positions(db: sa.Connection, number: int) -> None:
 
 def delete_rows(engine: sa.Engine) -> None:
     """Deletes the rows of generations that are swapped in or dropped, in short transactions."""
-    done = sa.select(replays.c.id).where(replays.c.state.in_(STATES[2:]))
+    ended = sa.select(replays.c.id).where(replays.c.state.in_(STATES[2:]))
     for table in (replayed_counts, replayed_rejects):
         while True:
             with writing(engine) as db:
-                found = sa.select(table.c.replay).where(table.c.replay.in_(done)).limit(1)
-                number = db.execute(found).scalar()
+                statement = sa.select(table.c.replay).where(table.c.replay.in_(ended)).limit(1)
+                number = db.execute(statement).scalar()
                 if number is None:
                     break
                 keys = first_keys(table, table.c.replay == number, DELETED_AT_ONCE)
@@ -301,9 +329,9 @@ def insert_rejected(db: sa.Connection, rows: Sequence[Mapping[str, object]]) -> 
         db.execute(insert(db, rejects).on_conflict_do_nothing(), rows)
 
 
-def corrections_of(engine: sa.Engine, day: int) -> list[Replay]:
+def correcting_replays(engine: sa.Engine, day: int) -> list[Replay]:
     """Returns the replays that have booked adjustments of a closed day, in order. Raises StoreAway."""
     with reading(engine) as db:
-        wanted = sa.select(replays.c.id, replays.c.days).where(replays.c.state == "swapped")
-        found = {number for number, days in db.execute(wanted) if day in json.loads(days or "[]")}
-    return sorted(one for one in all_stored(engine) if one.id in found)
+        statement = sa.select(replays.c.id, replays.c.days).where(replays.c.state == "swapped")
+        numbers = {number for number, days in db.execute(statement) if day in json.loads(days or "[]")}
+    return sorted(replay for replay in all_stored(engine) if replay.id in numbers)

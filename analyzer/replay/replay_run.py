@@ -24,8 +24,8 @@ from analyzer.replay.generations import NewReplay, Replay, ReplayPosition, Repla
 from analyzer.replay.replayed_plan import counting_digest, counting_plan, why_not_comparable
 from analyzer.replay.twin_counter import TwinCounter, TwinStretch, pieces
 from analyzer.sources.files.file_reader import CLUSTER
-from analyzer.sources.files.replayed_lines import counted_file, lines_of
-from analyzer.sources.kafka.probes.replayed_records import log_times, records_of
+from analyzer.sources.files.replayed_lines import counted_file, read_lines
+from analyzer.sources.kafka.probes.replayed_records import log_times, logged_records
 from analyzer.sources.positions import PositionStore
 
 STORED_EVERY = 250_000  # records of a transaction, unless the counters are full before
@@ -50,7 +50,7 @@ class ReplayPlan(NamedTuple):
             if not plans.exists(db):
                 raise ReplayRefused("nothing has been counted yet: no plan is in force")
             version, plan = plans.active(db)
-            return cls(version, plans.mark_of(db, version), plan)
+            return cls(version, plans.stored_mark(db, version), plan)
 
 
 class LogReplay:
@@ -92,17 +92,17 @@ class LogReplay:
 
         Raises LogUnreadable, ReplayRefused, StoreAway.
         """
-        found = [counted_file(path, self._source, self._host, self._positions) for path in paths]
-        if len({one.part for one in found}) < len(found):
+        files = [counted_file(path, self._source, self._host, self._positions) for path in paths]
+        if len({file.part for file in files}) < len(files):
             raise ReplayRefused("two of the files were counted as one: name it once")
-        known = generations.known_logs(self._engine, self._source)
+        logs = generations.known_logs(self._engine, self._source)
         ranges = []
-        for one in found:
-            part = next((part for part in known if part[:3] == one.part[:3]), None)
+        for file in files:
+            part = next((part for part in logs if part[:3] == file.part[:3]), None)
             if part is None:
-                raise ReplayRefused(f"{one.path}: it was counted as a file of another source")
-            begin = known[part][0]
-            ranges.append(ReplayRange(part, begin, begin, one.next))
+                raise ReplayRefused(f"{file.path}: it was counted as a file of another source")
+            begin = logs[part][0]
+            ranges.append(ReplayRange(part, begin, begin, file.next))
         shown = [str(path.absolute()) for path in paths]
         return self._begin(ranges, shown, f"{self._source}: {', '.join(shown)}", who)
 
@@ -114,18 +114,18 @@ class LogReplay:
         ranges: list[ReplayRange] = []
         for part, (begin, next_) in sorted(generations.known_logs(self._engine, self._source).items()):
             if part.topic == topic and part.cluster != CLUSTER:
-                ranges += self._range_of(part, begin, next_, since_ms, until_ms)
+                ranges += self._find_range(part, begin, next_, since_ms, until_ms)
         if not ranges:
             raise ReplayRefused(f"{topic}: nothing of this time is counted of it")
         return self._begin(ranges, [], about, who)
 
-    def _range_of(
+    def _find_range(
         self, part: Partition, begin: int, next_: int, since_ms: int, until_ms: int | None
     ) -> Iterator[ReplayRange]:
         memory_ms = since_ms - NAMES_MS - 2 * self._horizon_ms(part, next_)
         times = [memory_ms, since_ms] if until_ms is None else [memory_ms, since_ms, until_ms]
         kept, (warm, first, *last) = log_times(part, times, self._options)
-        end = min([next_, *(at for at in last if at >= 0)])
+        end = min([next_, *(offset for offset in last if offset >= 0)])
         if first < 0 or max(first, begin) >= end:
             return
         if begin < kept >= first:
@@ -140,15 +140,19 @@ class LogReplay:
     def _horizon_ms(self, part: Partition, end: int) -> int:
         """Returns the longest horizon of ids of the plans that a partition was counted by."""
         with reading(self._engine) as db:
-            found = counted_stretches(db, part, end)
-        bodies = {one.body for one in found if one.body is not None}
+            stretches = counted_stretches(db, part, end)
+        bodies = {stretch.body for stretch in stretches if stretch.body is not None}
         mappings = [_decoded(body).sources.get(self._source) for body in bodies]
-        rules = [one.event_ids for one in [*mappings, self._by.plan.sources[self._source]] if one is not None]
+        rules = [
+            mapping.event_ids
+            for mapping in [*mappings, self._by.plan.sources[self._source]]
+            if mapping is not None
+        ]
         return max((rule.horizon_ms for rule in rules if rule is not None), default=0)
 
     def _begin(self, ranges: Sequence[ReplayRange], files: Sequence[str], about: str, who: str) -> Replay:
-        for one in ranges:
-            self._stretches(one)  # raises where it cannot be replayed
+        for log_range in ranges:
+            self._stretches(log_range)  # raises where it cannot be replayed
         digest = counting_digest(self._by.plan, self._source)
         new = NewReplay(self._source, (self._by.version, self._by.mark), digest, files, about, ranges)
         return generations.begin(self._engine, new, who)
@@ -164,9 +168,9 @@ class LogReplay:
                 f"`gatelock upkeep replay drop {replay.id} --reason TEXT`, and begin another one"
             )
         begins = generations.known_logs(self._engine, self._source)
-        for at, position in enumerate(replay.positions):
+        for index, position in enumerate(replay.positions):
             if position.next < position.range.end:
-                path = Path(replay.files[at]) if replay.files else None
+                path = Path(replay.files[index]) if replay.files else None
                 begin = begins.get(position.range.part, (position.range.warm, 0))[0]
                 self._run(replay.id, position, path, progress, is_whole=begin == position.range.warm)
         return generations.finish(self._engine, replay.id)
@@ -180,67 +184,76 @@ class LogReplay:
         *,
         is_whole: bool,
     ) -> None:
-        wanted = position.range
+        log_range = position.range
         twin = TwinCounter(
-            wanted.part,
-            self._stretches(wanted),
+            log_range.part,
+            self._stretches(log_range),
             self._new_counter(counting_plan(self._by.plan, self._source, self._by.plan)),
             position.next,
-            generations.rejected_of(self._engine, wanted),
+            generations.rejected_reasons(self._engine, log_range),
         )
-        taken = 0
-        for records in self._records(wanted, path):
-            for piece in pieces(records, [wanted.end]):
-                if piece.start < wanted.end:
+        unstored = 0
+        for records in self._records(log_range, path):
+            for piece in pieces(records, [log_range.end]):
+                if piece.start < log_range.end:
                     twin.feed(piece, self._wall_ms())
-                    taken += len(piece.columns.offsets)
-            if taken >= STORED_EVERY or twin.full():
-                self._store(number, wanted, twin, progress, is_whole=is_whole)
-                taken = 0
-        self._store(number, wanted, twin, progress, is_whole=is_whole)
+                    unstored += len(piece.columns.offsets)
+            if unstored >= STORED_EVERY or twin.full():
+                self._store(number, log_range, twin, progress, is_whole=is_whole)
+                unstored = 0
+        self._store(number, log_range, twin, progress, is_whole=is_whole)
 
     def _store(
-        self, number: int, wanted: ReplayRange, twin: TwinCounter, progress: ReplayProgress, *, is_whole: bool
+        self,
+        number: int,
+        log_range: ReplayRange,
+        twin: TwinCounter,
+        progress: ReplayProgress,
+        *,
+        is_whole: bool,
     ) -> None:
         counted = twin.drain()
         if counted is None:
             return
         if counted.overflow and not is_whole:
             raise ReplayRefused(
-                f"{wanted.part}: callers are counted in the overflow, and which ones depends on records "
+                f"{log_range.part}: callers are counted in the overflow, and which ones depends on records "
                 "before those that are read: such a partition can only be replayed from its beginning"
             )
-        generations.store(self._engine, number, wanted.part, counted)
-        progress(wanted.part, wanted.begin, counted.next, wanted.end)
+        generations.store(self._engine, number, log_range.part, counted)
+        progress(log_range.part, log_range.begin, counted.next, log_range.end)
 
-    def _records(self, wanted: ReplayRange, path: Path | None) -> Iterator[Records]:
+    def _records(self, log_range: ReplayRange, path: Path | None) -> Iterator[Records]:
         with reading(self._engine) as db:
-            skipped = skipped_ranges(db, wanted.part, wanted.end)
+            skipped = skipped_ranges(db, log_range.part, log_range.end)
         if path is not None:
-            return (_without(one, skipped) for one in lines_of(path, wanted.part, wanted.end))
+            return (_without(records, skipped) for records in read_lines(path, log_range.part, log_range.end))
         bytes_max = self._by.plan.sources[self._source].batch_bytes_max
-        return records_of(wanted.part, wanted.warm, wanted.end, skipped, self._options, bytes_max)
+        return logged_records(
+            log_range.part, log_range.warm, log_range.end, skipped, self._options, bytes_max
+        )
 
-    def _stretches(self, wanted: ReplayRange) -> list[TwinStretch]:
+    def _stretches(self, log_range: ReplayRange) -> list[TwinStretch]:
         """Returns what counted a range. Raises ReplayRefused where that cannot be repeated or compared."""
         with reading(self._engine) as db:
-            found = counted_stretches(db, wanted.part, wanted.end)
-        before = [one for one in found if one.start <= wanted.warm][-1:]
-        if not before:
-            raise ReplayRefused(f"{wanted.part}: it is not stored by which plan it was counted")
-        relevant = [*before, *(one for one in found if one.start > wanted.warm)]
+            stretches = counted_stretches(db, log_range.part, log_range.end)
+        earliest = [stretch for stretch in stretches if stretch.start <= log_range.warm][-1:]
+        if not earliest:
+            raise ReplayRefused(f"{log_range.part}: it is not stored by which plan it was counted")
+        relevant = [*earliest, *(stretch for stretch in stretches if stretch.start > log_range.warm)]
         return [
-            TwinStretch(one.start, partial(self._new_counter, self._plan_of(wanted, one))) for one in relevant
+            TwinStretch(stretch.start, partial(self._new_counter, self._comparable_plan(log_range, stretch)))
+            for stretch in relevant
         ]
 
-    def _plan_of(self, wanted: ReplayRange, stretch: StretchPlan) -> Plan:
+    def _comparable_plan(self, log_range: ReplayRange, stretch: StretchPlan) -> Plan:
         if stretch.body is None:
             raise ReplayRefused(
-                f"{wanted.part}: plan {stretch.plan}, which counted it, is not stored any more"
+                f"{log_range.part}: plan {stretch.plan}, which counted it, is not stored any more"
             )
         plan = _decoded(stretch.body)
-        if why := why_not_comparable(plan, self._by.plan, self._source):
-            raise ReplayRefused(f"{wanted.part}: counted by plan {stretch.plan}: {why}")
+        if reason := why_not_comparable(plan, self._by.plan, self._source):
+            raise ReplayRefused(f"{log_range.part}: counted by plan {stretch.plan}: {reason}")
         return counting_plan(plan, self._source, self._by.plan)
 
 
@@ -248,7 +261,9 @@ def _without(records: Records, skipped: Sequence[tuple[int, int]]) -> Records:
     """Returns records without those that an operator let the partition skip."""
     if not skipped:
         return records
-    kept = [not any(start <= at < until for start, until in skipped) for at in records.columns.offsets]
+    kept = [
+        not any(start <= offset < until for start, until in skipped) for offset in records.columns.offsets
+    ]
     return records._replace(columns=records.columns.only(kept))
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from analyzer.plan.mapping import NO_FACTS, UNLIMITED
 from analyzer.plan.meters import BUILT_IN, DISTINCT
-from analyzer.plan.plan import Plan, meaning, meaning_of
+from analyzer.plan.plan import Plan, meaning, meaning_digest
 
 BUILT_IN_NAMES = frozenset(meter.name for meter in BUILT_IN)
 
@@ -20,7 +20,7 @@ def counting_digest(plan: Plan, source: str) -> str:
     mapping = plan.sources.get(source)
     counts = {
         "groupings": plan.groupings,
-        "meters": {meter.name: meaning_of(meter) for meter in plan.bucket_meters},
+        "meters": {meter.name: meaning_digest(meter) for meter in plan.bucket_meters},
         "mapping": None if mapping is None else meaning(mapping),
         "forgotten": plan.forgotten,
     }
@@ -38,23 +38,23 @@ def counting_plan(plan: Plan, source: str, newest: Plan) -> Plan:
     return Plan(plan.groupings, meters, (), {source: mapping}, (), newest.forgotten)
 
 
-def why_not_comparable(before: Plan, plan: Plan, source: str) -> str:
-    """Returns why counts by `before` cannot be replaced by those of `plan`; "" when they can."""
-    if source not in before.sources or source not in plan.sources:
+def why_not_comparable(old_plan: Plan, plan: Plan, source: str) -> str:
+    """Returns why counts by `old_plan` cannot be replaced by those of `plan`; "" when they can."""
+    if source not in old_plan.sources or source not in plan.sources:
         return f"a plan that it was counted by has no source {source}"
-    if any(meter.join == "max" for meter in (*before.bucket_meters, *plan.bucket_meters)):
+    if any(meter.join == "max" for meter in (*old_plan.bucket_meters, *plan.bucket_meters)):
         return "a meter keeps the largest value, from which no record's can be taken back"
-    if lost := sorted({*before.groupings} - {*plan.groupings}):
+    if lost := sorted({*old_plan.groupings} - {*plan.groupings}):
         return f"the plan in force does not count by {', '.join(lost)} any more"
-    return _other_meter(_meanings(before), _meanings(plan))
+    return _other_meter(_meanings(old_plan), _meanings(plan))
 
 
 def _meanings(plan: Plan) -> Mapping[str, str]:
-    return {meter.name: meaning_of(meter) for meter in plan.bucket_meters}
+    return {meter.name: meaning_digest(meter) for meter in plan.bucket_meters}
 
 
-def _other_meter(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    for name, means in before.items():
+def _other_meter(old_meanings: Mapping[str, str], now: Mapping[str, str]) -> str:
+    for name, means in old_meanings.items():
         if name not in now and name not in BUILT_IN_NAMES:
             return f"the plan in force has no meter {name} any more"
         if now.get(name, means) != means:

@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from analyzer.billing.days.adjustments import add_adjustments
 from analyzer.billing.days.day_rows import stored_days
 from analyzer.counting.buckets import AUDITED, add_days, records_by_day
-from analyzer.judging.activation_steps import FillStep, steps_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.activation_steps import FillStep, decode_steps
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
-from analyzer.judging.sql.directory import limits_of
-from analyzer.judging.totals import growth_of
+from analyzer.judging.sql.directory import read_limits
+from analyzer.judging.totals import totals_growth
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.engine import NowMs, slow_reading, slow_writing
-from analyzer.kernel.database.partition_keys import is_of, key_of, row_of
+from analyzer.kernel.database.partition_keys import is_partition, key_tuple, partition_values
 from analyzer.kernel.errors import ReplayLost, ReplayRefused
 from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.billing_tables import days
@@ -32,13 +32,13 @@ from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan import catalog
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.counted_stretches import counted_stretches
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import MINUTE_S
 from analyzer.plan.plan import Plan
 from analyzer.replay import generations
 from analyzer.replay.changed_buckets import add_differences
 from analyzer.replay.changed_totals import change_totals
-from analyzer.replay.count_differences import table_of
+from analyzer.replay.count_differences import make_count_table
 from analyzer.replay.generations import Replay, ReplayPosition
 from analyzer.replay.replayed_plan import counting_digest
 
@@ -61,44 +61,50 @@ class SwapOutcome(NamedTuple):
     adjusted: int
 
 
-def differences_of(db: sa.Connection, number: int, known: Catalog) -> list[CountTable]:
+def stored_differences(db: sa.Connection, number: int, numbers: Catalog) -> list[CountTable]:
     """Returns the differences of a generation, a table for each grouping."""
-    of, columns = replayed_counts.c, {(meter.page, meter.place): meter for meter in known.meters.values()}
-    found: dict[str, dict[tuple[int, str, str], list[int]]] = {}
-    meters = sorted(known.meters.values(), key=lambda meter: meter.number)
-    names, place_of = [meter.name for meter in meters], {meter.name: at for at, meter in enumerate(meters)}
-    wanted = sa.select(replayed_counts).where(of.replay == number)
-    with db.execute(wanted, execution_options={"yield_per": 1_000}) as rows:
+    counts, columns = (
+        replayed_counts.c,
+        {(meter.page, meter.place): meter for meter in numbers.meters.values()},
+    )
+    series_by_grouping: dict[str, dict[tuple[int, str, str], list[int]]] = {}
+    meters = sorted(numbers.meters.values(), key=lambda meter: meter.number)
+    names, index_by_meter = (
+        [meter.name for meter in meters],
+        {meter.name: index for index, meter in enumerate(meters)},
+    )
+    statement = sa.select(replayed_counts).where(counts.replay == number)
+    with db.execute(statement, execution_options={"yield_per": 1_000}) as rows:
         for row in rows.mappings():
-            series = found.setdefault(known.grouping_names[row["grouping"]], {})
+            series = series_by_grouping.setdefault(numbers.grouping_names[row["grouping"]], {})
             amounts = series.setdefault(
                 (row["bucket_s"], row["key"], row["resource"]), [0] * (2 * len(meters))
             )
             for place in range(COLUMNS_PER_PAGE):
                 meter = columns.get((row["page"], place))
                 if meter is not None:
-                    at = place_of[meter.name]
-                    amounts[at] += row[f"value_{place}"] or 0
-                    amounts[at + len(meters)] += row[f"denied_{place}"] or 0
+                    index = index_by_meter[meter.name]
+                    amounts[index] += row[f"value_{place}"] or 0
+                    amounts[index + len(meters)] += row[f"denied_{place}"] or 0
     tables = []
-    for grouping, series in sorted(found.items()):
-        kept = {at: amounts for at, amounts in series.items() if any(amounts)}
-        tables.append(_without_unused(table_of(grouping, names, kept)))
+    for grouping, series in sorted(series_by_grouping.items()):
+        kept = {key: amounts for key, amounts in series.items() if any(amounts)}
+        tables.append(_without_unused(make_count_table(grouping, names, kept)))
     return [table for table in tables if table.keys]
 
 
 def _without_unused(table: CountTable) -> CountTable:
     """Returns a table without the meters of which nothing changes."""
     used = [
-        at
-        for at, column in enumerate(table.admitted)
-        if any(column) or (table.denied and any(table.denied[at]))
+        index
+        for index, column in enumerate(table.admitted)
+        if any(column) or (table.denied and any(table.denied[index]))
     ]
     return table._replace(
         width_s=MINUTE_S,
-        meters=[table.meters[at] for at in used],
-        admitted=[table.admitted[at] for at in used],
-        denied=[table.denied[at] for at in used] if table.denied else (),
+        meters=[table.meters[index] for index in used],
+        admitted=[table.admitted[index] for index in used],
+        denied=[table.denied[index] for index in used] if table.denied else (),
     )
 
 
@@ -106,7 +112,7 @@ def swap(
     engine: sa.Engine,
     number: int,
     who: str,
-    why: str,
+    reason: str,
     *,
     is_judged: bool = False,
     is_dry: bool = False,
@@ -121,7 +127,7 @@ def swap(
     if replay.state != "counted":
         raise ReplayRefused(f"replay {number} is {replay.state}: {_CURES[replay.state]}")
     with slow_reading(engine) as db:
-        tables = differences_of(db, number, catalog.load(db))
+        tables = stored_differences(db, number, catalog.load(db))
     rows = sum(len(table.keys) for table in tables)
     if rows > rows_max:
         raise ReplayRefused(
@@ -130,7 +136,7 @@ def swap(
         )
     with slow_writing(engine) as db:
         trial = db.begin_nested()
-        adjusted = _swap(db, replay, tables, who, why, is_judged=is_judged)
+        adjusted = _swap(db, replay, tables, who, reason, is_judged=is_judged)
         if is_dry:
             trial.rollback()
             return SwapOutcome(replay, rows, adjusted)
@@ -147,7 +153,7 @@ _CURES = {
 
 
 def _swap(
-    db: sa.Connection, replay: Replay, tables: Sequence[CountTable], who: str, why: str, *, is_judged: bool
+    db: sa.Connection, replay: Replay, tables: Sequence[CountTable], who: str, reason: str, *, is_judged: bool
 ) -> int:
     _take(db, replay)
     for position in replay.positions:
@@ -155,28 +161,28 @@ def _swap(
     if is_judged:
         plans.block_flushes(db)
     locked = plans.lock_active(db)
-    known, plan = catalog.load(db), plans.active(db)[1]
+    numbers, plan = catalog.load(db), plans.active(db)[1]
     _require_equal(db, replay, plan, locked.pending)
     now_s = locked.now_ms // 1000
-    limits = limits_of(db, plan, locked.directory, {key for table in tables for key in table.keys})
-    growth = growth_of(sums_of(plan).policies_of, tables, {}, limits)
-    shared = {sum_: of for sum_, of in growth.items() if grouping_of(sum_.grouping).is_shared}
-    of_callers = {sum_: of for sum_, of in growth.items() if sum_ not in shared}
-    change_totals(db, plan, limits, of_callers, known, now_s)
-    rows = add_differences(db, tables, known)
+    limits = read_limits(db, plan, locked.directory, {key for table in tables for key in table.keys})
+    growth = totals_growth(plan_sums(plan).policies_by_sum, tables, {}, limits)
+    shared = {sum_: grown for sum_, grown in growth.items() if parse_grouping(sum_.grouping).is_shared}
+    of_callers = {sum_: grown for sum_, grown in growth.items() if sum_ not in shared}
+    change_totals(db, plan, limits, of_callers, numbers, now_s)
+    rows = add_differences(db, tables, numbers)
     for table in tables:
         if table.grouping == AUDITED and (by_day := _changed_days(table)):
-            add_days(db, by_day, key_of(replay.positions[0].range.part))
-    adjusted = add_adjustments(db, tables, known, locked.cut_until_s)
+            add_days(db, by_day, key_tuple(replay.positions[0].range.part))
+    adjusted = add_adjustments(db, tables, numbers, locked.cut_until_s)
     for position in replay.positions:
         _change_rejected(db, replay.id, position, locked.now_ms)
-    change_totals(db, plan, limits, shared, known, now_s)
+    change_totals(db, plan, limits, shared, numbers, now_s)
     if is_judged:
         plans.judge_again(db, clock_was_ahead=False)
-    record(db, who, SWAPPED, f"replay {replay.id}: {replay.about}", why)
+    record(db, who, SWAPPED, f"replay {replay.id}: {replay.about}", reason)
     # Behind the lock of the plan: a day that was cut before has an earlier time, and one after it a later.
     corrected = json.dumps(_corrected_days(db, tables) if adjusted else [])
-    swapped = {"swapped_ms": NowMs(), "swapped_by": who, "reason": why, "rows": rows, "days": corrected}
+    swapped = {"swapped_ms": NowMs(), "swapped_by": who, "reason": reason, "rows": rows, "days": corrected}
     db.execute(sa.update(replays).where(replays.c.id == replay.id).values(swapped))
     return adjusted
 
@@ -208,8 +214,8 @@ def _change_ledger(db: sa.Connection, position: ReplayPosition) -> None:
         name: offsets.c[name] + getattr(ledger, name)
         for name in ("counted", "duplicate", "dead", "late", "renamed")
     }
-    here = sa.and_(is_of(offsets, part), offsets.c.next >= position.range.end)
-    if db.execute(sa.update(offsets).where(here).values(added)).rowcount != 1:
+    is_current = sa.and_(is_partition(offsets, part), offsets.c.next >= position.range.end)
+    if db.execute(sa.update(offsets).where(is_current).values(added)).rowcount != 1:
         raise ReplayRefused(f"{part}: its position was set back behind what was replayed: replay it again")
 
 
@@ -218,11 +224,11 @@ def _require_equal(db: sa.Connection, replay: Replay, plan: Plan, pending: str) 
     again = f"`gatelock upkeep replay drop {replay.id} --reason TEXT`, and replay it again"
     if counting_digest(plan, replay.source) != replay.parts:
         raise ReplayRefused(f"another plan is in force than replay {replay.id} was counted by: {again}")
-    if any(isinstance(step, FillStep) for step in steps_of(pending)):
+    if any(isinstance(step, FillStep) for step in decode_steps(pending)):
         raise ReplayRefused("totals of a new policy are being filled from the buckets: try again in a minute")
     for position in replay.positions:
-        found = counted_stretches(db, position.range.part, position.range.end)
-        if generations.stretches_text(found) != position.stretches:
+        stretches = counted_stretches(db, position.range.part, position.range.end)
+        if generations.stretches_text(stretches) != position.stretches:
             raise ReplayRefused(f"{position.range.part}: it was counted again meanwhile: {again}")
         generations.refuse_disbelieved(db, position.range)
 
@@ -233,20 +239,20 @@ def _changed_days(table: CountTable) -> Mapping[int, int]:
 
 def _change_rejected(db: sa.Connection, number: int, position: ReplayPosition, now_ms: int) -> None:
     """Takes away the rejected records that can be read, and adds those that cannot. Raises ReplayRefused."""
-    part, of = position.range.part, replayed_rejects.c
-    of_replay = sa.and_(of.replay == number, is_of(replayed_rejects, part))
-    readable = sa.select(of.offset).where(of_replay, of.is_added == 0)
-    wanted = db.execute(sa.select(sa.func.count()).select_from(readable.subquery())).scalar_one()
-    gone = sa.delete(rejects).where(is_of(rejects, part), rejects.c.offset.in_(readable))
-    if wanted and db.execute(gone).rowcount != wanted:
+    part, columns = position.range.part, replayed_rejects.c
+    of_replay = sa.and_(columns.replay == number, is_partition(replayed_rejects, part))
+    readable = sa.select(columns.offset).where(of_replay, columns.is_added == 0)
+    expected = db.execute(sa.select(sa.func.count()).select_from(readable.subquery())).scalar_one()
+    deletion = sa.delete(rejects).where(is_partition(rejects, part), rejects.c.offset.in_(readable))
+    if expected and db.execute(deletion).rowcount != expected:
         raise ReplayRefused(
             f"{part}: rejected records were counted, or deleted, since the replay: "
             f"`gatelock upkeep replay drop {number} --reason TEXT`, and replay it again"
         )
     names = ("offset", "reason", "sample", "value_bytes", "kafka_ms")
-    added = sa.select(*(of[name] for name in names)).where(of_replay, of.is_added == 1)
+    added = sa.select(*(columns[name] for name in names)).where(of_replay, columns.is_added == 1)
     rows: list[dict[str, Any]] = [
-        row_of(part) | dict(row) | {"sample": bytes(row["sample"]), "at_ms": now_ms}
+        partition_values(part) | dict(row) | {"sample": bytes(row["sample"]), "at_ms": now_ms}
         for row in db.execute(added).mappings()
     ]
     generations.insert_rejected(db, rows)

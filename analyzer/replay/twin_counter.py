@@ -50,8 +50,8 @@ class LedgerChange(NamedTuple):
     renamed: int = 0
     kept: int = 0  # records that stay as they are
 
-    def plus(self, *others: LedgerChange) -> LedgerChange:
-        return LedgerChange(*map(sum, zip(self, *others, strict=True)))
+    def plus(self, *changes: LedgerChange) -> LedgerChange:
+        return LedgerChange(*map(sum, zip(self, *changes, strict=True)))
 
 
 class ReplayedCounts(NamedTuple):
@@ -104,8 +104,8 @@ class TwinCounter:
         self._old = self._later.pop(0).new_counter()
         self._new = counter
         self._state = CounterState()
-        for one in (self._old, self._new):
-            one.resume(part, self._state)
+        for twin in (self._old, self._new):
+            twin.resume(part, self._state)
         self._old_parts: list[DrainedCounts] = []
         self._kept: list[Rejected] = []
         self._known: list[int] = []  # offsets of rejected records since the last drain
@@ -113,7 +113,7 @@ class TwinCounter:
 
     def feed(self, records: Records, read_ms: int | None = None) -> None:
         """Counts records; `read_ms` is the time of this machine, for those without a Kafka time."""
-        bounds = [self._begin, *(one.start for one in self._later)]
+        bounds = [self._begin, *(stretch.start for stretch in self._later)]
         for piece in pieces(records, bounds):
             if self._start is None:
                 self._start = piece.start
@@ -135,41 +135,47 @@ class TwinCounter:
             return None
         self._drain_old()
         new, old = self._new.drain(), self._old_parts
-        kept, known = self._kept, self._known
+        kept, rejected_offsets = self._kept, self._known
         self._old_parts, self._kept, self._known = [], [], []
         [progress] = new.parts
         if start < self._begin:
             return None
-        reasons = [self._rejected[offset] for offset in known]
-        unreadable = {one.offset for one in new.rejected}
-        was = _ledger(old).plus(_rejected_ledger(reasons), _rejected_ledger([one.reason for one in kept]))
-        now = _ledger([new]).plus(_rejected_ledger([one.reason for one in kept]))
-        change = LedgerChange(*(after - before for before, after in zip(was, now, strict=True)))
+        reasons = [self._rejected[offset] for offset in rejected_offsets]
+        unreadable = {rejected.offset for rejected in new.rejected}
+        was = _ledger(old).plus(
+            _rejected_ledger(reasons), _rejected_ledger([rejected.reason for rejected in kept])
+        )
+        now = _ledger([new]).plus(_rejected_ledger([rejected.reason for rejected in kept]))
+        change = LedgerChange(*(new_value - old_value for old_value, new_value in zip(was, now, strict=True)))
         return ReplayedCounts(
             start,
             progress.next,
-            differences([table for one in old for table in one.tables], new.tables),
+            differences([table for counts in old for table in counts.tables], new.tables),
             change._replace(seen=now.seen, kept=len(kept)),
-            [one for one in new.rejected if one.offset not in self._rejected],
-            [offset for offset in known if offset not in unreadable],
+            [rejected for rejected in new.rejected if rejected.offset not in self._rejected],
+            [offset for offset in rejected_offsets if offset not in unreadable],
             new.verdicts,
-            progress.overflow + sum(one.overflow for counts in old for one in counts.parts),
+            progress.overflow + sum(part.overflow for counts in old for part in counts.parts),
         )
 
     def _feed(self, piece: Records, read_ms: int | None) -> None:
         columns = piece.columns
-        known = [offset for offset in columns.offsets if offset in self._rejected] if self._rejected else []
-        counted = (
-            columns.only([offset not in self._rejected for offset in columns.offsets]) if known else columns
+        rejected_offsets = (
+            [offset for offset in columns.offsets if offset in self._rejected] if self._rejected else []
         )
-        self._known += known
+        counted = (
+            columns.only([offset not in self._rejected for offset in columns.offsets])
+            if rejected_offsets
+            else columns
+        )
+        self._known += rejected_offsets
         fed = self._old.feed(piece._replace(columns=counted, read_ms=None, resume_token=""))
         kept: list[Rejected] = []
         if fed.counted < fed.seen:  # duplicates, or rejected ones
             kept = list(self._drain_old().rejected)
             self._kept += kept
         if kept:
-            offsets = {one.offset for one in kept}
+            offsets = {rejected.offset for rejected in kept}
             columns = columns.only([offset not in offsets for offset in columns.offsets])
         self._new.feed(piece._replace(columns=columns, read_ms=read_ms, resume_token=""))
 
@@ -199,9 +205,9 @@ def pieces(records: Records, bounds: Sequence[int]) -> Iterator[Records]:
 def _ledger(counts: Sequence[DrainedCounts]) -> LedgerChange:
     return LedgerChange().plus(
         *(
-            LedgerChange(one.seen, one.counted, one.duplicate, one.dead, one.late, one.renamed)
+            LedgerChange(part.seen, part.counted, part.duplicate, part.dead, part.late, part.renamed)
             for drained in counts
-            for one in drained.parts
+            for part in drained.parts
         )
     )
 

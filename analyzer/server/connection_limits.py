@@ -63,12 +63,12 @@ def connections_max() -> int:
     Logs a warning when the hard limit (`ulimit -Hn`) leaves room for fewer.
     """
     beside = REFUSED_MAX + RESERVED_FILES
-    wanted = CONNECTIONS_MAX + beside
+    needed = CONNECTIONS_MAX + beside
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if soft < wanted:
+        if soft < needed:
             most = max(soft - beside, soft // 4)
             log.warning(
                 "at most %d gates can connect: this process may open %d files; raise that limit (ulimit -Hn)",
@@ -85,7 +85,7 @@ class AcceptedSocket(socket.socket):
     def __init__(self, connections: OpenConnections, accepted: socket.socket, client: Client) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
         self.client = client
-        self.network = network_of(client[0])
+        self.network = client_network(client[0])
         self.transport: asyncio.Transport | None = None  # None until the TLS handshake is complete
         self.handshake: asyncio.TimerHandle | None = None
         self.is_refused = self.is_ending = False
@@ -265,7 +265,7 @@ def _spare() -> int | None:
 
 
 @lru_cache(maxsize=10_000)
-def network_of(host: str) -> str:
+def client_network(host: str) -> str:
     """Returns the network that one client has: its IPv4 address, or the /64 of its IPv6 address."""
     try:
         address = ip_address(host.partition("%")[0])

@@ -86,7 +86,7 @@ class CompressedAnswer(NamedTuple):
         """Returns the text of the answer in parts."""
         texts = [changes.text for changes in self.changes if changes.text]
         separated = [part for text in texts for part in (SEPARATOR, text)][1:]
-        return self.head, *separated, feed_json.end_of(texts[0] if texts else b"")
+        return self.head, *separated, feed_json.encode_end(texts[0] if texts else b"")
 
     async def gzipped(self) -> Sequence[bytes]:
         """Returns the answer as a gzip file in parts."""
@@ -192,7 +192,7 @@ class PiecewiseResponse(Response):
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for part in self._parts:
-            for at in range(0, len(part), PIECE_BYTES):
-                body = part[at : at + PIECE_BYTES]
+            for offset in range(0, len(part), PIECE_BYTES):
+                body = part[offset : offset + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

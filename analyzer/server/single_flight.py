@@ -39,8 +39,8 @@ class SingleFlight(Generic[T]):
         except TimeoutError:
             raise TimeoutError(f"the database has not answered for {TIMEOUT_S:g} s") from None
 
-    def _is_kept(self, done: asyncio.Future[T]) -> bool:
-        return done.exception() is None and time.monotonic() - self._began_s < self._kept_s
+    def _is_kept(self, future: asyncio.Future[T]) -> bool:
+        return future.exception() is None and time.monotonic() - self._began_s < self._kept_s
 
 
 def run_in_thread(call: Callable[[], T]) -> asyncio.Future[T]:

@@ -109,7 +109,7 @@ class CombinedSource:
         return {part: offset for source in self._sources for part, offset in source.positions().items()}
 
     def problems(self) -> dict[str, str]:
-        return {name: why for source in self._sources for name, why in source.problems().items()}
+        return {name: reason for source in self._sources for name, reason in source.problems().items()}
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         for source in self._sources:

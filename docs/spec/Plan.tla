@@ -11,7 +11,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 \* Names in the code. Actions of this module, and the functions that they describe:
 \*   CheckPlan          = analyzer.flush.flush.SqlFlush.check_plan
 \*   Apply              = analyzer.flush.flush.SqlFlush.apply
-\*   Growth             = analyzer.judging.totals.growth_of
+\*   Growth             = analyzer.judging.totals.totals_growth
 \*   AdoptPlan          = analyzer.daemon.Daemon.adopt_plan
 \*   Activate           = analyzer.judging.sql.plans.activate
 \*   StepsAfter         = analyzer.judging.activation_steps.steps_after

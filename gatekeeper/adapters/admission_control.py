@@ -168,12 +168,13 @@ class AdmissionController:
     ) -> None:
         require_style(headers)
         limiters = tuple(limiters)
-        for one in limiters:
-            if not is_limiter(one):
-                raise TypeError(f"limiters: expected limiters, got {one!r:.80}")
+        for limiter in limiters:
+            if not is_limiter(limiter):
+                raise TypeError(f"limiters: expected limiters, got {limiter!r:.80}")
         self.gate = gate
         self._checks = [
-            (one.limiter, True) if isinstance(one, PerAddress) else (one, False) for one in limiters
+            (limiter.limiter, True) if isinstance(limiter, PerAddress) else (limiter, False)
+            for limiter in limiters
         ]
         require_store_client((limiter for limiter, _ in self._checks), awaited=awaited)
         self._async_checks = [(*pair, _suspending_check(pair[0])) for pair in self._checks]

@@ -91,11 +91,11 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
     'user:ann'
     """
     require_kind(kind, digest)
-    wanted = name.lower().encode("latin-1")
+    lower_name = name.lower().encode("latin-1")
 
     def extract_caller(scope: Scope) -> str:
-        for found, value in scope["headers"]:
-            if found == wanted:
+        for header_name, value in scope["headers"]:
+            if header_name == lower_name:
                 return name_from_header(kind, value, digest)
         return ""
 
@@ -178,18 +178,20 @@ def routes(patterns: Iterable[str], other: str = OTHER) -> Extractor:
     >>> routes(["/v1/items/{id}"])({"path": "/v1/items/7"})
     '/v1/items/{id}'
     """
-    known = RoutePatterns(patterns, other)
+    matcher = RoutePatterns(patterns, other)
 
     def extract_resource(scope: Scope) -> str:
         raw = scope.get("raw_path")
-        return known.match(raw.decode("latin-1") if raw else scope["path"])
+        return matcher.match(raw.decode("latin-1") if raw else scope["path"])
 
     return extract_resource
 
 
 def _authenticated_user(scope: Scope) -> str | None:
-    found = scope.get("user")
-    return found.display_name if found is not None and found.is_authenticated else None
+    authenticated = scope.get("user")
+    return (
+        authenticated.display_name if authenticated is not None and authenticated.is_authenticated else None
+    )
 
 
 API_KEY = header("x-api-key")
@@ -271,7 +273,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._is_exempt = make_exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, scope_path)
         self._refund_when = refund_when
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -299,8 +301,8 @@ class Guard:
         caller, address = self._caller(scope), self._address(scope)
         resource = "" if self._resource is None else self._resource(scope)
         tenant = "" if self._tenant is None else self._tenant(scope)
-        asked = caller or asked_caller(caller, address)
-        decision = self._gate.check(asked, resource=resource, address=address, tenant=tenant)
+        gate_caller = caller or asked_caller(caller, address)
+        decision = self._gate.check(gate_caller, resource=resource, address=address, tenant=tenant)
         # In place, not in a copy: the applications around and below the guard share these dicts.
         state = scope.setdefault("state", {})
         if decision is ALLOWED and NOTES_STATE_KEY not in state:
@@ -336,7 +338,7 @@ class Guard:
             tenant=tenant,
             cost=1 if self._cost is None else self._cost(scope),
             method=scope.get("method", "WEBSOCKET"),
-            notes=notes_of(scope),
+            notes=scope_notes(scope),
         )
 
 
@@ -346,13 +348,13 @@ async def start_gate(gate: Gate) -> None:
     await gate.startup.wait_async()
 
 
-def notes_of(scope: Scope) -> DecisionNotes | None:
+def scope_notes(scope: Scope) -> DecisionNotes | None:
     """Returns the notes of the request log around the guard, if there is one."""
     notes: DecisionNotes | None = scope.get("state", {}).get(NOTES_STATE_KEY)
     return notes
 
 
-def path_of(scope: Scope) -> str:
+def scope_path(scope: Scope) -> str:
     path: str = scope["path"]
     return path
 

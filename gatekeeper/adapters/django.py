@@ -153,15 +153,15 @@ def user(request: HttpRequest) -> str:
     >>> user(SimpleNamespace(user=ann))
     'user:ann'
     """
-    return _name_of(getattr(request, "user", None))
+    return _user_name(getattr(request, "user", None))
 
 
 async def _user_async(request: HttpRequest) -> str:
     auser = getattr(request, "auser", None)
-    return "" if auser is None else _name_of(await auser())
+    return "" if auser is None else _user_name(await auser())
 
 
-def _name_of(user: Any) -> str:
+def _user_name(user: Any) -> str:
     return caller_name("user", user.get_username()) if user is not None and user.is_authenticated else ""
 
 
@@ -262,7 +262,7 @@ def _validate(setting: Setting) -> None:
             raise TypeError(f"GATELOCK: {name}: expected a function or its dotted path, got {value!r:.80}")
     if not isinstance(setting.other, str):
         raise TypeError(f"GATELOCK: other: expected a resource, got {setting.other!r:.80}")
-    make_exemption(setting.exempt, _path_of)
+    make_exemption(setting.exempt, _request_path)
     require_style(setting.headers)
     TrustedProxies(setting.trusted_proxies)
 
@@ -362,7 +362,7 @@ class GuardMiddleware:
             raise ImproperlyConfigured(str(error)) from error
         self._is_outdated = False
         self._proxies = TrustedProxies(setting.trusted_proxies)
-        self._is_exempt = make_exemption(setting.exempt, _path_of)
+        self._is_exempt = make_exemption(setting.exempt, _request_path)
         self._caller: Extractor = _user_async if self._is_async and setting.caller is user else setting.caller
         for name, extractor in (("caller", self._caller), ("tenant", setting.tenant)):
             if iscoroutinefunction(extractor) and not self._is_async:
@@ -435,11 +435,11 @@ class GuardMiddleware:
         return RequestIdentity(
             caller=caller,
             address=_client(request, self._proxies),
-            resource=_resource_of(match, self._setting.other),
+            resource=_route_pattern(match, self._setting.other),
             tenant=tenant,
             cost=permits(request) if callable(permits) else permits,
             method=request.method or "",
-            notes=_notes_of(request),
+            notes=_request_notes(request),
         )
 
     def _refusal(self, result: CheckResult) -> HttpResponse:
@@ -462,7 +462,7 @@ def _without_verdict(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def _notes_of(request: HttpRequest) -> DecisionNotes | None:
+def _request_notes(request: HttpRequest) -> DecisionNotes | None:
     """Returns the notes of the request log around Django, if there is one."""
     scope = getattr(request, "scope", None)
     notes: DecisionNotes | None = (
@@ -471,7 +471,7 @@ def _notes_of(request: HttpRequest) -> DecisionNotes | None:
     return notes
 
 
-def _path_of(request: HttpRequest) -> str:
+def _request_path(request: HttpRequest) -> str:
     path: str = request.path_info
     return path
 
@@ -484,10 +484,10 @@ def _match(request: HttpRequest) -> ResolverMatch | None:
         return None
 
 
-def _resource_of(match: ResolverMatch | None, other: str) -> str:
-    """Returns the URL pattern, or `other` for a path that matches none."""
+def _route_pattern(match: ResolverMatch | None, fallback: str) -> str:
+    """Returns the URL pattern, or `fallback` for a path that matches none."""
     if match is None:
-        return other
+        return fallback
     return "" if match.route is None else pattern_of_django(match.route)
 
 

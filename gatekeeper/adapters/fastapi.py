@@ -34,15 +34,15 @@ from gatekeeper.adapters.asgi import (
     behind,
     encode_headers,
     header,
-    notes_of,
-    path_of,
     peer,
+    scope_notes,
+    scope_path,
     send_refusal,
     start_gate,
     user,
 )
 from gatekeeper.adapters.refusal_response import HeaderStyle
-from gatekeeper.adapters.route_patterns import OTHER, resource_of
+from gatekeeper.adapters.route_patterns import OTHER, route_resource
 from gatekeeper.gate import Gate
 from gatekeeper.model import ALLOWED, Decision, Refused
 
@@ -117,7 +117,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._other = other
-        self._is_exempt = make_exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, scope_path)
         self._refund_when = refund_when
 
     def install(self, app: FastAPI) -> None:
@@ -152,7 +152,7 @@ class Guard:
             raise RuntimeError("the guard is not installed in this application: call guard.install(app)")
         if self._is_exempt(scope):
             return ALLOWED
-        result = await self._admission.check_async(self._identity(scope, resource_of(scope), permits))
+        result = await self._admission.check_async(self._identity(scope, route_resource(scope), permits))
         if not result.decision.allowed:
             await self._undo(results)
             raise Refused(result.decision)
@@ -168,7 +168,7 @@ class Guard:
             tenant="" if self._tenant is None else self._tenant(scope),
             cost=permits,
             method=scope.get("method", "WEBSOCKET"),
-            notes=notes_of(scope),
+            notes=scope_notes(scope),
         )
 
     def _guard_unrouted(self, app: FastAPI) -> None:
@@ -196,7 +196,7 @@ class Guard:
     async def _refuse(self, connection: Request | WebSocket, error: Refused) -> Response | None:
         response = self._admission.denial(CheckResult(error.decision))
         connection.scope[REFUSED] = True
-        notes = notes_of(connection.scope)
+        notes = scope_notes(connection.scope)
         if notes is not None:  # the application may have raised it, by `Gate.enforce`
             notes.decision = error.decision
         if isinstance(connection, WebSocket):

@@ -140,8 +140,8 @@ def limit_headers(items: Sequence[LimitItem], style: HeaderStyle) -> list[tuple[
     by_name: dict[str, LimitItem] = {}  # by the name as it is sent
     for item in items:
         name = quote(item.name or NAMELESS)
-        known = by_name.get(name)
-        if known is None or item.remaining < known.remaining:
+        tightest = by_name.get(name)
+        if tightest is None or item.remaining < tightest.remaining:
             by_name[name] = item
     headers = []
     if style != "legacy":
@@ -171,9 +171,9 @@ def _integer(value: int) -> int:
 
 
 def _legacy_headers(item: LimitItem) -> list[tuple[str, str]]:
-    known = {"limit": item.limit, "remaining": item.remaining, "reset": item.reset}
+    values = {"limit": item.limit, "remaining": item.remaining, "reset": item.reset}
     return [
-        (f"x-ratelimit-{name}", str(math.ceil(value))) for name, value in known.items() if value is not None
+        (f"x-ratelimit-{name}", str(math.ceil(value))) for name, value in values.items() if value is not None
     ]
 
 
@@ -183,7 +183,7 @@ def require_style(style: str) -> None:
         raise ValueError(f"headers: expected one of {', '.join(STYLES)}, got {style!r}")
 
 
-def verdict_of(decision: Decision) -> str:
+def refusal_verdict(decision: Decision) -> str:
     """Returns the first word of the header: "denied" (by a lock), "limited" (by a limiter) or "stale".
 
     Only "denied" excuses a request from its quota: the analyzer knows of locks, and of nothing else that an
@@ -194,7 +194,7 @@ def verdict_of(decision: Decision) -> str:
 
 def header_value(decision: Decision) -> str:
     """Returns the header `Gatelock`: a structured field (RFC 9651), such as denied;policy="daily"."""
-    verdict = verdict_of(decision)
+    verdict = refusal_verdict(decision)
     return f"{verdict};policy={quote(decision.policy)}" if decision.policy else verdict
 
 

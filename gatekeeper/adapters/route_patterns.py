@@ -32,8 +32,8 @@ def pattern_of_django(route: str) -> str:
     >>> pattern_of_django("v1/items/<int:id>/"), pattern_of_django(r"^old/(?P<year>[0-9]{4})/$")
     ('/v1/items/{id}/', '/old/{year}/')
     """
-    named = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", r"{\1}", route)
-    return "/" + FLASK.sub(r"{\g<name>}", named).replace("^", "").removesuffix("$").lstrip("/")
+    pattern = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", r"{\1}", route)
+    return "/" + FLASK.sub(r"{\g<name>}", pattern).replace("^", "").removesuffix("$").lstrip("/")
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +46,7 @@ def pattern_of_starlette(path: str) -> str:
     return FASTAPI.sub(r"{\g<name>}", path)
 
 
-def resource_of(scope: Mapping[str, Any]) -> str:
+def route_resource(scope: Mapping[str, Any]) -> str:
     """Returns the pattern of the route that FastAPI or Starlette matched; "" if none matched.
 
     It begins with the prefixes of routers and mounts.

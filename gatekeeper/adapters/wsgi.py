@@ -88,10 +88,10 @@ def header(name: str, kind: CallerKind = "api_key", digest: NameDigest | None = 
     'user:ann'
     """
     require_kind(kind, digest)
-    wanted = f"HTTP_{name.upper().replace('-', '_')}"
+    environ_name = f"HTTP_{name.upper().replace('-', '_')}"
     # PEP 3333 decodes the header's bytes as latin-1.
     return lambda environ: name_from_header(
-        kind, environ.get(wanted, "").encode("latin-1", "replace"), digest
+        kind, environ.get(environ_name, "").encode("latin-1", "replace"), digest
     )
 
 
@@ -169,8 +169,8 @@ def routes(patterns: Iterable[str], other: str = OTHER) -> Extractor:
     >>> routes(["/v1/items/{id}"])({"SCRIPT_NAME": "/v1", "PATH_INFO": "/items/7"})
     '/v1/items/{id}'
     """
-    known = RoutePatterns(patterns, other)
-    return lambda environ: known.match(full_path_of(environ))
+    matcher = RoutePatterns(patterns, other)
+    return lambda environ: matcher.match(full_path(environ))
 
 
 def _remote_user(environ: Environ) -> str | None:
@@ -248,7 +248,7 @@ class Guard:
         self._tenant = tenant
         self._address = address
         self._cost = cost
-        self._is_exempt = make_exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, environ_path)
         self._refund_when = refund_when
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -277,11 +277,11 @@ class Guard:
         )
 
 
-def path_of(environ: Environ) -> str:
+def environ_path(environ: Environ) -> str:
     return _decode_path(environ.get("PATH_INFO", ""))
 
 
-def full_path_of(environ: Environ) -> str:
+def full_path(environ: Environ) -> str:
     """Returns the path with the prefix that the application is mounted at."""
     return _decode_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 

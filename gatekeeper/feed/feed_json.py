@@ -53,14 +53,14 @@ JsonItem = tuple[bytes, object]  # a change's text, and its parsed value
 
 def encode_changes(changes: Iterable[Change]) -> bytes:
     """The changes as they stand in an answer: in ASCII, each on its line, without the last newline."""
-    return ",\n".join(map(_line_of, packed(changes))).encode()
+    return ",\n".join(map(_change_line, packed(changes))).encode()
 
 
 def dump(update: Update) -> str:
     """The answer as one JSON document, in ASCII."""
     text = encode_changes(update.changes)
-    before, after = encode_head(update, checksum_of(text) if update.snapshot else "")
-    return b"".join((before, repr(update.waited).encode(), after, text, end_of(text))).decode()
+    front, back = encode_head(update, changes_checksum(text) if update.snapshot else "")
+    return b"".join((front, repr(update.waited).encode(), back, text, encode_end(text))).decode()
 
 
 def encode_head(update: Update, checksum: str = "") -> tuple[bytes, bytes]:
@@ -68,7 +68,7 @@ def encode_head(update: Update, checksum: str = "") -> tuple[bytes, bytes]:
 
     Gates that get the same changes differ in that number alone. `checksum` is of the changes in a snapshot.
     """
-    before = {
+    front = {
         "format": FORMAT,
         "version": update.at.version,
         "mark": update.at.mark,
@@ -76,16 +76,16 @@ def encode_head(update: Update, checksum: str = "") -> tuple[bytes, bytes]:
         "snapshot": update.snapshot,
         "now": time_text(update.now),
     }
-    after: dict[str, object] = {"behind_s": update.behind, "next_poll_s": update.next_poll}
+    back: dict[str, object] = {"behind_s": update.behind, "next_poll_s": update.next_poll}
     if update.snapshot:
-        after["checksum"] = checksum
+        back["checksum"] = checksum
     return (
-        json.dumps(before).encode().removesuffix(b"}") + b', "waited_s": ',
-        b", " + json.dumps(after).encode()[1:-1] + b", " + OPENING,
+        json.dumps(front).encode().removesuffix(b"}") + b', "waited_s": ',
+        b", " + json.dumps(back).encode()[1:-1] + b", " + OPENING,
     )
 
 
-def end_of(changes: bytes) -> bytes:
+def encode_end(changes: bytes) -> bytes:
     """The text of an answer after `changes`."""
     return b"\n" + CLOSING if changes else CLOSING
 
@@ -136,7 +136,7 @@ def _parse_update(head: JsonFields, items: Iterable[JsonItem]) -> Update:
     )
 
 
-def checksum_of(changes: bytes) -> str:
+def changes_checksum(changes: bytes) -> str:
     """The value of "checksum" for changes with this text."""
     return checksum_text(add_to_digest(new_digest(), changes))
 
@@ -163,23 +163,23 @@ def new_digest() -> hashlib._Hash:
 
 def change_fields(change: Change) -> dict[str, object]:
     """The JSON object for a change."""
-    return _fields_of(pack_change(change))
+    return _change_fields(pack_change(change))
 
 
 def encode_change(change: ChangeTuple) -> bytes:
     """The line of JSON for a change, with its newline."""
-    return _line_of(change).encode() + b"\n"
+    return _change_line(change).encode() + b"\n"
 
 
-def _fields_of(change: ChangeTuple) -> dict[str, object]:
-    return dict(json.loads(_line_of(change)))
+def _change_fields(change: ChangeTuple) -> dict[str, object]:
+    return dict(json.loads(_change_line(change)))
 
 
 # Of 100,000 locks most have a few policies, reasons and ends in common. Looking up the text of these takes a
 # quarter of the time of encoding each lock as an object.
 
 
-def _line_of(change: ChangeTuple) -> str:
+def _change_line(change: ChangeTuple) -> str:
     """The JSON object for a change, on one line."""
     if not is_set(change):
         scope, key, resource, policy = change
@@ -270,8 +270,8 @@ class JsonFields(NamedTuple):
             return value[:most]
         raise self.error(name, "a list")
 
-    def unknown_fields(self, known: set[str]) -> list[str]:
-        return [f"field {name}" for name in self.values if name not in known]
+    def unknown_fields(self, names: set[str]) -> list[str]:
+        return [f"field {name}" for name in self.values if name not in names]
 
     def error(self, name: str, expected: str) -> SourceError:
         return SourceError(
@@ -313,12 +313,12 @@ def parse_change(fields: JsonFields, unknown: list[str]) -> ChangeTuple | None:
     Raises SourceError.
     """
     op = fields.text("op")
-    known = FIELDS.get(op)
-    if known is None:
+    field_names = FIELDS.get(op)
+    if field_names is None:
         unknown.append(f"op {op}")
         return None
-    if not fields.values.keys() <= known:
-        unknown += fields.unknown_fields(known)
+    if not fields.values.keys() <= field_names:
+        unknown += fields.unknown_fields(field_names)
     scope, key = fields.text("scope"), fields.text("key")
     resource, policy = parse_resource(fields), fields.text("policy")
     if op == "clear":

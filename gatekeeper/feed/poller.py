@@ -81,12 +81,12 @@ class Poller:
         self,
         source: LockSource,
         clock: Clock,
-        known: GateKnowledge,
+        knowledge: GateKnowledge,
         *,
         pace_max_s: float,
         view_file: ViewFile | None,
     ) -> None:
-        self.known = known
+        self.known = knowledge
         self.failures = 0  # in a row
         self.poll: Poll | None = None  # of the last step, if it has polled
         self._source = source
@@ -98,7 +98,7 @@ class Poller:
         self._fetch_s = self._prune_s = clock.uptime_s()
         self._pruned_ns = 0  # the latest wall time by which ended locks were removed
         self._view_file = view_file
-        self._loads_view = view_file is not None and known.view is EMPTY
+        self._loads_view = view_file is not None and knowledge.view is EMPTY
 
     def step(self) -> float:
         """Does what is due; returns seconds until something will be due again."""

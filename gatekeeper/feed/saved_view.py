@@ -83,7 +83,7 @@ class ViewFile:
 
 def write(path: Path, saved: SavedView) -> None:
     """Replaces the file at `path` with `saved`, atomically. Raises OSError."""
-    write_sealed(path, _lines_of(saved))
+    write_sealed(path, _file_lines(saved))
 
 
 def write_sealed(path: Path, lines: Iterable[bytes]) -> None:
@@ -161,7 +161,7 @@ def read(path: Path, now: datetime) -> SavedView:
     return SavedView(confirmed, tuple(with_pauses(_parse_locks(lines, path))))
 
 
-def _lines_of(saved: SavedView) -> Iterator[bytes]:
+def _file_lines(saved: SavedView) -> Iterator[bytes]:
     yield _line({"format": feed_json.FORMAT, "confirmed": feed_json.time_text(saved.confirmed)})
     yield from map(feed_json.encode_change, saved.locks)
 

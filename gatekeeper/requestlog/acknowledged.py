@@ -52,18 +52,18 @@ class AcknowledgedSink(ABC):
 
     def write(self, lines: Sequence[LogLine]) -> WriteOutcome:
         """Gives `lines` to the producer, as far as there is room; reports new acknowledgements."""
-        taken, trouble = 0, ""
+        sent, trouble = 0, ""
         room = self._in_flight_max - (self._taken - self._known_delivered - self._known_failed)
         try:
             for line in lines[:room]:
                 self._send(line)
-                taken += 1
+                sent += 1
         except self.errors as error:
             trouble = f"Kafka, topic {self._topic}: {error}"
-        self._taken += taken
-        return self._outcome(taken, trouble, is_full=bool(lines) and not room)
+        self._taken += sent
+        return self._outcome(sent, trouble, is_full=bool(lines) and not room)
 
-    def _outcome(self, taken: int, trouble: str, *, is_full: bool) -> WriteOutcome:
+    def _outcome(self, sent: int, trouble: str, *, is_full: bool) -> WriteOutcome:
         delivered, failed = self._settled()
         written, lost = delivered - self._known_delivered, failed - self._known_failed
         self._known_delivered, self._known_failed = delivered, failed
@@ -75,7 +75,7 @@ class AcknowledgedSink(ABC):
                 trouble
                 or f"Kafka, topic {self._topic}: {self._in_flight_max} records wait for acknowledgement"
             )
-        return WriteOutcome(taken, written, lost, trouble)
+        return WriteOutcome(sent, written, lost, trouble)
 
 
 # Producers of a parent process, which must neither run nor be released in a forked child.

@@ -15,11 +15,11 @@ from gatekeeper.adapters.asgi import (
     Receive,
     Scope,
     Send,
-    path_of,
     peer,
+    scope_path,
 )
 from gatekeeper.adapters.refusal_response import VERDICT_BYTES
-from gatekeeper.adapters.route_patterns import resource_of
+from gatekeeper.adapters.route_patterns import route_resource
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
 from gatekeeper.requestlog.background_writer import LogSink
 from gatekeeper.requestlog.log_record import PATH_CHARS_MAX, LogEntry, RequestNotes
@@ -95,7 +95,7 @@ class RequestLog(LogMiddleware):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = make_exemption(exempt, path_of)
+        self._is_exempt = make_exemption(exempt, scope_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -179,7 +179,7 @@ class LoggedResponse:
                 bytes=self._bytes,
                 method=scope.get("method", "WEBSOCKET"),
                 path=scope["path"][:PATH_CHARS_MAX],
-                identity=log._extractors.identify(scope, self._notes.identity, resource_of),
+                identity=log._extractors.identify(scope, self._notes.identity, route_resource),
                 verdict=self._verdict,
                 decision=self._notes.decision,
                 fields=self._notes.fields,

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from gatekeeper import lifecycle
 from gatekeeper.clock import Clock, PeriodicTask
-from gatekeeper.requestlog.log_record import LogEntry, LogLine, line_of
+from gatekeeper.requestlog.log_record import LogEntry, LogLine, encode_line
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 
 log = logging.getLogger("gatekeeper")
@@ -211,7 +211,7 @@ class BackgroundWriter:
         for _ in range(records):
             entry = self._queue[0]
             try:
-                self._lines.append(line_of(entry, f"{self._origin}-{next(self._number):x}"))
+                self._lines.append(encode_line(entry, f"{self._origin}-{next(self._number):x}"))
             except Exception:  # a record that cannot be encoded must not block the others
                 self._lost += 1
                 log.debug("request log: a record cannot be encoded: %r", entry, exc_info=True)

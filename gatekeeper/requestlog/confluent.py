@@ -96,9 +96,9 @@ class ConfluentSink(AcknowledgedSink):
         if self._producer is None:
             self._producer = Producer(self._options, logger=log)
             run_first_at_exit()
-        found = self._producer.list_topics(self._topic, CONNECT_S).topics[self._topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
+        metadata = self._producer.list_topics(self._topic, CONNECT_S).topics[self._topic]
+        if metadata.error is not None:
+            raise KafkaException(metadata.error)
         self._is_ready = True
 
     def _on_delivery(self, error: Any, _message: object) -> None:

@@ -53,13 +53,13 @@ class MemoizedPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-py
         count = len(cluster.partitions_for_topic(topic) or ())
         if count != self._count or len(self._partitions) >= KEYS_MAX:
             self._partitions, self._count = {}, count
-        known = None if key_bytes is None else self._partitions.get(key_bytes)
-        if known is not None:
-            return known
-        found = int(super().partition(topic, key, key_bytes, value, value_bytes, cluster))
+        cached = None if key_bytes is None else self._partitions.get(key_bytes)
+        if cached is not None:
+            return cached
+        number = int(super().partition(topic, key, key_bytes, value, value_bytes, cluster))
         if key_bytes is not None:
-            self._partitions[key_bytes] = found
-        return found
+            self._partitions[key_bytes] = number
+        return number
 
 
 class KafkaSink(AcknowledgedSink):

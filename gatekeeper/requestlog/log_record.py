@@ -8,7 +8,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from gatekeeper.adapters.admission_control import RequestIdentity
-from gatekeeper.adapters.refusal_response import verdict_of
+from gatekeeper.adapters.refusal_response import refusal_verdict
 from gatekeeper.model import Decision
 
 # Bounds on what a client and the application can put into a record, because thousands of records wait in
@@ -96,7 +96,7 @@ def _checked(name: str, value: FieldValue) -> FieldValue:
     return value
 
 
-def line_of(entry: LogEntry, event_id: str) -> LogLine:
+def encode_line(entry: LogEntry, event_id: str) -> LogLine:
     """Returns the record as one line of JSON: always ASCII, even if the request contains other bytes.
 
     Fields without a value are left out, but the address of a request that has neither caller nor address
@@ -106,7 +106,7 @@ def line_of(entry: LogEntry, event_id: str) -> LogLine:
 
     >>> acme = RequestIdentity("api_key:acme")
     >>> entry = LogEntry(1_700_000_000_000_000_000, 1_500_000, 200, 5, "GET", "/", acme)
-    >>> line_of(entry, "7f-1").text.decode()[:66]
+    >>> encode_line(entry, "7f-1").text.decode()[:66]
     '{"id":"7f-1","ts":1700000000000000,"caller":{"api_key":"acme"},"me'
     """
     identity = entry.identity
@@ -153,7 +153,7 @@ def gate_fields(entry: LogEntry) -> tuple[str, str]:
         verdict = VERDICT.match(entry.verdict)
         return ("", "") if verdict is None else (verdict[1], re.sub(r"\\(.)", r"\1", verdict[2] or ""))
     if not decision.allowed:
-        return verdict_of(decision), decision.policy
+        return refusal_verdict(decision), decision.policy
     if decision.shadow:
         return "shadow", decision.policy
     return "allowed", ""

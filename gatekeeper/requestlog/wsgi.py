@@ -16,7 +16,7 @@ from gatekeeper.adapters.wsgi import (
     Extractor,
     StartResponse,
     close_body,
-    full_path_of,
+    full_path,
     peer,
 )
 from gatekeeper.clock import SYSTEM_CLOCK, Clock
@@ -92,7 +92,7 @@ class RequestLog(LogMiddleware):
         super().__init__(to, buffer, clock)
         self._app = app
         self._extractors = Extractors(caller, address, tenant, resource)
-        self._is_exempt = make_exemption(exempt, full_path_of)
+        self._is_exempt = make_exemption(exempt, full_path)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self._is_exempt(environ):
@@ -160,7 +160,7 @@ class LoggedResponse:
                 status=self._status or FAILED,
                 bytes=self.bytes,
                 method=environ["REQUEST_METHOD"],
-                path=full_path_of(environ)[:PATH_CHARS_MAX],
+                path=full_path(environ)[:PATH_CHARS_MAX],
                 identity=log._extractors.identify(environ, notes.identity, lambda _: self._route),
                 verdict=self._verdict,
                 decision=notes.decision,

@@ -59,8 +59,8 @@ class TryLater(SourceError):
         5.0
     """
 
-    def __init__(self, why: str, retry_after: float) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, retry_after: float) -> None:
+        super().__init__(reason)
         self.retry_after = retry_after
 
 
@@ -171,8 +171,8 @@ class HttpSource:
 
     def _ask_for_view(self, caller: str) -> CallerView:
         with self._translate_errors():
-            path, named = f"{self._server.prefix}{PATH}", {CALLER_FIELD: quote(caller, safe=":")}
-            answer, body = self._request("GET", path, self._timeout_s, headers=named)
+            path, headers = f"{self._server.prefix}{PATH}", {CALLER_FIELD: quote(caller, safe=":")}
+            answer, body = self._request("GET", path, self._timeout_s, headers=headers)
             document = _checked_document(answer, body).read()
             return parse_view(document, _max_age_s(answer.getheader("cache-control", "")))
 
@@ -351,8 +351,8 @@ def _checked_document(answer: http.client.HTTPResponse, body: bytes) -> BoundedS
 
 def _max_age_s(cache_control: str) -> float:
     """The `max-age` of an answer; 0 if it has none."""
-    found = re.search(r"(?:^|[\s,])max-age=(\d{1,9})", cache_control)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"(?:^|[\s,])max-age=(\d{1,9})", cache_control)
+    return float(match[1]) if match else 0.0
 
 
 def _refusal(answer: http.client.HTTPResponse, body: bytes) -> SourceError:

@@ -32,8 +32,8 @@ from gatekeeper.view.lock_tuples import (
     LockTuple,
     PackedChanges,
     is_set,
-    key_of,
     packed,
+    tuple_key,
 )
 
 __all__ = ["SharedSource"]
@@ -269,7 +269,7 @@ class FeedHistory:
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in with_pauses(packed(changes)):
             if is_set(change):
-                self._locks[key_of(change)] = change
+                self._locks[tuple_key(change)] = change
             else:
                 self._locks.pop(change, None)
 
@@ -293,17 +293,17 @@ def _parse_step(line: bytes) -> VersionStep:
         for item in fields.items("changes", CHANGES_MAX)
     )
     changes = PackedChanges(change for change in parsed if change is not None)
-    since, at = (_parse_cursor(fields.items(name, 2)) for name in ("since", "at"))
-    return VersionStep(since, at, changes, line)
+    since, cursor = (_parse_cursor(fields.items(name, 2)) for name in ("since", "at"))
+    return VersionStep(since, cursor, changes, line)
 
 
 def _parse_cursor(values: Sequence[object]) -> Cursor:
     return Cursor(int(str(values[0])), str(values[1]))
 
 
-def _parse_snapshot(lines: Iterator[bytes], at: Cursor) -> Iterator[ChangeTuple] | None:
-    """The locks on these lines; None when they are of another version than `at`."""
-    if feed_json.parse_object(next(lines, b""), "snapshot").items("at", 2) != list(at):
+def _parse_snapshot(lines: Iterator[bytes], cursor: Cursor) -> Iterator[ChangeTuple] | None:
+    """The locks on these lines; None when they are of another version than `cursor`."""
+    if feed_json.parse_object(next(lines, b""), "snapshot").items("at", 2) != list(cursor):
         return None
     changes = (feed_json.parse_change(feed_json.parse_object(line, "snapshot"), []) for line in lines)
     return (change for change in changes if change is not None)

@@ -119,9 +119,9 @@ class SqlSource:
         """Returns what changed after `since`, or a snapshot. Raises SourceError."""
         with self._translate_errors(), self._shut_down_after(FETCH_S), self._snapshot() as db:
             rows = _read(db, since)
-        return _update_of(rows)  # after the transaction, because converting many locks takes long
+        return _make_update(rows)  # after the transaction, because converting many locks takes long
 
-    def mark_of(self, version: int) -> str | None:
+    def version_mark(self, version: int) -> str | None:
         """Returns the mark of a version whose later changes are stored, or None. Raises SourceError."""
         with self._translate_errors(), self._shut_down_after(FETCH_S), self._snapshot() as db:
             position = _feed_position(db, Cursor(version, ""))
@@ -340,7 +340,7 @@ def _read(db: sa.Connection, since: Cursor | None) -> FeedRows:
     return FeedRows(position, since, batches)
 
 
-def _update_of(read: FeedRows) -> Update:
+def _make_update(read: FeedRows) -> Update:
     position, since, batches = read
     if len(batches) > 1:  # closing the cursor took its time, too
         CooperativeYield().pause_if_due(now=True)
@@ -358,8 +358,8 @@ def _update_of(read: FeedRows) -> Update:
 
 
 def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
-    held = -1 if since is None else since.version
-    row = db.execute(_position_statement(NOW_MS[db.dialect.name]), {"held": held}).first()
+    version = -1 if since is None else since.version
+    row = db.execute(_position_statement(NOW_MS[db.dialect.name]), {"held": version}).first()
     if row is None:
         raise SourceError("the feed has no row: run `gatelock upkeep db upgrade`")
     return FeedPosition(*row)
@@ -368,11 +368,11 @@ def _feed_position(db: sa.Connection, since: Cursor | None) -> FeedPosition:
 @lru_cache  # building it takes longer than executing it
 def _position_statement(now_ms: sa.ColumnElement[int]) -> sa.Select[Any]:
     """Returns the query of the feed's position, by the clock `now_ms`, which tests replace."""
-    held = sa.bindparam("held", type_=sa.BigInteger)
+    version = sa.bindparam("held", type_=sa.BigInteger)
     # The newest version's mark is in the feed's own row; version 0 has no other.
     held_mark = sa.case(
-        (feed.c.version == held, feed.c.mark),
-        else_=sa.select(feed_versions.c.mark).where(feed_versions.c.version == held).scalar_subquery(),
+        (feed.c.version == version, feed.c.mark),
+        else_=sa.select(feed_versions.c.mark).where(feed_versions.c.version == version).scalar_subquery(),
     )
     # `beat_ms` is null, and so ignored by max, for a partition that no analyzer follows.
     behind_ms = sa.select(sa.func.max(now_ms - offsets.c.beat_ms + offsets.c.behind_ms)).scalar_subquery()
@@ -406,8 +406,8 @@ def _rows_after(db: sa.Connection, version: int) -> RowBatches | None:
 
 def _has_rows(db: sa.Connection, statement: sa.Select[Any]) -> bool:
     """Whether the statement returns any row. An offset reads the index alone."""
-    found = statement.with_only_columns(sa.literal(1)).limit(1)
-    return db.execute(found).first() is not None
+    query = statement.with_only_columns(sa.literal(1)).limit(1)
+    return db.execute(query).first() is not None
 
 
 def _rows_of_locks(db: sa.Connection) -> RowBatches:
@@ -417,14 +417,14 @@ def _rows_of_locks(db: sa.Connection) -> RowBatches:
     return _fetch_all(db.execute(all_locks.where(locks.c.action.not_in(NOT_ENFORCED))))
 
 
-def _fetch_all(found: sa.CursorResult[Any]) -> RowBatches:
-    return list(in_batches(_rows_with_pauses(found)))
+def _fetch_all(result: sa.CursorResult[Any]) -> RowBatches:
+    return list(in_batches(_rows_with_pauses(result)))
 
 
-def _rows_with_pauses(found: sa.CursorResult[Any]) -> Iterator[SqlRow]:
+def _rows_with_pauses(result: sa.CursorResult[Any]) -> Iterator[SqlRow]:
     """The rows, with pauses for as long as one statement may take: the server's time-outs run meanwhile."""
     cooperative_yield, end_s = CooperativeYield(), time.monotonic() + STATEMENT_MS / 1000
-    for rows in found.partitions(ROWS_AT_ONCE):
+    for rows in result.partitions(ROWS_AT_ONCE):
         yield from map(tuple, rows)
         if time.monotonic() < end_s:
             cooperative_yield.pause_if_due()

@@ -83,19 +83,19 @@ class ServerAddress(NamedTuple):
 def _resolve(host: str, port: int, end_s: float) -> list[Any]:
     """The addresses of `host`, from a thread that is abandoned at the deadline."""
     # The system's resolver has no time-out.
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def resolve() -> None:
         try:
-            found.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
-            found.put(error)
+            answers.put(error)
 
     with suppress(OSError):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     threading.Thread(target=resolve, daemon=True, name="gatelock resolver").start()
     try:
-        answer = found.get(timeout=max(0.0, end_s - time.monotonic()))
+        answer = answers.get(timeout=max(0.0, end_s - time.monotonic()))
     except queue.Empty:
         raise OSError(f"the name {host} could not be resolved in time") from None
     if isinstance(answer, OSError):

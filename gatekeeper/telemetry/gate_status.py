@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gatekeeper.model import Decision, GateStatus, LockHits, LockKey, SourceError, StatusSink
 from gatekeeper.telemetry.atomic_counts import AtomicCounts
 from gatekeeper.telemetry.status_json import CALLER_CHARACTERS_MAX, WORD_CHARACTERS_MAX, WORDS_MAX
-from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, key_of
+from gatekeeper.view.lock_tuples import ACTION, POLICY, LockKeyTuple, LockTuple, tuple_key
 
 if TYPE_CHECKING:
     from gatekeeper.feed.poller import GateKnowledge
@@ -89,9 +89,9 @@ class StatusRecorder:
     def is_due(self, now_s: float) -> bool:
         return now_s >= self._due_s
 
-    def report(self, sink: StatusSink, now_s: float, known: GateKnowledge, mode: str) -> None:
+    def report(self, sink: StatusSink, now_s: float, knowledge: GateKnowledge, mode: str) -> None:
         """Reports to `sink` and starts to sample the next few callers. Never raises."""
-        status = self._status(now_s, known, mode)
+        status = self._status(now_s, knowledge, mode)
         self._due_s = now_s + REPORT_EVERY_S
         try:
             sink.report_status(status)
@@ -118,12 +118,12 @@ class StatusRecorder:
     def count_hits(self, locks: Sequence[LockTuple], decision: Decision) -> None:
         """Counts the locks that applied to one request, with the decision they led to."""
         for lock in locks:
-            counts = self._counts_of(key_of(lock))
+            counts = self._hit_counts(tuple_key(lock))
             counts.checks.add()
             if not decision.allowed and (lock[ACTION] == "deny" or lock[POLICY] == decision.policy):
                 counts.denials.add()
 
-    def _counts_of(self, key: LockKeyTuple) -> HitCounts:
+    def _hit_counts(self, key: LockKeyTuple) -> HitCounts:
         counts = self._hits.get(key)
         if counts is not None:
             return counts
@@ -131,16 +131,18 @@ class StatusRecorder:
             return self._hits_of_others
         return self._hits.setdefault(key, HitCounts())  # atomic, when two threads add the same lock
 
-    def _status(self, now_s: float, known: GateKnowledge, mode: str) -> GateStatus:
+    def _status(self, now_s: float, knowledge: GateKnowledge, mode: str) -> GateStatus:
         hits = [
             LockHits(LockKey(*key), counts.checks.read(), counts.denials.read())
             for key, counts in list(self._hits.items())
         ]
         hits.sort(key=lambda lock: (-lock.checks, lock.at))
-        reported, others = tuple(hits[:LOCKS_REPORTED_MAX]), hits[LOCKS_REPORTED_MAX:]
+        reported, unreported = tuple(hits[:LOCKS_REPORTED_MAX]), hits[LOCKS_REPORTED_MAX:]
         more = (
-            self._forgotten[0] + self._hits_of_others.checks.read() + sum(lock.checks for lock in others),
-            self._forgotten[1] + self._hits_of_others.denials.read() + sum(lock.denials for lock in others),
+            self._forgotten[0] + self._hits_of_others.checks.read() + sum(lock.checks for lock in unreported),
+            self._forgotten[1]
+            + self._hits_of_others.denials.read()
+            + sum(lock.denials for lock in unreported),
         )
         self._forget_idle_locks(hits)
         self._reports += 1
@@ -149,16 +151,16 @@ class StatusRecorder:
             number=self._reports,
             application=self._application,
             library=_library_version(),
-            at=known.view.at,
-            age=now_s - known.confirmed_s,
+            at=knowledge.view.at,
+            age=now_s - knowledge.confirmed_s,
             locks=reported,
             more=more,
             callers=self._sample.callers(now_s),
             uptime=now_s - self._started_s,
             stale_after=self._stale_after_s,
-            clock_skew=known.clock_skew,
+            clock_skew=knowledge.clock_skew,
             mode=mode,
-            ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(known.view.ignored, WORDS_MAX)),
+            ignored=tuple(word[:WORD_CHARACTERS_MAX] for word in islice(knowledge.view.ignored, WORDS_MAX)),
         )
 
     def _forget_idle_locks(self, hits: Sequence[LockHits]) -> None:

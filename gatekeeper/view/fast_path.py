@@ -94,7 +94,7 @@ class FastPath:
     ranges: AddressRanges | None
 
 
-def fast_path_of(view: LockView) -> FastPath:
+def build_fast_path(view: LockView) -> FastPath:
     """The fast path for the locks of a view."""
     tables = view.tables
     if tables["everyone"]:
@@ -109,7 +109,7 @@ def fast_path_of(view: LockView) -> FastPath:
 
 
 TO_SLOW_PATH = FastPath(EVERY_NAME, EVERY_NAME, EVERY_NAME, EVERY_NAME, None)
-ALLOW_ALL = fast_path_of(EMPTY)
+ALLOW_ALL = build_fast_path(EMPTY)
 
 
 class Mode(Enum):

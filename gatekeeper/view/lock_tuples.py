@@ -50,7 +50,7 @@ def unpack_lock(lock: LockTuple) -> Lock:
     return Lock(*lock[:SLOW], rate)  # type: ignore[call-arg]  # the slice holds the other twelve fields
 
 
-def key_of(lock: LockTuple) -> LockKeyTuple:
+def tuple_key(lock: LockTuple) -> LockKeyTuple:
     """The key under which a lock is set and cleared."""
     return lock[SCOPE], lock[KEY], lock[RESOURCE], lock[POLICY]
 
@@ -94,8 +94,8 @@ class PackedChanges(Sequence[Change]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Change, ...]: ...
     def __getitem__(self, index: int | slice) -> Change | tuple[Change, ...]:
-        found = tuple(self.tuples())[index]
-        return tuple(map(unpack_change, found)) if isinstance(index, slice) else unpack_change(found)
+        selected = tuple(self.tuples())[index]
+        return tuple(map(unpack_change, selected)) if isinstance(index, slice) else unpack_change(selected)
 
     def __iter__(self) -> Iterator[Change]:
         return map(unpack_change, self.tuples())

@@ -22,8 +22,8 @@ from gatekeeper.view.lock_tuples import (
     LockKeyTuple,
     LockTuple,
     is_set,
-    key_of,
     packed,
+    tuple_key,
     unpack_lock,
 )
 from gatekeeper.view.lookup_keys import (
@@ -98,11 +98,11 @@ class LockView:
     def lock_tuples(self) -> Iterator[LockTuple]:
         """Every lock, with pauses in between."""
         by_key = (
-            (name, found) for name, table in self.tables.items() for found in sharded_table.locks_in(table)
+            (name, locks) for name, table in self.tables.items() for locks in sharded_table.locks_in(table)
         )
         # A lock on a caller that is an address is also in a table of addresses.
         return with_pauses(
-            lock for name, found in by_key for lock in found if name == "caller" or lock[SCOPE] != "caller"
+            lock for name, locks in by_key for lock in locks if name == "caller" or lock[SCOPE] != "caller"
         )
 
     def __len__(self) -> int:
@@ -112,19 +112,19 @@ class LockView:
     def matching(self, scopes: RequestScopes) -> list[LockTuple]:
         """The locks that apply to a request, those that have ended included."""
         tables = self.tables
-        found: list[LockTuple] = [*tables["everyone"].get("", ())]
+        locks: list[LockTuple] = [*tables["everyone"].get("", ())]
         if scopes.caller:
-            found += tables["caller"].get(scopes.caller, ())
+            locks += tables["caller"].get(scopes.caller, ())
         if scopes.tenant:
-            found += tables["tenant"].get(scopes.tenant, ())
+            locks += tables["tenant"].get(scopes.tenant, ())
         if scopes.resource:
-            found += tables["resource"].get(normalize_route(scopes.resource), ())
+            locks += tables["resource"].get(normalize_route(scopes.resource), ())
         if scopes.address:
             on_address = self._on_address(scopes.address)
             # Only a request without a caller is counted by its address.
-            found += [lock for lock in on_address if lock[SCOPE] != "caller" or not scopes.caller]
+            locks += [lock for lock in on_address if lock[SCOPE] != "caller" or not scopes.caller]
         route = normalize_route(scopes.resource)
-        return [lock for lock in found if not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route]
+        return [lock for lock in locks if not lock[RESOURCE] or normalize_route(lock[RESOURCE]) == route]
 
     def is_suspended(self, wall_ns: int) -> bool:
         """Whether a suspension (the off switch of the whole fleet) is in force at this time."""
@@ -138,19 +138,19 @@ class LockView:
         return bool(self._on_address(address))
 
     def _on_address(self, address: str) -> list[LockTuple]:
-        found: list[LockTuple] = [*self.tables["address"].get(address, ())]
+        locks: list[LockTuple] = [*self.tables["address"].get(address, ())]
         if not self.lengths and ":" not in address:
-            return found
-        known = parse_address(address)
-        if known is None:
-            return found
-        if known.text != address:  # an IPv4-mapped IPv6 address
-            found += self.tables["address"].get(known.text, ())
-        name = RANGE_TABLES[known.version]
-        table, bits = self.tables[name], ADDRESS_BITS[known.version]
+            return locks
+        parsed = parse_address(address)
+        if parsed is None:
+            return locks
+        if parsed.text != address:  # an IPv4-mapped IPv6 address
+            locks += self.tables["address"].get(parsed.text, ())
+        name = RANGE_TABLES[parsed.version]
+        table, bits = self.tables[name], ADDRESS_BITS[parsed.version]
         for length in self.lengths.get(name, ()):
-            found += table.get(1 << length | known.number >> (bits - length), ())
-        return found
+            locks += table.get(1 << length | parsed.number >> (bits - length), ())
+        return locks
 
 
 EMPTY = LockView(None, dict.fromkeys(TABLES, sharded_table.EMPTY))
@@ -179,7 +179,7 @@ def without_ended(view: LockView, wall_ns: int) -> LockView:
     next_end_ns = NEVER_NS
     for lock in view.lock_tuples():
         if lock[END] <= wall_ns:
-            ended.append(key_of(lock))
+            ended.append(tuple_key(lock))
         else:
             next_end_ns = min(next_end_ns, lock[END])
     # Looking through a large view takes long, and an ended lock applies to no request anyway.
@@ -220,7 +220,7 @@ def _with_changes(view: LockView, changes: Iterable[ChangeTuple]) -> tuple[LockV
             builder = builders.get(place.table) or builders.setdefault(
                 place.table, TableBuilder(view.tables[place.table])
             )
-            added = builder.change(place.key, change if enforced or not is_set(change) else key_of(change))
+            added = builder.change(place.key, change if enforced or not is_set(change) else tuple_key(change))
             if added and place.table in PREFIX_TABLES:
                 _add_count(lengths.setdefault(place.table, {}), prefix_length(place.key), added)
         if enforced and places:

@@ -67,8 +67,8 @@ def _decision(
     A refused client learns `also`, so a denial names there only what denies. A lock that slows was not asked
     where another one has denied.
     """
-    others = locks if allowed else [other for other in locks if other[ACTION] == "deny"]
-    policies = dict.fromkeys(other[POLICY] for other in others)
+    shown = locks if allowed else [applying for applying in locks if applying[ACTION] == "deny"]
+    policies = dict.fromkeys(applying[POLICY] for applying in shown)
     return Decision(
         allowed=allowed,
         policy=lock[POLICY],
@@ -78,7 +78,7 @@ def _decision(
         until=lock[UNTIL],
         status=lock[STATUS],
         also=tuple(policy for policy in policies if policy != lock[POLICY]),
-        tags=tuple(dict.fromkeys(other[POLICY] for other in locks if other[ACTION] == "tag")),
+        tags=tuple(dict.fromkeys(applying[POLICY] for applying in locks if applying[ACTION] == "tag")),
     )
 
 

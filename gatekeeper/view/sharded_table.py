@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterable, Iterator
 
 from gatekeeper.view.cooperative import with_pauses
-from gatekeeper.view.lock_tuples import ChangeTuple, LockTuple, is_set, key_of
+from gatekeeper.view.lock_tuples import ChangeTuple, LockTuple, is_set, tuple_key
 from gatekeeper.view.lookup_keys import LookupKey
 
 FoundLocks = tuple[LockTuple, ...]  # all locks under one key, mostly one
@@ -45,14 +45,14 @@ LockTable = Shard | ShardedTable
 EMPTY: Shard = {}
 
 
-def shards_of(table: LockTable) -> tuple[Shard, ...]:
+def table_shards(table: LockTable) -> tuple[Shard, ...]:
     """The dicts that hold the table's entries."""
     return table.shards if isinstance(table, ShardedTable) else (table,)
 
 
 def locks_in(table: LockTable) -> Iterator[FoundLocks]:
     """The locks of each key."""
-    return (found for shard in shards_of(table) for found in shard.values())
+    return (locks for shard in table_shards(table) for locks in shard.values())
 
 
 def release(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None]:
@@ -60,14 +60,14 @@ def release(old: Iterable[LockTable], new: Iterable[LockTable]) -> Iterator[None
 
     To free 100,000 locks at once takes 30 ms. Nothing else may refer to the old tables.
     """
-    shared = {id(shard) for table in new for shard in shards_of(table)}
-    unshared = [shard for table in old for shard in shards_of(table) if id(shard) not in shared]
+    shared = {id(shard) for table in new for shard in table_shards(table)}
+    unshared = [shard for table in old for shard in table_shards(table) if id(shard) not in shared]
     del old
     while unshared:
         # The dict goes first, its contents afterwards: no reader can see it half empty.
-        found = list(unshared.pop().values())
-        while found:
-            del found[-RELEASED_AT_ONCE:]
+        entries = list(unshared.pop().values())
+        while entries:
+            del entries[-RELEASED_AT_ONCE:]
             yield
 
 
@@ -79,7 +79,7 @@ class TableBuilder:
     """
 
     def __init__(self, table: LockTable) -> None:
-        self._shards = list(shards_of(table))
+        self._shards = list(table_shards(table))
         self._copied: set[int] = set()  # numbers of the shards that belong to the new table alone
         self._uncollected = 0  # entries of copied shards since the last collection
 
@@ -91,20 +91,20 @@ class TableBuilder:
             shard = self._shards[number] = dict(shard)
             self._copied.add(number)
             self._collect_copied(len(shard))
-        before = shard.get(key, ())
-        found = before
-        if before:
-            changed = key_of(change) if is_set(change) else change
-            found = tuple(lock for lock in before if key_of(lock) != changed)
+        earlier = shard.get(key, ())
+        locks = earlier
+        if earlier:
+            changed = tuple_key(change) if is_set(change) else change
+            locks = tuple(lock for lock in earlier if tuple_key(lock) != changed)
         if is_set(change):
-            found = (*found, change)
-        if found:
-            shard[key] = found
+            locks = (*locks, change)
+        if locks:
+            shard[key] = locks
         else:
             shard.pop(key, None)
         if len(self._shards) == 1 and len(shard) > SHARDED_ABOVE:
             self._shards, self._copied = _into_shards(shard), set(range(SHARDS))
-        return bool(found) - bool(before)
+        return bool(locks) - bool(earlier)
 
     def _collect_copied(self, entries: int) -> None:
         """Runs the collector before many copied entries are young: it would need 3 ms for 100,000 at once."""
@@ -121,11 +121,11 @@ class TableBuilder:
         sharded = ShardedTable(tuple(self._shards))
         if len(sharded) > SHARDED_ABOVE // 4:
             return sharded
-        return {key: found for shard in sharded.shards for key, found in shard.items()}
+        return {key: locks for shard in sharded.shards for key, locks in shard.items()}
 
 
 def _into_shards(shard: Shard) -> list[Shard]:
     shards: list[Shard] = [{} for _ in range(SHARDS)]
-    for key, found in with_pauses(shard.items()):
-        shards[hash(key) % SHARDS][key] = found
+    for key, locks in with_pauses(shard.items()):
+        shards[hash(key) % SHARDS][key] = locks
     return shards

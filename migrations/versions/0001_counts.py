@@ -7,7 +7,7 @@ import secrets
 import sqlalchemy as sa
 from alembic import op
 
-from analyzer.kernel.database.migrate import keep_rows_of
+from analyzer.kernel.database.migrate import require_empty
 
 revision = "0001"
 down_revision = None
@@ -205,6 +205,6 @@ def _totals() -> None:
 
 
 def downgrade() -> None:
-    keep_rows_of(*COUNTS)
+    require_empty(*COUNTS)
     for table in TABLES:
         op.drop_table(table)

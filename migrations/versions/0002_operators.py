@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from alembic import op
 
-from analyzer.kernel.database.migrate import keep_rows_of
+from analyzer.kernel.database.migrate import require_empty
 
 revision = "0002"
 down_revision = "0001"
@@ -130,7 +130,7 @@ def _add_numbers(table: str, columns: Iterable[str], *, nullable: bool) -> None:
 
 
 def downgrade() -> None:
-    keep_rows_of(*KEPT)
+    require_empty(*KEPT)
     if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE buckets RESET (fillfactor)")
         op.execute("ALTER TABLE totals RESET (fillfactor)")

@@ -24,13 +24,13 @@ import psutil
 import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
 from analyzer.kernel.tables.schema import locks, metadata, totals
 from analyzer.plan.meters import REQUESTS, Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Policy, Quota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from tests.benchmarks import judge_fleet, refusal
@@ -45,14 +45,14 @@ OUT_OF_REACH = 10**12
 BYTES = Meter("bytes", "bytes")
 NUMBERS = count()  # of SQLite's files
 READS = ", all slots are read"
-NO_POLICIES = plan_of([], [BYTES], [])
+NO_POLICIES = make_plan([], [BYTES], [])
 # Five policies on each of four sums, all of callers: 10,000 totals of each sum grow in a flush.
 SUMS = [("requests", "hour"), ("requests", "day"), ("requests", "month"), ("bytes", "day")]
 
 
 def quotas(per_sum: int, limit: int = OUT_OF_REACH, sums: Sequence[tuple[str, str]] = SUMS) -> Plan:
     """Returns a plan with `per_sum` quotas on each sum."""
-    return plan_of(
+    return make_plan(
         [],
         [BYTES],
         [
@@ -100,14 +100,14 @@ class Installation:
         moved = PartitionProgress(PART, self._next, self._next + requests, requests, requests)
         slots = [
             _table(callers, amount, now_s - now_s % layout.width_s, layout.width_s)
-            for layout in sums_of(self._plan).slot_layouts
+            for layout in plan_sums(self._plan).slot_layouts
         ]
         counted = DrainedCounts([moved], [_table(callers, amount, now_s - now_s % 60)], (), slots=slots)
         return self._store_counts(counted, requests)
 
     def fill_window(self, callers: Sequence[int], amount: int) -> None:
         """Gives each caller `amount` requests in every slot of the windows that end now."""
-        [layout] = sums_of(self._plan).slot_layouts
+        [layout] = plan_sums(self._plan).slot_layouts
         now_s = int(time.time())
         first_s = now_s - now_s % layout.width_s - 11 * layout.width_s
         for start_s in range(first_s, now_s, layout.width_s):
@@ -160,7 +160,7 @@ def _table(callers: Sequence[int], amount: int, start_s: int, width_s: int = 60)
     )  # fmt: skip
 
 
-MIXED = plan_of([], [BYTES], [*quotas(5, sums=SUMS[1:3]).policies, *surges(5, [60, 600])])
+MIXED = make_plan([], [BYTES], [*quotas(5, sums=SUMS[1:3]).policies, *surges(5, [60, 600])])
 
 
 class Machine(NamedTuple):
@@ -300,7 +300,7 @@ def window(machine: Machine, rounds: int = 10, touched: int = TOUCHED) -> None:
     """Prints the cost by the length of the window: of flushes that read no slots, and that read all."""
     print(f"  {machine.name}: {touched:,} touched callers, one surge with 12 slots; median of {rounds}")
     plans = {
-        f"window {period_s:,} s{suffix}": plan_of([], [BYTES], surges(1, [period_s]))
+        f"window {period_s:,} s{suffix}": make_plan([], [BYTES], surges(1, [period_s]))
         for suffix in ("", READS)
         for period_s in (60, 600, 3_600)
     }

@@ -21,7 +21,7 @@ from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.errors import PartitionLost, StoreAway
 from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
 from analyzer.plan.meters import REQUESTS
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.benchmarks.percentiles import percentile
@@ -56,7 +56,7 @@ class Traffic(NamedTuple):
     @property
     def plan(self) -> Plan:
         quotas = [Quota(grouping, OUT_OF_REACH, HOUR, per=grouping) for grouping in self.groupings]
-        return plan_of([], [], quotas)
+        return make_plan([], [], quotas)
 
 
 OWN = Traffic("ranges and a resource of each analyzer", 1.0)

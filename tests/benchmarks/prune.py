@@ -26,7 +26,7 @@ from analyzer.maintenance.failing_jobs import FailingJobs
 from analyzer.maintenance.job_runner import JobRunner
 from analyzer.maintenance.job_table import JobContext
 from analyzer.plan.meters import DAY_S, MINUTE_S
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.benchmarks.judge import Machine, started_machines
 from tests.support.job_runners import SeenJobs
 from tests.support.stored_counts import tables_of
@@ -37,7 +37,7 @@ CALLERS = 5_000  # in a bucket of time
 FLUSHED = 200  # callers of a flush
 FLUSH_EVERY_S = 0.1
 MEASURED_S = 30.0
-PLAN = plan_of([], [], [])
+PLAN = make_plan([], [], [])
 PART = Partition("cluster", "topic", 0, "access-log", "access-log")
 JOBS = ("prune-buckets", "roll-up")
 BOUND_MS = 100.0

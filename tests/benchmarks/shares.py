@@ -19,7 +19,7 @@ from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import CountTable, DrainedCounts, Partition, PartitionProgress
 from analyzer.kernel.tables.schema import metadata, postponed
 from analyzer.plan.meters import REQUESTS
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import LoadShare
 from analyzer.plan.windows import Rolling
 from tests.benchmarks.judge import Cost, Machine, machines
@@ -46,7 +46,7 @@ class SharedResource:
         self._cpu_s = machine.cpu_s
         upgrade(url)
         self.engine = open_engine(url)
-        self._store, self._plan = SqlStore(self.engine, "bench"), plan_of([], [], [POLICY])
+        self._store, self._plan = SqlStore(self.engine, "bench"), make_plan([], [], [POLICY])
         self._version = self._store.activate(self._plan)
         self._store.begin(PART, 0)
         self._upkeep = Upkeep(self.engine, lambda: f"{time.time_ns():x}"[-8:])

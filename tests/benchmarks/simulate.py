@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.forecast.simulation.policy_simulation import simulate
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import HOUR_S, Calendar, Rolling
 from tests.benchmarks.judge import Machine, machines
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
             for machine in machines(postgres, folder):
                 if chosen and machine.name not in chosen:
                     continue
-                engine = stored_month(machine.new_url(), plan_of([], [], [DAILY]), callers=callers)
+                engine = stored_month(machine.new_url(), make_plan([], [], [DAILY]), callers=callers)
                 with engine.connect() as db:
                     rows = db.exec_driver_sql("select count(*) from buckets").scalar_one()
                 print(f"{machine.name}: {rows:,} rows")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.days.references import references_of
+from analyzer.billing.days.references import store_references
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
@@ -103,7 +103,7 @@ def measure(name: str, url: str, rows: int) -> None:
             {"callers": CALLERS},
         )
         names = list(db.scalars(sa.text("select name from size_callers order by n")))
-        references = references_of(db, names)
+        references = store_references(db, names)
         given = [{"name": one, "reference": reference} for one, reference in references.items()]
         db.execute(sa.text("update size_callers set reference = :reference where name = :name"), given)
     print(f"{name}: {rows:,} rows of each, {CALLERS:,} callers")

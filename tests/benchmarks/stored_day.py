@@ -15,10 +15,10 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.plan.meters import DAY_S, MINUTE_S, Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 
 CALLERS = 100_000
-PLAN = plan_of([], [Meter("bytes", "bytes"), Meter("busy", "duration")], [])
+PLAN = make_plan([], [Meter("bytes", "bytes"), Meter("busy", "duration")], [])
 CONFIGURATION = """
 [database]
 url = "{url}"

@@ -9,18 +9,18 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 
-from analyzer.acting.acts import ActContext, Done, fields_of
+from analyzer.acting.act import ActContext, Done, fields_of
 from analyzer.acting.parameters import (
+    AddressRange,
     Fault,
-    Field,
-    Kind,
     Length,
-    Network,
+    OfText,
     OneOf,
     Param,
+    Parameter,
     Switch,
-    Text,
     Time,
+    ValueKind,
     Whole,
     read_values,
 )
@@ -36,14 +36,14 @@ from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.suspension import suspend
 from analyzer.kernel.database.audit_log import PLAN_IN_FORCE, entries
 from analyzer.kernel.tables.schema import metadata, overrides
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.store.flushing import a_row, flush, now_s
 
 Gatelock = Callable[..., Any]
 MONTH = Calendar("month")  # a test must not fail at midnight
-PLAN = plan_of([], [], [Quota("daily", 50, MONTH), Quota("watched", 55, MONTH, mode="shadow")])
+PLAN = make_plan([], [], [Quota("daily", 50, MONTH), Quota("watched", 55, MONTH, mode="shadow")])
 ARGUMENTS = {
     "locks unlock": "api_key:acme",
     "locks lock": "user:ann --for 1h",
@@ -143,14 +143,14 @@ def test_an_act_leaves_an_entry_with_its_words_and_a_dry_one_changes_no_row(
 
 def greet(
     context: ActContext,
-    name: Annotated[str, Param(Text(metavar="NAME"), "Whom.", "ann")],
+    name: Annotated[str, Param(OfText(metavar="NAME"), "Whom.", "ann")],
     *,
     loud: Annotated[bool, Param(Switch(), "In capitals.", True)] = False,
     times: Annotated[int, Param(Whole(1, 3), "So often.", 2)] = 1,
 ) -> Done:
-    """Greet somebody."""
-    if name == "nobody":
-        raise Fault("name", "nobody is there; see <times>")
+    """Greet a caller."""
+    if name == "ghost":
+        raise Fault("name", "it is not there; see <times>")
     text = " ".join([f"hello {name}"] * times)
     text = text.upper() if loud else text
     return Done([{"said": text}], [text])
@@ -159,7 +159,7 @@ def greet(
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Act:
     """A row that only this test has."""
-    row = Act("locks greet", "nowhere:greet", "operate", "Greet somebody.", {"said": "hello ann"})
+    row = Act("locks greet", "nowhere:greet", "operate", "Greet a caller.", {"said": "hello ann"})
     monkeypatch.setitem(made.BY_WORDS, row.words, row)
     for module in (made, made_endpoints):
         monkeypatch.setattr(module, "function", lambda _path: greet)
@@ -175,13 +175,13 @@ def test_a_new_row_is_a_command_an_endpoint_and_a_part_of_the_description(
     assert ran("ann", "--times", "2", "--loud").output == "HELLO ANN HELLO ANN\n"
     wrong = ran("ann", "--times", "9")
     assert (wrong.exit_code, wrong.stderr) == (2, "--times: must be a whole number from 1 to 3\n")
-    assert ran("nobody").stderr == "NAME: nobody is there; see --times\n"
+    assert ran("ghost").stderr == "NAME: it is not there; see --times\n"
 
     row, context = endpoint(fake), ApiContext(engine, Settings())
     values = {"name": "ann", "loud": False, "times": 1, "reason": "WHY"}
     assert row.ask(context, Asked(values, "token ops")) == {"said": "hello ann"}
-    with pytest.raises(NotPossible, match=r"^`name`: nobody is there; see `times`$"):
-        row.ask(context, Asked(values | {"name": "nobody"}, "token ops"))
+    with pytest.raises(NotPossible, match=r"^`name`: it is not there; see `times`$"):
+        row.ask(context, Asked(values | {"name": "ghost"}, "token ops"))
 
     operation = openapi_document([row])["paths"]["/v1/locks/greet"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
@@ -204,13 +204,15 @@ def test_a_parameter_that_nothing_describes_is_refused() -> None:
         (Length(7), "8d", "8d: write a length such as 30m, 12h or 7d; at most 7d"),
         (Length(7, "none"), "x", "at most 7d, or none"),
         (OneOf(["a", "b"]), "c", "must be one of a, b"),
-        (Network(), "10.0.0.1/8", "write 192.0.2.7"),
+        (AddressRange(), "10.0.0.1/8", "write 192.0.2.7"),
         (Time(), "soon", "is not a time"),
         (Switch(), "yes", "must be true or false"),
     ],
 )
-def test_a_wrong_text_is_refused_with_the_name_of_its_parameter(kind: Kind, text: str, sentence: str) -> None:
-    fields = [Field("value", "value", Param(kind, "A value.", "x"))]
+def test_a_wrong_text_is_refused_with_the_name_of_its_parameter(
+    kind: ValueKind, text: str, sentence: str
+) -> None:
+    fields = [Parameter("value", "value", Param(kind, "A value.", "x"))]
     with pytest.raises(Fault, match=sentence) as caught:
         read_values(fields, {"value": text}, is_text=True)
     assert caught.value.name == "value"

@@ -13,7 +13,7 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.model import DrainedCounts, FactRun, Moment, StatedFacts
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import LoadShare
 from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, PART, a_row, flush, locked, now_s, plan, quota
@@ -198,7 +198,7 @@ def test_amounts_are_shown_in_the_unit_of_the_meter(gatelock: Gatelock, migrated
 def test_a_share_takes_no_amounts_for_single_callers(gatelock: Gatelock, migrated_url: str) -> None:
     engine = open_engine(migrated_url)
     share = LoadShare("neighbour", 400_000, 100, Rolling(60), per="caller+resource", release=250_000)
-    SqlStore(engine, "here").activate(plan_of([], [], [share]))
+    SqlStore(engine, "here").activate(make_plan([], [], [share]))
     engine.dispose()
     for command in (
         ("callers", "limit", ACME, "--amount", "5", "--reason", "asked"),

@@ -16,13 +16,14 @@ from analyzer.billing.days.day_rows import add_day
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import writing
+from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.model import CountRow, Lag, Partition, PartitionProgress
 from analyzer.kernel.tables.billing_tables import days
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import ACME, ANN, flush, now_s
 
 Gatelock = Callable[..., Any]
-PLAN = plan_of([], [], [])
+PLAN = make_plan([], [], [])
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 DAY_S = 86_400
 
@@ -104,7 +105,9 @@ def test_a_day_whose_rows_were_deleted_says_so(
         count(store, ACME, 5, at_s)
         gatelock("billing", "days", "close", day, "--reason", "counted", "--yes")
     assert "deleted" not in gatelock("billing", "days", "list").stdout
-    deletion = DayDeletion(engine, DigestKey(), DeletedBy("one:7", 62 * DAY_S), lambda: 0.0)
+    deletion = DayDeletion(
+        engine, DigestKey(), DeletedBy("one:7", 62 * DAY_S), SizedSteps(engine, lambda: 0.0)
+    )
     while deletion.step():
         pass
     deleted = {one["day"]: one["deleted"] for one in objects(gatelock("billing", "days", "list", "--json"))}

@@ -47,7 +47,7 @@ from analyzer.kernel.tables.schema import (
 from analyzer.kernel.tokens import create
 from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DUPLICATES, REQUESTS
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from gatekeeper.model import SUSPENSION, Cursor, Lock, Set
@@ -371,7 +371,7 @@ def test_a_policy_whose_totals_are_still_filled_is_named(
 ) -> None:
     make_healthy(engine)
     monkeypatch.setattr(plans, "ACTIVATION_ROWS", 0)
-    SqlStore(engine, "here").activate(plan_of([], [], [Quota("daily", 5, Calendar("day"))]))
+    SqlStore(engine, "here").activate(make_plan([], [], [Quota("daily", 5, Calendar("day"))]))
     sentence = "not in effect yet: daily; totals are filled from the counts so far"
     assert sentence in sentences(gatelock)
     while Upkeep(engine, str).continue_activation():

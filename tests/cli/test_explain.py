@@ -245,7 +245,7 @@ def test_each_lock_names_the_command_that_clears_it_and_no_more() -> None:
         return next(iter(_next_commands("api_key:a b", [lock], []))).partition("locks unlock ")[2]
 
     assert clearing("caller", "api_key:a b") == "'api_key:a b' --reason WHY"
-    assert clearing("caller", "api_key:a b", "/v1") == "--caller 'api_key:a b' --resource /v1 --reason WHY"
+    assert clearing("caller", "api_key:a b", "/v1") == "'api_key:a b' --resource /v1 --reason WHY"
     assert clearing("address", "192.0.2.7") == "--address 192.0.2.7 --reason WHY"
     assert clearing("range", "192.0.2.0/24") == "--address 192.0.2.0/24 --reason WHY"
     assert clearing("tenant", "acme") == "--tenant acme --reason WHY"

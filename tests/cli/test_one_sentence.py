@@ -15,9 +15,9 @@ from analyzer.daemon import Daemon
 from analyzer.flush.pipeline import FlushResult
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.kinds import KINDS
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.model import DrainedCounts
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import ComparedLoad, Grace, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper import Gate
@@ -52,10 +52,10 @@ def test_the_list_the_log_and_the_refusal_say_what_the_judgement_said(
     policy: Policy,
     sentence: str,
 ) -> None:
-    store, by_plan, at_s = SqlStore(engine, "here"), plan_of([], [], [policy]), now_s(engine)
+    store, by_plan, at_s = SqlStore(engine, "here"), make_plan([], [], [policy]), now_s(engine)
     version = store.activate(by_plan)
     row = a_row(12, at_s)
-    slots = [row._replace(width_s=5, bucket_s=at_s // 5 * 5)] if sums_of(by_plan).slot_layouts else []
+    slots = [row._replace(width_s=5, bucket_s=at_s // 5 * 5)] if plan_sums(by_plan).slot_layouts else []
     counted = DrainedCounts([], tables_of([row]), [], slots=tables_of(slots))
     with store.transaction() as tx:
         now = tx.check_plan(by_plan, version)

@@ -103,7 +103,7 @@ def test_a_promotion_says_before_whom_it_locks_and_that_is_whom_a_simulation_loc
     assert "limit 50 to 4" in tried.output
     assert "pro" not in tried.output, "customers with a plan keep what they have"
     assert "in shadow it has 1 lock at this time" in tried.output
-    assert "these differences come in force; 1 locked, 0 freed" in tried.output
+    assert "\n1 locked, 0 freed" in tried.output
     assert "api_key:ann" in tried.output
     [fields] = lines(gatelock("policies", "promote", "daily", "--dry-run", "--json").stdout)
     assert (fields["plan"], fields["changed"], fields["locked"], fields["freed"]) == (1, False, 1, 0)
@@ -120,7 +120,7 @@ def test_no_override_is_for_a_candidate(gatelock: Gatelock, counted: Callable[[s
     added = ("callers", "limit", "api_key:ann", "--amount", "50", "--reason", "sold")
     refused = gatelock(*added, "--policy", "daily/candidate")
     assert refused.exit_code == 2
-    assert "--policy daily/candidate: no such name; use one of daily" in refused.output
+    assert "--policy: daily/candidate: no such name; use one of daily" in refused.output
     assert gatelock(*added, "--policy", "daily").exit_code == 0
     found = lines(gatelock("policies", "show", "daily", "--json").output)
     assert [one["in_force"] for of in found for one in of["outcomes"]] == [0, 1], "bob is above the candidate"
@@ -131,13 +131,16 @@ def test_the_difference_to_the_plan_in_force_is_shown(
 ) -> None:
     counted(DAILY)
     same = gatelock("policies", "apply", "--dry-run")
-    assert (same.exit_code, same.output) == (0, "this configuration is in force\n")
+    assert (same.exit_code, same.output) == (
+        0,
+        "nothing to change: this configuration is in force (plan 1)\n",
+    )
     (tmp_path / "gatelock.toml").write_text(LOG + DAILY.replace("5", "7"))
     other = gatelock("policies", "apply", "--dry-run")
-    assert (other.exit_code, other.output) == (1, "policy daily: limit 5 to 7\n")
-    assert lines(gatelock("policies", "apply", "--dry-run", "--json").output) == [
-        {"differences": ["policy daily: limit 5 to 7"]}
-    ]
+    assert other.exit_code == 1
+    assert other.output.startswith("policy daily: limit 5 to 7\nnothing was changed; ")
+    [fields] = lines(gatelock("policies", "apply", "--dry-run", "--json").output)
+    assert (fields["differences"], fields["changed"]) == (["policy daily: limit 5 to 7"], False)
 
 
 def test_the_plans_that_came_in_force_are_listed(

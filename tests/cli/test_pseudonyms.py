@@ -74,9 +74,9 @@ def test_callers_are_counted_by_digests_and_explained_by_their_names(
 def test_locks_and_limits_take_names_in_clear(gatelock: Gatelock, tmp_path: Path) -> None:
     assert ACME in gatelock("locks", "list", "--caller", "api_key:acme").stdout
     because = ("--reason", "INC-311")
-    for act in ("extend", "clear"):
+    for act in ("extend", "unlock"):
         of = ("--for", "2d") if act == "extend" else ()
-        result = gatelock("locks", act, "--caller", "api_key:acme", *of, *because)
+        result = gatelock("locks", act, "api_key:acme", *of, *because)
         assert result.exit_code == 0, result.output
         assert ACME in result.output
     (tmp_path / "several.csv").write_text("scope,key\ncaller,api_key:acme\n")

@@ -21,7 +21,7 @@ from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import locks, offsets
-from analyzer.kernel.time_expressions import second_of
+from analyzer.kernel.time_expressions import parse_second
 from tests.support.stored_counts import put_counts
 
 Gatelock = Callable[..., Any]
@@ -249,7 +249,7 @@ def test_a_reader_may_close_the_pipe_early(engine: sa.Engine, configure: Configu
 @given(st.datetimes(timezones=st.timezones()).filter(lambda moment: 1 < moment.year < 9999))
 @example(datetime(2515, 1, 1, 0, 0, 0, 1, tzinfo=UTC))  # a float of seconds lost the microsecond
 def test_a_time_is_rounded_up_to_a_whole_second(moment: datetime) -> None:
-    second = second_of(moment.isoformat(), datetime.now(UTC))
+    second = parse_second(moment.isoformat(), datetime.now(UTC))
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert epoch + timedelta(seconds=second) >= moment.astimezone(UTC) > epoch + timedelta(seconds=second - 1)
 
@@ -257,7 +257,7 @@ def test_a_time_is_rounded_up_to_a_whole_second(moment: datetime) -> None:
 def test_days_begin_at_midnight_utc() -> None:
     now = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)
     for text in ("2026-11-20", "yesterday", "2026-11-20T00:00:00Z", "2026-11-20T01:00:00+01:00"):
-        assert second_of(text, now) == second_of("today", now) - DAY_S == 1_795_132_800
+        assert parse_second(text, now) == parse_second("today", now) - DAY_S == 1_795_132_800
 
 
 # audit

@@ -18,7 +18,7 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import writing
 from analyzer.plan import catalog
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 
 CALLERS = 100_000
 METERS = ("busy", "requests", "tokens")
@@ -40,7 +40,7 @@ def database() -> str:
 
 def close_days(engine: sa.Engine, callers: int) -> None:
     """Stores two closed days, the first with one caller, the second with many."""
-    SqlStore(engine, "here").activate(plan_of([], [Meter("busy", "took"), Meter("tokens", "n")], []))
+    SqlStore(engine, "here").activate(make_plan([], [Meter("busy", "took"), Meter("tokens", "n")], []))
     with writing(engine) as db:
         known = catalog.load(db)
         numbers = [known.meters[name].number for name in METERS]
@@ -100,7 +100,6 @@ def test_a_terminal_shows_progress(engine: sa.Engine, process: Callable[..., obj
         sys.executable,
         "-m",
         "analyzer.faces.cli",
-        "billing",
         "billing",
         "report",
         "day",

@@ -24,12 +24,12 @@ from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.billing_tables import deliveries, referenced_names
 from analyzer.kernel.tables.job_tables import leases
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import flush, now_s
 from tests.support.billing_server import KEY, Fault, billing_server
 
 Gatelock = Callable[..., Any]
-PLAN = plan_of(["tenant", "caller+resource"], [Meter("busy", "took"), Meter("peak", "took", "max")], [])
+PLAN = make_plan(["tenant", "caller+resource"], [Meter("busy", "took"), Meter("peak", "took", "max")], [])
 DAY_S = 86_400
 CALLERS = 250
 KILLS = 3
@@ -125,7 +125,6 @@ def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
         sys.executable,
         "-m",
         "analyzer.faces.cli",
-        "billing",
         "billing",
         "report",
         "send",
@@ -282,7 +281,6 @@ def test_corrections_have_other_identifiers_and_negative_amounts(
     late = [row._replace(value=4) for row in before]
     flush(store, PLAN, late)
     correct = (
-        "billing",
         "billing",
         "days",
         "correct",

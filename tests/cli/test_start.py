@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.faces.cli.command_table import COMMANDS as COMMAND_TABLE
-from analyzer.faces.cli.command_table import Command, Group
+from analyzer.faces.cli.command_table import Command, CommandGroup
 from analyzer.kernel.tables.schema import rejects
 
 Gatelock = Callable[..., Any]
@@ -34,11 +34,11 @@ HEAVY = (
 )
 
 
-def called_as(entries: Iterable[Command | Group], *words: str) -> Iterator[str]:
+def called_as(entries: Iterable[Command | CommandGroup], *words: str) -> Iterator[str]:
     """Every command as it is typed, groups included."""
     for entry in entries:
         yield " ".join([*words, entry.name])
-        if isinstance(entry, Group):
+        if isinstance(entry, CommandGroup):
             yield from called_as(entry.commands, *words, entry.name)
 
 

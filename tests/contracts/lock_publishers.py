@@ -196,7 +196,7 @@ class SqlPublisher:
 
     def truth(self) -> set[Lock]:
         with self.engine.begin() as db:
-            return {feed_store.lock_of(row) for row in db.execute(sa.select(locks))}
+            return {feed_store.lock_from_row(row) for row in db.execute(sa.select(locks))}
 
     def fail(self) -> None:
         with self.engine.begin() as db:

@@ -294,7 +294,7 @@ def test_after_any_history_of_the_feed_the_next_poll_makes_the_view_equal_to_the
             case "poll":
                 view = updated(view, sql_publisher)
     with sql_publisher.engine.begin() as db:
-        truth = {feed_store.lock_of(row) for row in db.execute(sa.select(locks))}
+        truth = {feed_store.lock_from_row(row) for row in db.execute(sa.select(locks))}
     assert locks_of(view) == truth
 
 

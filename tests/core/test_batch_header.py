@@ -13,10 +13,10 @@ from analyzer.sources.batches.batch_header import (
     HEADER_BYTES,
     MAGIC,
     BatchHeader,
+    batch_span,
     header_at,
-    pieces_of,
     read_header,
-    span_of,
+    split_batches,
 )
 
 
@@ -73,20 +73,20 @@ def test_a_header_that_is_cut_off_is_read_as_far_as_its_magic_or_not_at_all(size
 
 class TestSpanOf:
     def test_the_span_of_no_bytes_is_empty(self) -> None:
-        assert span_of(b"", 7)[:2] == (0, 7)
+        assert batch_span(b"", 7)[:2] == (0, 7)
 
     def test_a_span_ends_after_the_last_record_of_the_last_batch(self) -> None:
         raw = batch(100, 5) + batch(110, 2, first_ms=5_000)
-        assert span_of(raw, 100) == (len(raw), 112, 0, 5_001)
+        assert batch_span(raw, 100) == (len(raw), 112, 0, 5_001)
 
     def test_a_batch_that_was_cut_short_is_left_for_the_next_fetch(self) -> None:
         first, second = batch(100, 5), batch(105, 5)
         for size in (1, 11, 12, 60, 61, len(second) - 1):
-            assert span_of(first + second[:size], 100)[:2] == (len(first), 105)
+            assert batch_span(first + second[:size], 100)[:2] == (len(first), 105)
 
     def test_a_first_batch_that_is_cut_short_is_kept_for_the_counter_to_refuse(self) -> None:
         raw = batch(100, 5)[:-1]
-        assert span_of(raw, 100)[:2] == (len(raw), 100)
+        assert batch_span(raw, 100)[:2] == (len(raw), 100)
 
     @pytest.mark.parametrize("field", ["magic", "length", "last_offset_delta"])
     def test_an_implausible_header_ends_the_walk_and_keeps_the_bytes(self, field: str) -> None:
@@ -94,22 +94,22 @@ class TestSpanOf:
         wrong = {"magic": 1, "length": 10, "last_offset_delta": -1}[field]
         bad = HEADER.pack(*read_header(good)._replace(**{field: wrong})) + good[HEADER_BYTES:]
         raw = batch(100, 5) + bad + batch(110, 5)
-        assert span_of(raw, 100)[:2] == (len(raw), 105)
+        assert batch_span(raw, 100)[:2] == (len(raw), 105)
 
     def test_an_offset_inside_a_batch_never_leads_backwards(self) -> None:
-        assert span_of(batch(100, 5), 103)[:2] == (len(batch(100, 5)), 105)
-        assert span_of(batch(90, 5), 103)[1] == 103
+        assert batch_span(batch(100, 5), 103)[:2] == (len(batch(100, 5)), 105)
+        assert batch_span(batch(90, 5), 103)[1] == 103
 
 
 @pytest.mark.parametrize("tail", [b"", b"short", b"\xff" * HEADER_BYTES, batch(90, 3)[:-1]])
 def test_pieces_are_whole_batches_of_a_bounded_number_of_records(tail: bytes) -> None:
     batches = [batch(0, 3), batch(3, 4), batch(7, 1), batch(8, 30), batch(38, 2)]
     raw = b"".join(batches) + tail
-    pieces = list(pieces_of(raw, 8))
+    pieces = list(split_batches(raw, 8))
     assert pieces == [b"".join(batches[:3]), batches[3], batches[4] + tail]
     start = 0
     for piece in pieces:
-        span = span_of(piece, start)
+        span = batch_span(piece, start)
         start = span.next
-    assert start == span_of(raw, 0).next == 40, "the pieces follow each other"
-    assert list(pieces_of(b"", 8)) == [b""]
+    assert start == batch_span(raw, 0).next == 40, "the pieces follow each other"
+    assert list(split_batches(b"", 8)) == [b""]

@@ -19,7 +19,7 @@ import pytest
 from analyzer.delays.delay_bound import FrontLimiter, LockDelay, overshoot_max
 from analyzer.demo.load_generator import CALLERS, NOISY, ClientResponse, LoadGenerator, NoAnswer
 from analyzer.demo.processes import POLICY
-from analyzer.demo.results import DemoResults, is_behind, results_of, summary
+from analyzer.demo.results import DemoResults, is_behind, measure_run, summary
 from analyzer.demo.traffic_size import TrafficSize, size_for
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
@@ -73,7 +73,7 @@ def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postg
             with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310
                 locks = json.load(answer)["items"]
             body = json.dumps({"caller": NOISY, "reason": "the demo is over"}).encode()
-            act = urllib.request.Request(f"{address}v1/locks/clear", body, headers)  # noqa: S310
+            act = urllib.request.Request(f"{address}v1/locks/unlock", body, headers)  # noqa: S310
             with urllib.request.urlopen(act, timeout=20) as answer:  # noqa: S310
                 assert [lock["changed"] for lock in json.load(answer)["locks"]] == [True]
             ran.send_signal(signal.SIGINT)
@@ -120,7 +120,7 @@ def a_noisy_run(admitted_s: Sequence[float], size: TrafficSize = USUAL) -> DemoR
     responses += [a_response(NOISY, at_s) for at_s in admitted_s]
     responses += [a_response(NOISY, 3.0, 429, POLICY), a_response("api_key:ann", 2.5)]
     counted = {NOISY: (size.limit + len(admitted_s), 1), "api_key:ann": (1, 0)}
-    return results_of(responses, counted, [NOISY], flood_began_s=-2, size=size, gap_s=1.25)
+    return measure_run(responses, counted, [NOISY], flood_began_s=-2, size=size, gap_s=1.25)
 
 
 def test_the_overshoot_and_the_delay_of_the_refusal() -> None:
@@ -242,7 +242,7 @@ def test_a_run_with_a_broken_promise_is_not_successful(change: dict[str, object]
 
 def test_a_request_counted_for_another_caller_is_not_exact() -> None:
     responses = [a_response("api_key:ann", 1.0), a_response("api_key:bob", 1.0)]
-    results = results_of(responses, {"api_key:ann": (2, 0)}, [], flood_began_s=0, size=USUAL, gap_s=0)
+    results = measure_run(responses, {"api_key:ann": (2, 0)}, [], flood_began_s=0, size=USUAL, gap_s=0)
     assert results.counted == results.produced == 2
     assert not results.exact
     assert not results.late

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import judge
-from analyzer.judging.kinds import kind_of
-from analyzer.judging.locks.lock_feed import KEY, lock_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.kinds import policy_kind
+from analyzer.judging.locks.lock_feed import KEY, lock_from_row
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, reading
@@ -101,7 +101,7 @@ def ledger_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
 def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, int]:
     """Sums up every total in the window that contains `at_s`: slow, and obviously right."""
     found: Counter[TotalKey] = Counter()
-    for sum_, policies in sums_of(plan).policies_of.items():
+    for sum_, policies in plan_sums(plan).policies_by_sum.items():
         window = window_at(sum_.window, at_s)
         if isinstance(sum_.window, Rolling):
             continue
@@ -186,7 +186,7 @@ def notice_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
         for policy in fleet.plan.policies
         if isinstance(policy, Quota)
         for total, n in used.items()
-        if total.sum == kind_of(policy).sum_of(policy)
+        if total.sum == policy_kind(policy).judged_sum(policy)
         for threshold in policy.thresholds
         if n * 1_000 >= policy.limit * threshold
     }
@@ -206,7 +206,7 @@ def notice_violations(fleet: Fleet, expected: ExpectedCounts) -> Iterator[str]:
 def locks_in_force(fleet: Fleet) -> tuple[datetime, list[Lock]]:
     with reading(fleet.engine) as db:
         now = instant(db.execute(sa.select(NowMs())).scalar_one())
-        return now, [lock for row in db.execute(sa.select(locks)) if (lock := lock_of(row)).until > now]
+        return now, [lock for row in db.execute(sa.select(locks)) if (lock := lock_from_row(row)).until > now]
 
 
 def feed_violations(fleet: Fleet) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import LoadShare, RollingQuota, Surge
 from analyzer.plan.windows import Rolling
 from tests.faults.kinds_of_policies import bounds
 
 NOW_S = 1_795_176_000
-PLAN = plan_of(
+PLAN = make_plan(
     [],
     [],
     [

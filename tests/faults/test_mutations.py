@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.errors import PartitionLost, PlanChanged, StoreAway
 from analyzer.kernel.model import Record
 from analyzer.kernel.tables.schema import buckets, lock_changes
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.proposals import Agreement
 from gatekeeper.sources.sql import SqlSource
 from gatekeeper.view.lock_view import EMPTY, LockView, apply
@@ -135,7 +135,7 @@ def two_analyzers_cross_a_limit_together(situation: Situation) -> None:
 
 def the_plan_changes_in_the_middle_of_a_flush(situation: Situation) -> None:
     """A flush under the old plan is missing from the totals that the new plan summed up from buckets."""
-    situation.plan = plan_of([], [], [*PLAN.policies, quota(4, name="new")])
+    situation.plan = make_plan([], [], [*PLAN.policies, quota(4, name="new")])
     first, second = situation.analyzer(0), situation.analyzer(1)
     first_pipeline, second_pipeline = situation.about_to_flush(first), situation.about_to_flush(second)
 

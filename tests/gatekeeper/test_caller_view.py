@@ -16,7 +16,7 @@ import http_sf
 import pytest
 
 from analyzer.kernel.errors import StoreAway
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from gatekeeper import Gate, SourceError
 from gatekeeper.adapters import caller_view_response as views
 from gatekeeper.adapters.caller_view_response import caller_view_response, caller_view_response_async
@@ -148,8 +148,8 @@ def test_a_forked_child_asks_on_separate_connections(gate: Gate) -> None:
 def test_a_token_for_locks_alone_is_refused_with_the_scope_that_it_needs(
     url: str, documents: Documents
 ) -> None:
-    reader = Token("shop", digest_of("gatelock_read"), "read", 0, None)
-    asker = Token("till", digest_of("gatelock_callers"), "callers", 0, None)
+    reader = Token("shop", token_digest("gatelock_read"), "read", 0, None)
+    asker = Token("till", token_digest("gatelock_callers"), "callers", 0, None)
     documents.tokens = TokenList((reader, asker), 0, were_made=True)
     with pytest.raises(SourceError, match="403 Forbidden: The token shop has the scope read; this request"):
         Gate(url, token="gatelock_read").caller_view(ACME)

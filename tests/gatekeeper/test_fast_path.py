@@ -17,15 +17,15 @@ from gatekeeper.view.fast_path import (
     FastPath,
     FastPathSwitch,
     Mode,
-    fast_path_of,
+    build_fast_path,
 )
 from gatekeeper.view.lock_tuples import pack_lock
 from gatekeeper.view.lock_view import EMPTY, with_locks
 from tests.support.feed import HandFeed, a_lock
 
 ACME, BOB = "api_key:acme", "user:bob"
-PATH = fast_path_of(with_locks(EMPTY, [pack_lock(a_lock(ACME))]))
-EMPTY_PATH = fast_path_of(EMPTY)
+PATH = build_fast_path(with_locks(EMPTY, [pack_lock(a_lock(ACME))]))
+EMPTY_PATH = build_fast_path(EMPTY)
 MOVERS = ("poller", "request", "application")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor, Set, SourceError, Update
@@ -476,7 +476,7 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def test_over_tls_the_certificate_is_verified_before_the_token_is_sent(identity: object) -> None:
-    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    known = TokenList((Token("shop", token_digest("gatelock_shop"), "read", 0, None),), 1_000)
     with feed_server(HandFeed(a_lock()), lambda: known, identity) as url:
         source = HttpSource(url, "gatelock_shop", ca=identity.certificate)
         at = source.fetch(None).at

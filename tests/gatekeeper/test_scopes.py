@@ -14,7 +14,7 @@ from gatekeeper import ALLOWED, Gate
 from gatekeeper.model import Clear, Lock, Set
 from gatekeeper.sources.fixed import FixedSource
 from gatekeeper.testing import ManualClock
-from gatekeeper.view.fast_path import fast_path_of
+from gatekeeper.view.fast_path import build_fast_path
 from gatekeeper.view.lock_view import EMPTY, LockView, RequestScopes, apply
 from gatekeeper.view.lookup_keys import CACHED_ROUTE_CHARACTERS_MAX, normalize_route, parse_address, table_key
 from tests.gatekeeper.test_view import a_view, an_update
@@ -243,7 +243,7 @@ def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given
     """Every scope has locks, but no range has one."""
     scopes = ("caller", "tenant", "resource", "address")
     gate = a_gate(*(a_lock("198.51.100.9", scope=scope) for scope in scopes))
-    gate._set_fast_path(fast_path_of(counting(gate._runtime.knowledge.view)))
+    gate._set_fast_path(build_fast_path(counting(gate._runtime.knowledge.view)))
     assert gate.check(**{name: REQUEST[name] for name in given}) is ALLOWED
     # The caller is looked up even if it is "".
     assert counted.look_ups == len({"caller", *given})
@@ -251,7 +251,7 @@ def test_each_scope_of_a_request_costs_one_look_up(counted: type[Counted], given
 
 def test_allow_costs_one_look_up(counted: type[Counted]) -> None:
     gate = a_gate(a_lock(ACME), in_range("10.0.0.0/8"))
-    gate._set_fast_path(fast_path_of(counting(gate._runtime.knowledge.view)))
+    gate._set_fast_path(build_fast_path(counting(gate._runtime.knowledge.view)))
     assert gate.allow("api_key:zoe")
     assert counted.look_ups == 1
 
@@ -268,7 +268,7 @@ def test_only_prefix_lengths_in_use_are_looked_up(counted: type[Counted], addres
     assert fewer.lengths == {"range4": {16: 1}, "range6": {48: 1}}
     for locked, lengths4 in ((view, 2), (fewer, 1)):
         counted.look_ups = 0
-        path = fast_path_of(counting(locked))
+        path = build_fast_path(counting(locked))
         assert path.ranges is not None
         assert not path.ranges.has_lock(address)
         if ":" not in address:  # IPv6 is looked up by the view, with `get`

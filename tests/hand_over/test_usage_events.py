@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analyzer.billing.hand_over.billing_services import SERVICES, Answer
 from analyzer.billing.hand_over.prepared_events import examine, why_not
 from analyzer.billing.hand_over.usage_events import Customers, EventMaker, InvalidCustomers
-from analyzer.billing.reports.usage_amounts import place_of, place_text
+from analyzer.billing.reports.usage_amounts import parse_place, place_text
 from tests.support.usage_events import DAY, SECRET, amount, event, part
 
 
@@ -49,7 +49,7 @@ def test_the_time_of_an_event_is_the_middle_of_its_day() -> None:
 
 @given(st.lists(st.one_of(st.integers(0, 2**62), st.text(max_size=5)), max_size=3))
 def test_a_place_is_read_as_it_was_stored(values: list[int | str]) -> None:
-    assert place_of(place_text(tuple(values))) == tuple(values)
+    assert parse_place(place_text(tuple(values))) == tuple(values)
 
 
 @pytest.mark.parametrize(

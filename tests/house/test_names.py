@@ -35,7 +35,6 @@ SHARED_MODULE_NAMES = {
     "audit": COMMAND,
     "gaps": COMMAND,
     "rejects": COMMAND,
-    "sources": f"{COMMAND}; {TABLE}",
     "tokens": COMMAND,
     "usage": COMMAND,
     "clock": "the process's, and the database's",

@@ -32,7 +32,7 @@ ABSENT = {
 # Strengths of other programs, by an earlier page, and the command, endpoint or key that we do have for it.
 NOT_BETTER_THERE = {
     "manual decisions": "locks lock",
-    "simulation": "simulate",
+    "simulation": "policies simulate",
     "days that are closed": "billing days close",
     "CloudEvents": "billing report write",
     "user interface": "serve",

@@ -12,12 +12,12 @@ from msgspec import UnsetType
 from analyzer.callers.forgetting.forget_caller import ForgottenCaller
 from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.counting.records.forgotten_callers import reference_in
-from analyzer.judging.activation_steps import filled_to, steps_of
+from analyzer.judging.activation_steps import decode_steps, filled_to
 from analyzer.judging.kinds.compared import LOCK_S, MILLION
 from analyzer.judging.locks.lock_feed import MANUAL, NOT_ENFORCED
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.maintenance.job_runner import RunEnd
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan, plan_from
 from analyzer.plan.policies import LoadShare, Quota, Surge
@@ -78,7 +78,9 @@ def has_waiting(state: State, now_ms: int) -> bool:
 
     What waits for a calendar window to begin is judged by flushes alone in the slow judgement.
     """
-    has_rolling = any(isinstance(sum_.window, Rolling) for sum_ in sums_of(plan_in_force(state)).policies_of)
+    has_rolling = any(
+        isinstance(sum_.window, Rolling) for sum_ in plan_sums(plan_in_force(state)).policies_by_sum
+    )
     return has_rolling and any(row["due_ms"] <= now_ms for row in state["postponed"])
 
 
@@ -214,9 +216,9 @@ def check_totals(state: State, now_ms: int) -> None:
     """Checks that each total of a present window is the sum of its buckets, up to where it is filled."""
     plan = plan_in_force(state)
     numbers = {row["name"]: row["number"] for row in state["catalog"] if row["kind"] == "sum"}
-    by_sum = {sum_: numbers[sum_text(sum_)] for sum_ in sums_of(plan).policies_of}
+    by_sum = {sum_: numbers[sum_text(sum_)] for sum_ in plan_sums(plan).policies_by_sum}
     (active,) = [row for row in state["plans"] if row["active"]]
-    filling = filled_to(steps_of(active["pending"]), by_sum)
+    filling = filled_to(decode_steps(active["pending"]), by_sum)
     for sum_, number in by_sum.items():
         if isinstance(sum_.window, Rolling):  # its total is the growth since the plan is in force
             continue
@@ -245,7 +247,7 @@ def check_locks(world: World, state: State, counted: Sequence[Counted], now_ms: 
     rolling = [policy for policy in plan.policies if isinstance(policy, Surge | LoadShare)]
     calendars = replace(plan, policies=tuple(p for p in plan.policies if p not in rolling))
     actions = {policy.name: policy.action for policy in plan.policies}
-    scopes = {policy.name: grouping_of(policy.per).scope for policy in plan.policies}
+    scopes = {policy.name: parse_grouping(policy.per).scope for policy in plan.policies}
     expected = {
         (found.policy, found.key, found.resource, found.until, scopes[found.policy], actions[found.policy])
         for found in crossings(calendars, flushes, limits_of_plans(state) | own_limits(state))

@@ -16,12 +16,12 @@ from analyzer.flush import flush
 from analyzer.judging import totals as judging_totals
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows, plans, totals
 from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.jobs import job_runs
 from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes
-from analyzer.plan.sums import order_of
+from analyzer.plan.sums import total_key
 from tests.faults.mutations import judging_from_sums_of_buckets
 from tests.interleavings.actors import Transactions
 from tests.interleavings.orders import OrderFailed, Orders
@@ -62,7 +62,7 @@ def test_judged_by_sums_of_buckets_two_adders_cross_unseen(
     def apply_and_add(self: Any, plan: Any, version: int, counted: Any, now: Any, **rest: Any) -> Any:
         changes = apply(self, plan, version, counted, now, **rest)
         catalog = self._catalogs.of(self._db, self._plan_row)
-        growth = judging_totals.growth_of(sums_of(plan).policies_of, counted.tables)
+        growth = judging_totals.totals_growth(plan_sums(plan).policies_by_sum, counted.tables)
         add_totals(self._db, Limits(plan), version, growth, catalog, int(now.timestamp()))
         return changes
 
@@ -113,14 +113,14 @@ def test_with_versions_from_a_sequence_a_gate_misses_a_change(
 def test_totals_in_an_order_that_depends_on_the_data_deadlock(
     transactions: Transactions, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sorted_growth = flush.growth_of
+    sorted_growth = flush.totals_growth
 
     def growth_of(sums: Any, tables: Any, *rest: Any) -> Any:
         growth = sorted_growth(sums, tables, *rest)
         has_bob = any(BOB in table.keys for table in tables)
         return dict(reversed(growth.items())) if has_bob else growth
 
-    monkeypatch.setattr(flush, "growth_of", growth_of)
+    monkeypatch.setattr(flush, "totals_growth", growth_of)
     assert "deadlock detected" in caught(transactions, world, "flush", "flush-other")
 
 
@@ -239,7 +239,7 @@ def test_totals_held_in_another_order_than_flushes_deadlock(
     """The warden holds shared totals before those of callers, by the order of their names alone."""
 
     def by_name(total: Any) -> tuple[Any, ...]:
-        return *order_of(total.sum), total.window.start_s, total.key, total.resource
+        return *total_key(total.sum), total.window.start_s, total.key, total.resource
 
     monkeypatch.setattr(totals, "_sort_key", by_name)
     assert "deadlock detected" in caught(transactions, world, "judge-waiting", "flush-noisy")

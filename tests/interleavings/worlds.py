@@ -19,12 +19,12 @@ from analyzer.callers.caller_changes import set_callers
 from analyzer.counting.gaps import SqlGaps
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.activation_steps import FillStep, Step, steps_of
+from analyzer.judging.activation_steps import FillStep, Step, decode_steps
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.slots import GENERATION_S
 from analyzer.kernel.database.engine import open_engine, writing
-from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
+from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
 from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.errors import PlanChanged
 from analyzer.kernel.jobs.job_runs import LEASE_MS, SqlJobRuns
@@ -46,7 +46,7 @@ from analyzer.kernel.tables.schema import catalog, metadata
 from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DAY_S
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Brake, LoadShare, Quota, Surge
 from analyzer.plan.proposals import Agreement
 from analyzer.plan.windows import Calendar, Rolling
@@ -80,12 +80,12 @@ GAP = Gap("retention", 0, 10, "gone")  # in the third partition
 START = {PARTS[0]: 52, PARTS[1]: 447, PARTS[2]: 0}  # where the history ends
 CURSOR = Cursor(3, "history")  # of a gate that knows it
 DAILY_PLAN = plan(DAILY)
-FLOOD_PLAN = plan_of([], [], [Surge("flood", 100, Rolling(60))])
+FLOOD_PLAN = make_plan([], [], [Surge("flood", 100, Rolling(60))])
 # Windows of each caller; acme moves to a zone whose days are those of UTC.
-ZONED_PLAN = plan_of([], [], [Quota("daily", 100, Calendar("day", "UTC", ("zone",)))])
+ZONED_PLAN = make_plan([], [], [Quota("daily", 100, Calendar("day", "UTC", ("zone",)))])
 ABIDJAN = Profile(zone="Africa/Abidjan")
 # The totals of `burst` are shared, and before those of callers in the order of their names.
-NOISY_PLAN = plan_of(
+NOISY_PLAN = make_plan(
     [],
     [],
     [
@@ -193,8 +193,8 @@ def with_pseudonyms(engine: sa.Engine, plan: Plan, rows: Sequence[CountRow]) -> 
     """Returns the rows as a counter names them by a plan that has forgotten callers."""
     if not plan.forgotten:
         return rows
-    digest = NameDigest(secret_of(engine, REFERENCES))
-    keys = ForgottenCallers(plan.forgotten, digest).names_of([row.key for row in rows])
+    digest = NameDigest(ensure_secret(engine, REFERENCES))
+    keys = ForgottenCallers(plan.forgotten, digest).names_to_count([row.key for row in rows])
     return [row._replace(key=key) for row, key in zip(rows, keys, strict=True)]
 
 
@@ -292,7 +292,7 @@ def filling_begun(history: History) -> None:
 
 def _pending(db: sa.Connection) -> Sequence[Step]:
     pending = sa.select(plans_table.c.pending).where(plans_table.c.active == 1)
-    return steps_of(db.execute(pending).scalar_one())
+    return decode_steps(db.execute(pending).scalar_one())
 
 
 def one_sum(history: History) -> None:

@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import LogsUnknown
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import day_positions, days
-from analyzer.sources.kafka.probes.log_ends import ends_of
+from analyzer.sources.kafka.probes.log_ends import read_ends
 from tests.support.installation import Installation, RealKafka, create_again, delete_topic, write
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import new_name
@@ -129,6 +129,6 @@ def test_the_target_is_the_end_of_what_can_be_read(real_kafka: RealKafka, new: N
 def test_without_an_answer_of_kafka_no_day_is_closed(new: New) -> None:
     here = new(new_name())
     with pytest.raises(LogsUnknown, match="Kafka was asked for the ends of its logs"):
-        ends_of({"log": "log"}, [], {"bootstrap_servers": f"127.0.0.1:{free_port()}"})
+        read_ends({"log": "log"}, [], {"bootstrap_servers": f"127.0.0.1:{free_port()}"})
     closing = closing_of(here)
     assert closing.step() == 0, "nothing was ever counted"

@@ -12,7 +12,7 @@ from analyzer.callers import applied_facts, caller_changes, changed_limits
 from analyzer.judging.earned_notices import Notice, NoticeKey
 from analyzer.judging.judge import Evidence, Judged, JudgedRows
 from analyzer.judging.judged_changes import JudgedChanges
-from analyzer.judging.judgement_log import SHOWN_MAX, lines_of, log_judged
+from analyzer.judging.judgement_log import SHOWN_MAX, log_judged, log_lines
 from analyzer.judging.sql import braked_policies, plans, waiting_judgements
 from analyzer.kernel.database.engine import open_engine
 from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
@@ -30,7 +30,7 @@ LINES = [
 
 
 def test_locks_and_notices_are_logged_with_their_cause(caplog: pytest.LogCaptureFixture) -> None:
-    assert list(lines_of(JUDGED)) == LINES
+    assert list(log_lines(JUDGED)) == LINES
     with caplog.at_level(logging.INFO):
         log_judged(JUDGED, "plan 3")
         log_judged(JUDGED)
@@ -39,12 +39,12 @@ def test_locks_and_notices_are_logged_with_their_cause(caplog: pytest.LogCapture
 
 def test_a_lock_that_a_new_plan_ends_names_the_plan_as_its_cause() -> None:
     judged = Judged([Clear(LOCK.at)], evidence=Evidence(4, cause_of_end="plan"))
-    assert list(lines_of(judged)) == ["unlocked user:ann /v1/export: plan 4 ends its lock by daily"]
+    assert list(log_lines(judged)) == ["unlocked user:ann /v1/export: plan 4 ends its lock by daily"]
 
 
 def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> None:
     many = Judged([Clear(LOCK.at)] * (SHOWN_MAX + 2_000), [NOTICE] * (SHOWN_MAX + 1))
-    lines = list(lines_of(many))
+    lines = list(log_lines(many))
     assert len(lines) == 2 * SHOWN_MAX + 2
     assert lines[SHOWN_MAX] == "2,000 more changes of locks: gatelock locks list"
     assert lines[-1] == "1 more notices: gatelock locks notices"

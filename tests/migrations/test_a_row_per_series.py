@@ -16,7 +16,7 @@ from analyzer.kernel.model import CountRow
 from analyzer.maintenance.audit import audit
 from analyzer.plan import catalog
 from analyzer.plan.meters import DAY_S, REQUESTS, Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar, window_at
 from tests.store.flushing import a_row, flush, locked
@@ -26,7 +26,7 @@ from tests.support.upkeep import Upkeep
 
 SLOWEST = Meter("slowest", "took", "max")
 DAILY = Quota("daily", 1_000, Calendar("day"))
-PLAN = plan_of(["caller+resource"], [SLOWEST], [DAILY])
+PLAN = make_plan(["caller+resource"], [SLOWEST], [DAILY])
 NAMES = ("grouping", "meter", "width_s", "bucket_s", "key", "resource", "value", "denied")
 
 
@@ -166,7 +166,7 @@ def test_a_new_policy_waits_until_all_rows_are_moved(
     small_steps(monkeypatch, 20)
     migrate.upgrade(database_url)
     store, upkeep = SqlStore(old, "here"), Upkeep(old, str)
-    monthly = plan_of(["caller+resource"], [SLOWEST], [DAILY, Quota("monthly", 8, Calendar("month"))])
+    monthly = make_plan(["caller+resource"], [SLOWEST], [DAILY, Quota("monthly", 8, Calendar("month"))])
     store.activate(monthly)
     assert not upkeep.continue_activation()
     assert locked(old) == {}
@@ -192,7 +192,7 @@ def test_a_meter_that_is_renamed_while_rows_are_moved_keeps_its_old_rows(
     migrate.upgrade(database_url)
     upkeep = Upkeep(old, str)
     upkeep.move_old()
-    SqlStore(old, "here").activate(plan_of(["caller+resource"], [meter], [DAILY]))
+    SqlStore(old, "here").activate(make_plan(["caller+resource"], [meter], [DAILY]))
     while True:
         found = [row for row in usage_rows(old, UsageQuery("caller", DAY_S)) if row.meter != "requests"]
         assert {row.meter for row in found} == {shown_as}

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from analyzer.flush.flush_executors import InlineFlushes
 from analyzer.kernel.tables.schema import locks
 from analyzer.plan.mapping import ResourceField, SourceMapping, TextField, TimeField
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import ComparedLoad
 from tests.support.whole_loop import World
 
@@ -60,7 +60,7 @@ def patched(policy: P, module: object, name: str, value: object) -> Callable[[py
 @contextmanager
 def world_of(url: str, policy: ComparedLoad, source: SourceMapping = SOURCE) -> Iterator[World]:
     """Yields a world with a policy in force, at its first second."""
-    world = World(url, InlineFlushes(), plan_of([], [], [policy], {"log": source}), START)
+    world = World(url, InlineFlushes(), make_plan([], [], [policy], {"log": source}), START)
     try:
         yield world
     finally:

@@ -40,7 +40,7 @@ CALLERS = [f"caller-{n}" for n in range(5)]
 
 
 def total(name: str) -> TotalKey:
-    return TotalKey(compared.sum_of(POLICY), name, EXPORT, ALWAYS)
+    return TotalKey(compared.judged_sum(POLICY), name, EXPORT, ALWAYS)
 
 
 def smallest_by_trying(loads: Mapping[str, int], excess: int) -> set[str]:

@@ -12,11 +12,11 @@ from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.earned_notices import NoticeKey
 from analyzer.judging.judge import judge, lapsed, lock_keys
 from analyzer.judging.kinds.quota import explain
-from analyzer.judging.plan_sums import sums_of
-from analyzer.judging.totals import Standing, TotalKey, growth_of
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.judging.totals import Standing, TotalKey, totals_growth
 from analyzer.kernel.model import CountRow
 from analyzer.plan.meters import JOINS, Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar, window_at
 from gatekeeper.model import Clear, Lock, LockKey, Set
@@ -25,7 +25,7 @@ from tests.support.depth import deeper
 from tests.support.stored_counts import tables_of
 
 ACME, ANN = "api_key:acme", "user:ann"
-PLAN = plan_of(
+PLAN = make_plan(
     [],
     [Meter("largest", "bytes", "max")],
     [
@@ -51,15 +51,17 @@ class Database:
 
     def flush(self, number: int, rows: Sequence[CountRow], now: datetime) -> None:
         standings = []
-        for sum_, grown in growth_of(sums_of(PLAN).policies_of, tables_of(rows)).items():
+        for sum_, grown in totals_growth(plan_sums(PLAN).policies_by_sum, tables_of(rows)).items():
             for window_s, key, resource, more in zip(*grown, strict=True):
                 total = TotalKey(sum_, key, resource, window_at(sum_.window, window_s))
                 self.totals[total] = JOINS[sum_.join].merge(self.totals.get(total, 0), more)
-                if self.totals[total] >= self.next.setdefault(total, sums_of(PLAN).thresholds_of[sum_][0]):
+                if self.totals[total] >= self.next.setdefault(
+                    total, plan_sums(PLAN).thresholds_by_sum[sum_][0]
+                ):
                     standings.append(Standing(total, self.totals[total]))
         locks = {key: self.locks[key] for key in lock_keys(PLAN, standings) if key in self.locks}
         for standing in standings:
-            self.next[standing.total] = sums_of(PLAN).next_judgement(standing, now.timestamp())
+            self.next[standing.total] = plan_sums(PLAN).next_judgement(standing, now.timestamp())
         judged = judge(PLAN, standings, locks, Circumstances(now))
         for notice in judged.notices:
             policy, _, key, resource, window_s, threshold = notice.at
@@ -72,7 +74,7 @@ class Database:
             (used,) = (
                 standing.used
                 for standing in standings
-                for policy in sums_of(PLAN).policies_of[standing.total.sum]
+                for policy in plan_sums(PLAN).policies_by_sum[standing.total.sum]
                 if (policy.name, standing.total.key, standing.total.resource, standing.total.window.until_s)
                 == (lock.policy, lock.key, lock.resource, lock.until.timestamp())
             )

@@ -23,7 +23,7 @@ from analyzer.counting.counter.counter import PythonCounter
 from analyzer.kernel.model import Record, Records
 from analyzer.plan.mapping import Condition, EventIdRule, SourceMapping, TextField
 from analyzer.plan.meters import DUPLICATES, Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from gatekeeper.identity import NameDigest
 from tests.oracle.counter import hostile
 from tests.support.depth import deeper
@@ -37,7 +37,7 @@ def first_count(
     mapping: SourceMapping, groupings: Sequence[str], meters: Sequence[Meter], records: Records
 ) -> dict[tuple[str, str, str], dict[str, tuple[int, int]]]:
     """Returns what the first counter has of all days, admitted and denied, by series and meter."""
-    plan = plan_of(groupings, meters, [], {"log": mapping})
+    plan = make_plan(groupings, meters, [], {"log": mapping})
     counter = PythonCounter(plan.sources, plan.groupings, plan.meters)
     assert counter.feed(records).status == "ok"
     joins = {meter.name: meter.join for meter in plan.bucket_meters}
@@ -54,7 +54,7 @@ def second_count(
     mapping: SourceMapping, groupings: Sequence[str], meters: Sequence[Meter], records: Records
 ) -> tuple[RecountedDay, dict[str, str]]:
     """Returns what the second counter has of all days, and the joins of its meters."""
-    plan = plan_of(groupings, meters, [], {"log": mapping})
+    plan = make_plan(groupings, meters, [], {"log": mapping})
     joins = {meter.name: meter.join for meter in plan.bucket_meters}
     stored = stored_plan(plan.to_json())
     day = RecountedDay(0, END_S, plan.groupings, joins, {}, {}, Pseudonyms())
@@ -175,7 +175,7 @@ def test_names_with_a_digest_are_counted_alike() -> None:
     names = [("ann", "o1"), ("bob", "o1"), ("ann", ""), ("", "o2")]
     values = [json.dumps({"user": user, "org": org}).encode() for user, org in names]
     records = Records.of(hostile.PART, 0, 4, [Record(at, NOW_MS, value) for at, value in enumerate(values)])
-    plan = plan_of(["tenant"], [], [], {"log": mapping})
+    plan = make_plan(["tenant"], [], [], {"log": mapping})
     counter = PythonCounter(plan.sources, plan.groupings, plan.meters, digests=[digest])
     counter.feed(records)
     frozen = {

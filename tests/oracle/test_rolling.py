@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from analyzer.judging.circumstances import Circumstances, Wait
 from analyzer.judging.kinds.earned_locks import lock_key
-from analyzer.judging.kinds.quota import judge_rolling, sum_of
+from analyzer.judging.kinds.quota import judge_rolling, judged_sum
 from analyzer.judging.kinds.surge import judge_surge
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import (
     DistinctSlot,
     Slot,
@@ -24,7 +24,7 @@ from analyzer.judging.rolling import (
     sums_at,
 )
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import RollingQuota, Surge
 from analyzer.plan.windows import ALWAYS, DAY_S, Rolling
 from gatekeeper.model import Lock
@@ -154,10 +154,10 @@ class Series:
     """One series as SQL keeps it: a total that only grows, its `next`, and slots."""
 
     def __init__(self, plan: Plan, rolling: Rolling) -> None:
-        (self.sum,) = sums_of(plan).policies_of
+        (self.sum,) = plan_sums(plan).policies_by_sum
         self.plan, self.rolling = plan, rolling
         self.used = 0
-        self.next = sums_of(plan).first_judgement(self.sum)
+        self.next = plan_sums(plan).first_judgement(self.sum)
         self.records: list[tuple[int, int]] = []
         self.reads = 0
 
@@ -170,7 +170,7 @@ class Series:
         self.reads += 1
         slots = slots_of(self.rolling, self.records)
         standing = Standing(TotalKey(self.sum, KEY, "", ALWAYS), self.used, slots)
-        self.next = sums_of(self.plan).next_judgement(standing, now_s)
+        self.next = plan_sums(self.plan).next_judgement(standing, now_s)
         return standing
 
 
@@ -192,7 +192,7 @@ def test_no_crossing_is_missed_by_looking_only_after_growth(
     total was judged since, and answered with a lock or with a time before then."""
     rolling = Rolling(period_s)
     policy = RollingQuota("rolling", limit, rolling)
-    series, now_s = Series(plan_of([], [], [policy]), rolling), BEGIN_S
+    series, now_s = Series(make_plan([], [], [policy]), rolling), BEGIN_S
     locked_until_s, look_at_s = 0.0, float("inf")
     for later, relative in steps:
         now_s += later * period_s // 1000
@@ -201,7 +201,7 @@ def test_no_crossing_is_missed_by_looking_only_after_growth(
         slots = slots_of(rolling, series.records)
         if standing is None and (now_s >= look_at_s or now_s >= locked_until_s > 0):
             standing = Standing(TotalKey(series.sum, KEY, "", ALWAYS), series.used, slots)  # the warden
-            series.next = sums_of(series.plan).next_judgement(standing, now_s)
+            series.next = plan_sums(series.plan).next_judgement(standing, now_s)
         if standing is not None:
             locked_until_s, look_at_s = 0.0, float("inf")
             match judge_rolling(policy, standing, None, Circumstances(datetime.fromtimestamp(now_s, UTC))):
@@ -225,7 +225,7 @@ def test_a_surge_locks_by_the_present_window_until_what_earned_it_has_left(
     policy = Surge("flood", limit, rolling, (60, 70, 90))
     records = placed(rolling, relative)
     slots = slots_of(rolling, records)
-    total = TotalKey(sum_of(policy), KEY, "", ALWAYS)
+    total = TotalKey(judged_sum(policy), KEY, "", ALWAYS)
     standing = Standing(total, sum(amount for _, amount in records), slots)
     now = datetime.fromtimestamp(BEGIN_S, UTC)
     at = Circumstances(now, offences={lock_key(policy, total): before})

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import judge
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import below_s
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import RollingQuota
 from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock, Set
@@ -28,7 +28,7 @@ class Locked:
 
     def __init__(self, policy: RollingQuota) -> None:
         self.policy = policy
-        self.series = Series(plan_of([], [], [policy]), policy.window)
+        self.series = Series(make_plan([], [], [policy]), policy.window)
         self.lock: Lock | None = None
         self.changes: list[int] = []  # when the lock was set or extended
         self.look_s = float("inf")  # when the warden judges, grown or not
@@ -46,7 +46,7 @@ class Locked:
         if standing is None and (is_ending or now_s >= self.look_s):
             slots = slots_of(self.policy.window, self.series.records)
             standing = Standing(TotalKey(self.series.sum, KEY, "", ALWAYS), self.series.used, slots)
-            self.series.next = sums_of(self.series.plan).next_judgement(standing, now_s)
+            self.series.next = plan_sums(self.series.plan).next_judgement(standing, now_s)
         if standing is not None:
             locks = {} if self.lock is None else {self.lock.at: self.lock}
             at = Circumstances(datetime.fromtimestamp(now_s, UTC))

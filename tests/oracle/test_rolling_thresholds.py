@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from analyzer.judging.circumstances import Circumstances, Wait
 from analyzer.judging.earned_notices import LASTS_S, LastNotice, NoticeKey
 from analyzer.judging.kinds.quota import judge_rolling, rolling_notices
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Grace, RollingQuota
 from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
@@ -59,7 +59,7 @@ class Played(NamedTuple):
 
 def play(policy: RollingQuota, records: Records, seconds: int) -> Played:
     """Counts and judges as flushes and the warden do."""
-    series = Series(plan_of([], [], [policy]), policy.window)
+    series = Series(make_plan([], [], [policy]), policy.window)
     total = TotalKey(series.sum, KEY, "", ALWAYS)
     last: dict[NoticeKey, LastNotice] = {}
     raised: set[tuple[int, int]] = set()
@@ -70,7 +70,7 @@ def play(policy: RollingQuota, records: Records, seconds: int) -> Played:
         is_ending = 0 < locked_until_s <= now_s
         if standing is None and (now_s >= look_s or is_ending):
             standing = Standing(total, series.used, slots_of(policy.window, series.records))
-            series.next = sums_of(series.plan).next_judgement(standing, now_s)
+            series.next = plan_sums(series.plan).next_judgement(standing, now_s)
         if standing is not None:
             look_s = float("inf") if now_s >= look_s else look_s
             locked_until_s = 0.0 if is_ending else locked_until_s

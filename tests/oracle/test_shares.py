@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from analyzer.judging.circumstances import Circumstances, Hold
 from analyzer.judging.judge import judge, lapsed
 from analyzer.judging.kinds import compared
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import Slot
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import LoadShare
 from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Clear, Lock, LockKey
@@ -72,12 +72,12 @@ class SeriesInSql:
 
     def judge(self, now_s: int, behind_s: float, *, is_warden: bool) -> None:
         [policy] = self.plan.policies
-        total = TotalKey(compared.sum_of(policy), "api_key:noisy", "/v1/export", ALWAYS)
+        total = TotalKey(compared.judged_sum(policy), "api_key:noisy", "/v1/export", ALWAYS)
         own, whole = ([Slot(*item) for item in sorted(slots.items())] for slots in (self.own, self.whole))
         at = Circumstances(instant(now_s), behind_s, is_warden=is_warden, holds=self.holds)
         standing = Standing(total, self.used, own, whole if is_warden else ())
         judged = judge(self.plan, [standing], self.locks, at)
-        self.next = sums_of(self.plan).next_judgement(standing, now_s)
+        self.next = plan_sums(self.plan).next_judgement(standing, now_s)
         self.is_postponed = total in judged.waiting
         if is_warden:
             self.holds = dict(judged.holds)
@@ -96,7 +96,7 @@ def instant(at_s: int) -> datetime:
 
 def locked_by_product(steps: Sequence[Step], policy: LoadShare = POLICY) -> list[bool]:
     """Whether the series is locked after each look."""
-    series, now_s, found = SeriesInSql(plan_of([], [], [policy])), BEGIN_S, []
+    series, now_s, found = SeriesInSql(make_plan([], [], [policy])), BEGIN_S, []
     for step in steps:
         now_s += step.later_s
         series.flush(now_s, step.own, step.others, step.behind_s)

@@ -11,12 +11,12 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from analyzer.judging.circumstances import Circumstances, Wait
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.surge import judge_surge
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import addresses_at, sums_at, window_ends
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
@@ -51,9 +51,9 @@ class Network:
     """One network as SQL keeps it: a total with its `next`, its slots, and those of its addresses."""
 
     def __init__(self, policy: Surge) -> None:
-        self.plan, self.policy = plan_of([], [], [policy]), policy
-        self.total = TotalKey(kind_of(policy).sum_of(policy), NETWORK, "", ALWAYS)
-        self.used, self.next = 0, sums_of(self.plan).first_judgement(self.total.sum)
+        self.plan, self.policy = make_plan([], [], [policy]), policy
+        self.total = TotalKey(policy_kind(policy).judged_sum(policy), NETWORK, "", ALWAYS)
+        self.used, self.next = 0, plan_sums(self.plan).first_judgement(self.total.sum)
         self.counted: list[Request] = []
         self.look_s = float("inf")
         self.lock: Lock | None = None
@@ -69,7 +69,7 @@ class Network:
         self.looks += 1
         self.look_s = float("inf") if now_s >= self.look_s else self.look_s
         standing = self.standing(now_s)
-        self.next = sums_of(self.plan).next_judgement(standing, now_s)
+        self.next = plan_sums(self.plan).next_judgement(standing, now_s)
         present = None if is_ending else self.lock
         answer = judge_surge(
             self.policy, standing, present, Circumstances(datetime.fromtimestamp(now_s, UTC))

@@ -10,11 +10,11 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from analyzer.judging.circumstances import Circumstances, Wait
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.surge import judge_surge
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import ALWAYS, Rolling
 from gatekeeper.model import Lock
@@ -50,10 +50,10 @@ class Attacked:
     """One series as SQL keeps it: a total of errors with its `next`, and slots of errors and of requests."""
 
     def __init__(self, policy: Surge) -> None:
-        self.plan: Plan = plan_of([], [], [policy])
+        self.plan: Plan = make_plan([], [], [policy])
         self.policy = policy
-        self.total = TotalKey(kind_of(policy).sum_of(policy), KEY, "", ALWAYS)
-        self.used, self.next = 0, sums_of(self.plan).first_judgement(self.total.sum)
+        self.total = TotalKey(policy_kind(policy).judged_sum(policy), KEY, "", ALWAYS)
+        self.used, self.next = 0, plan_sums(self.plan).first_judgement(self.total.sum)
         self.requests: list[Request] = []
         self.look_s = float("inf")
         self.lock: Lock | None = None
@@ -75,7 +75,7 @@ class Attacked:
             for failed in (True, False)
         )
         standing = Standing(self.total, self.used, errors, base=all_)
-        self.next = sums_of(self.plan).next_judgement(standing, now_s)
+        self.next = plan_sums(self.plan).next_judgement(standing, now_s)
         present_lock = None if is_ending else self.lock
         found = judge_surge(
             self.policy, standing, present_lock, Circumstances(datetime.fromtimestamp(now_s, UTC))

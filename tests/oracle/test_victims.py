@@ -133,7 +133,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "errors are not told": lambda patch: patch.setattr(outcomes, "ERRORS", "-1"),
     "four classes": lambda patch: patch.setattr(outcomes, "CLASS_BITS", 1),
     "before is during": lambda patch: patch.setattr(
-        victim_slots, "before_of", lambda _rolling, since_s: since_s
+        victim_slots, "earlier_end_s", lambda _rolling, since_s: since_s
     ),
 }
 

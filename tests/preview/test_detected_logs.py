@@ -13,7 +13,7 @@ from analyzer.counting.records.reader import Projection, RecordReader
 from analyzer.forecast.look.log_detection import DetectedLog, detect
 from analyzer.forecast.look.route_suggestions import suggest_routes
 from analyzer.kernel.model import RecordColumns
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from tests.house.reading import ROOT
 
 REQUEST = '"GET /v1/items/7?q=1 HTTP/1.1" 200 5'
@@ -31,7 +31,7 @@ def found(*lines: str | dict[str, Any]) -> DetectedLog:
 def callers_of(detected: DetectedLog, lines: list[bytes]) -> list[str]:
     """The callers that the counter reads by the detected source."""
     mapping = SourceTable.model_validate({"file": "x", **detected.source}).mapping(frozenset(), None)
-    reader = RecordReader(mapping, Projection(grouping_of("caller").dimensions, (), ()))
+    reader = RecordReader(mapping, Projection(parse_grouping("caller").dimensions, (), ()))
     columns = RecordColumns(list(range(len(lines))), [None] * len(lines), list(lines), 0)
     requests, reasons, _ = reader.read(columns)
     assert reasons == {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from analyzer.config.single_tables import mapping_of
+from analyzer.config.single_tables import parse_mapping
 from analyzer.forecast.look.log_scan import LogScan, ScannedFile
 from analyzer.forecast.look.rehearsal import RehearsedLock, rehearse
 from analyzer.kernel.tables.schema import locks
@@ -74,7 +74,7 @@ def play(world: World, seed: int, seconds: int, step_s: int) -> tuple[list[bytes
 
 
 def looked(lines: list[bytes], policy: Surge) -> list[RehearsedLock]:
-    scan = LogScan(policy.per, policy.window, floor=1, now_ms=10**14, mapping_of=mapping_of)
+    scan = LogScan(policy.per, policy.window, floor=1, now_ms=10**14, mapping_of=parse_mapping)
     for _ in scan.read(ScannedFile("log"), io.BytesIO(b"\n".join(lines))):
         pass
     return rehearse(policy, scan.profile.series())

@@ -14,14 +14,14 @@ import pytest
 from analyzer.billing.recount.log_envelopes import Unreadable
 from analyzer.billing.recount.read_requests import SourceReading, stored_plan
 from analyzer.config.settings import load
-from analyzer.config.single_tables import mapping_of
+from analyzer.config.single_tables import parse_mapping
 from analyzer.counting.counter.counter import PythonCounter
 from analyzer.counting.records.reading_doubts import doubt
 from analyzer.faces.cli.verbs.init import shipped
 from analyzer.forecast.look.log_scan import LogScan, ScannedFile
 from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
 from analyzer.kernel.model import Partition, Records
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.windows import Rolling
 from analyzer.sources.files.line_reader import LineReader
 from tests.house.reading import ROOT
@@ -68,7 +68,7 @@ SHAPES = [shape(entry) for entry in TABLE]
 def looked_at(content: bytes) -> tuple[ScannedFile, dict[str, int]]:
     """A look at a log, and the requests of each caller."""
     file = ScannedFile("access.log")
-    scan = LogScan("caller", Rolling(60), floor=1, now_ms=NOW_MS, mapping_of=mapping_of)
+    scan = LogScan("caller", Rolling(60), floor=1, now_ms=NOW_MS, mapping_of=parse_mapping)
     for _ in scan.read(file, io.BytesIO(content)):
         pass
     return file, {series.key: series.requests for series in scan.profile.series()}
@@ -101,7 +101,7 @@ def test_the_file_that_look_writes_is_valid_and_counts_the_same_callers_twice(
     log: Shape, tmp_path: Path
 ) -> None:
     (tmp_path / "gatelock.toml").write_text(written(looked_at(log.content)[0]))
-    plan = plan_of(["caller"], (), (), load(tmp_path / "gatelock.toml").mappings())
+    plan = make_plan(["caller"], (), (), load(tmp_path / "gatelock.toml").mappings())
     lines = LineReader(io.BytesIO(log.content), BYTES_MAX).take(final=True)
     assert lines is not None
     part = Partition("files", "log", 0, "access.log", "access.log")
@@ -113,7 +113,7 @@ def test_the_file_that_look_writes_is_valid_and_counts_the_same_callers_twice(
     recounted = Counter[str]()
     for value in lines.values:
         try:
-            recounted[reading.request_of(value, None).caller] += 1
+            recounted[reading.read_request(value, None).caller] += 1
         except Unreadable:
             continue
     assert recounted == log.callers

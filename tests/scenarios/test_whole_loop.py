@@ -16,7 +16,7 @@ from analyzer.flush.flush_executors import InlineFlushes
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.model import Record
 from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.support.flush_orders import LateFlushes
@@ -29,7 +29,7 @@ MAPPING = SourceMapping(
     fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
     deny_if=(Condition("status", ("429",)),),
 )
-PLAN = plan_of([], [], [Quota("hourly", LIMIT, Calendar("hour", "Asia/Kolkata"))]).with_sources(
+PLAN = make_plan([], [], [Quota("hourly", LIMIT, Calendar("hour", "Asia/Kolkata"))]).with_sources(
     {"log": MAPPING}
 )
 

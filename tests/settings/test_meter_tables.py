@@ -9,7 +9,7 @@ import pytest
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
 from analyzer.faces.cli.verbs.check import describe_meter
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.plan.mapping import Condition, NumberField, TextField
 from analyzer.plan.meters import REQUESTS, Meter
 from analyzer.plan.plan import plan_from
@@ -94,9 +94,9 @@ def test_a_policy_on_distinct_values_needs_the_values_of_its_window(
     read: Read, window: str, kind: str, layout: tuple[str, int, str]
 ) -> None:
     plan = read(meter('distinct = "user"') + on_several(f'kind = "{kind}"\nwindow = {window}')).plan()
-    assert sums_of(plan).distinct_layouts == [layout]
-    assert sums_of(plan).slot_layouts == []
-    assert [(sum_.meter, sum_.join) for sum_ in sums_of(plan).policies_of] == [("several", "distinct")]
+    assert plan_sums(plan).distinct_layouts == [layout]
+    assert plan_sums(plan).slot_layouts == []
+    assert [(sum_.meter, sum_.join) for sum_ in plan_sums(plan).policies_by_sum] == [("several", "distinct")]
 
 
 def test_distinct_values_have_no_long_rolling_windows_no_shares_and_no_units(read: Read) -> None:
@@ -112,7 +112,7 @@ def test_distinct_values_have_no_long_rolling_windows_no_shares_and_no_units(rea
     network = on_several('kind = "surge"\nper = "address/24"\nwindow = { rolling = "60s" }')
     [one] = faults(read, several + network)
     assert one == '[[policies]] "scan", per: "address/24" would be locked for what one of its addresses does'
-    sums = sums_of(read(meter('distinct = "address"') + network).plan())
+    sums = plan_sums(read(meter('distinct = "address"') + network).plan())
     assert (sums.distinct_layouts, sums.slot_layouts) == ([("address/24", 5, "several")], [])
     [unit] = faults(read, several + on_several('window = { per = "day" }', '"5 MB"'))
     assert unit == '[[policies]] "scan", limit: "several" has no unit'

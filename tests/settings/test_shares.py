@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.config.settings import load
-from analyzer.judging.kinds.capacity import capacity_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.kinds.capacity import resource_capacity
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.plan.plan import Plan, UnknownPlan, plan_from
 from analyzer.plan.policies import POLICY_CLASSES, CapacityShare, LoadShare, UsualShare
 from analyzer.plan.sums import Sum
@@ -61,8 +61,8 @@ def test_a_share_is_judged_by_resource_above_its_floor(plan: Callable[[str], Pla
     )
     assert found.groupings == ("caller", "caller+resource", "resource")
     part = Sum("caller+resource", "requests", Rolling(300), role="share")
-    assert sums_of(found).whole_of == {part: Sum("resource", "requests", Rolling(300), role="whole")}
-    assert [(at.grouping, at.width_s, at.meters) for at in sums_of(found).slot_layouts] == [
+    assert plan_sums(found).wholes_by_sum == {part: Sum("resource", "requests", Rolling(300), role="whole")}
+    assert [(at.grouping, at.width_s, at.meters) for at in plan_sums(found).slot_layouts] == [
         ("caller+resource", 25, ("requests",)), ("resource", 25, ("requests",))
     ]  # fmt: skip
     assert plan_from(found.to_json()) == found
@@ -72,7 +72,7 @@ def test_a_share_of_everyone_is_compared_with_everyone(plan: Callable[[str], Pla
     found = plan(TEXT.replace('of     = "resource"', 'of = "everyone"\nhold = 0\nrelease = 0.125'))
     policy = share_in(found)
     assert (policy.per, policy.hold_s, policy.release) == ("caller", 0, 125_000)
-    assert [whole.grouping for whole in sums_of(found).wholes] == ["everyone"]
+    assert [whole.grouping for whole in plan_sums(found).wholes] == ["everyone"]
 
 
 def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) -> None:
@@ -81,8 +81,8 @@ def test_a_capacity_takes_the_place_of_the_limit(plan: Callable[[str], Plan]) ->
     assert policy == CapacityShare(
         "neighbour", 150_000, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
     )
-    [part] = sums_of(found).policies_of
-    assert sums_of(found).together == {part}
+    [part] = plan_sums(found).policies_by_sum
+    assert plan_sums(found).together == {part}
     assert plan_from(found.to_json()) == found
 
 
@@ -93,7 +93,7 @@ def test_capacities_of_resources_are_a_table(plan: Callable[[str], Plan]) -> Non
     assert (policy.limit, policy.release) == (150_000, 500_000)
     assert policy.capacities == (("/v1/export", 15_000), ("/v1/search", 3_000))
     [policy] = plan(TEXT.replace("limit  = 0.4", 'capacity = { "/v1/export" = "50/s" }')).policies
-    assert (capacity_of(policy, "/v1/export"), capacity_of(policy, "other")) == (15_000, 0)
+    assert (resource_capacity(policy, "/v1/export"), resource_capacity(policy, "other")) == (15_000, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_multiple_of_the_usual_load_takes_the_place_of_the_limit(plan: Callabl
     assert policy == UsualShare(
         "neighbour", 2_500, 9_000, Rolling(300), hold_s=60, release=750_000, per="caller+resource"
     )
-    assert sums_of(found).with_usual == {*sums_of(found).policies_of}
+    assert plan_sums(found).with_usual == {*plan_sums(found).policies_by_sum}
     assert plan_from(found.to_json()) == found
 
 

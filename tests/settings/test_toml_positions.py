@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analyzer.config.diagnostics.toml_positions import KeyPath, lines_of
+from analyzer.config.diagnostics.toml_positions import KeyPath, key_lines
 
 
 def test_every_kind_of_key_has_a_line() -> None:
@@ -32,7 +32,7 @@ def test_every_kind_of_key_has_a_line() -> None:
         '''
         after = 1979-05-27 07:32:00
         """)
-    lines = lines_of(text)
+    lines = key_lines(text)
     assert lines["top", "dotted"] == 2
     assert lines[("sources",)] == lines["sources", 0] == 3
     assert lines["sources", 0, "topic"] == 4
@@ -45,7 +45,7 @@ def test_every_kind_of_key_has_a_line() -> None:
 
 
 def test_a_table_opened_inside_an_array_belongs_to_its_last_element() -> None:
-    lines = lines_of("[[a]]\n[[a]]\n[a.b.c]\nd = 1\n[a.b.e]\n")
+    lines = key_lines("[[a]]\n[[a]]\n[a.b.c]\nd = 1\n[a.b.e]\n")
     assert lines["a", 1, "b", "c", "d"] == 4
     assert lines["a", 1, "b"] == 3
     assert ("a", 0, "b") not in lines
@@ -121,7 +121,7 @@ def test_the_scanner_finds_exactly_the_keys_that_tomllib_reads(text: str) -> Non
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError:  # for example a table that is defined twice
         return
-    assert set(lines_of(text)) == paths(document) - {()}
+    assert set(key_lines(text)) == paths(document) - {()}
 
 
 @given(documents(), st.sampled_from(["", "\n", "\n\n# gap\n", "\r\n"]), documents())
@@ -132,4 +132,4 @@ def test_a_key_has_the_line_on_which_it_is_written(before: str, gap: str, after:
     except tomllib.TOMLDecodeError:
         return
     line = text[: text.index("needle")].count("\n") + 1
-    assert lines_of(text)["here-it-is", "needle"] == line
+    assert key_lines(text)["here-it-is", "needle"] == line

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import Settings
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.plan.meter_units import UNITS, Unit, amount_text, readings
 from analyzer.plan.plan import plan_from
 
@@ -53,7 +53,7 @@ def test_a_limit_has_the_unit_of_its_meter(
 ) -> None:
     (policy,) = read(limited(field, limit)).plan().policies
     assert policy.limit == stored
-    assert described in kind_of(policy).describe(policy)
+    assert described in policy_kind(policy).describe(policy)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.settings import load
-from analyzer.judging.plan_sums import sums_of
-from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.plan.plan import Plan, make_plan, plan_from
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 
@@ -68,12 +68,12 @@ def test_zone_and_anchor_are_part_of_the_stored_window(
     assert isinstance(policy, Quota)
     assert policy.window == stored
     assert plan_from(found.to_json()) == found
-    [sum_] = sums_of(found).policies_of
+    [sum_] = plan_sums(found).policies_by_sum
     assert Calendar.from_key(*str(sum_.window).split(" ")) == stored
 
 
 def test_a_plan_without_windows_of_callers_is_stored_as_before() -> None:
-    text = plan_of([], [], [Quota("daily", 5, Calendar("day"))]).to_json()
+    text = make_plan([], [], [Quota("daily", 5, Calendar("day"))]).to_json()
     assert '"window":{"per":"day","zone":"UTC"}' in text
     assert Calendar("day").by_caller is UNSET
 

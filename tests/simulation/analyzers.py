@@ -17,7 +17,7 @@ from analyzer.daemon import Daemon
 from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
 from analyzer.flush.pipeline import FLUSH_POLL_S, Pipeline
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import Schedule
@@ -232,7 +232,7 @@ class SimulatedAnalyzer:
 
     def _new_jobs(self, plan: Plan) -> list[Job]:
         # One job for all that is deleted: each costs as much time as some records.
-        retention = LONG_RETENTION if sums_of(plan).with_usual else RETENTION
+        retention = LONG_RETENTION if plan_sums(plan).with_usual else RETENTION
         upkeep = Upkeep(self._database.engine, self._new_mark, lambda: self._scheduler.uptime_s)
         context = replace(upkeep.context, owner=self.name, kept=retention, judged=self.observer.judged)
         kept = [job for job in upkeep_jobs(context) if job.name not in PRUNING]

@@ -163,19 +163,19 @@ def windows_not_compared_with_the_time(patch: Patch) -> None:
         return judged(policy, standing, present, Circumstances(datetime.fromtimestamp(inside, at.now.tzinfo)))
 
     def kind_at_any_time(policy: Any) -> kinds.Kind:
-        return kinds.kind_of(policy)._replace(judge=at_any_time)
+        return kinds.policy_kind(policy)._replace(judge=at_any_time)
 
-    patch.setattr(judge, "kind_of", kind_at_any_time)
+    patch.setattr(judge, "policy_kind", kind_at_any_time)
 
 
 def filling_without_the_position(patch: Patch) -> None:
     """Flushes add to a sum that is being filled what the filling finds in the buckets again."""
-    growth_of = flush.growth_of
+    growth_of = flush.totals_growth
 
     def grow(sums: Collection[Sum], tables: Any, _filled_to: Any, *rest: Any) -> Any:
         return growth_of(sums, tables, {}, *rest)
 
-    patch.setattr(flush, "growth_of", grow)
+    patch.setattr(flush, "totals_growth", grow)
 
 
 def empty_resources_judged(patch: Patch) -> None:

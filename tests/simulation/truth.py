@@ -16,13 +16,13 @@ from math import inf
 from kafka import TopicPartition
 
 from analyzer.counting.counter.caller_budget import FOLDED
-from analyzer.judging.activation_steps import ClearStep, filled_to, steps_of, unready_policies
+from analyzer.judging.activation_steps import ClearStep, decode_steps, filled_to, unready_policies
 from analyzer.judging.earned_notices import NoticeKey
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_feed import MANUAL
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, REQUESTS, UNRECORDED
 from analyzer.plan.plan import Plan, plan_from
 from analyzer.plan.policies import SHADOW, Brake, Policy, Quota, base_name
@@ -193,7 +193,7 @@ class Truth:
     def _usual(self, plan: Plan, now_s: int) -> dict[tuple[Sum, Series], int | None]:
         """Returns the usual loads of the series of policies that compare with them."""
         found: dict[tuple[Sum, Series], int | None] = {}
-        for sum_ in sums_of(plan).with_usual:
+        for sum_ in plan_sums(plan).with_usual:
             minutes: dict[Series, list[tuple[int, int]]] = defaultdict(list)
             for (grouping, key, resource, meter, minute_s), (amount, _) in self.stored.minutes.items():
                 if (grouping, meter) == (sum_.grouping, sum_.meter):
@@ -204,7 +204,7 @@ class Truth:
     def _history(self, plan: Plan) -> dict[Sum, dict[Series, list[Entry]]]:
         """Returns the records of windows of more than an hour, minute by minute."""
         found: dict[Sum, dict[Series, list[Entry]]] = {}
-        for sum_ in sums_of(plan).policies_of:
+        for sum_ in plan_sums(plan).policies_by_sum:
             if isinstance(sum_.window, Rolling) and not sum_.window.has_slots:
                 found[sum_] = by_series = defaultdict(list)
                 for (grouping, key, resource, meter, minute_s), (value, _) in self.stored.minutes.items():
@@ -233,18 +233,18 @@ class Truth:
             self._change_plan(plan_from(body), min(at_ms / 1000, self._true_s))
         plan = stored.plan
         assert plan is not None
-        steps, names = steps_of(pending), self._sum_numbers()
-        numbers = {sum_: names[sum_text(sum_)] for sum_ in sums_of(plan).policies_of}
+        steps, names = decode_steps(pending), self._sum_numbers()
+        numbers = {sum_: names[sum_text(sum_)] for sum_ in plan_sums(plan).policies_by_sum}
         cleared = {name for step in steps if isinstance(step, ClearStep) for name in step.policies}
         return plan, set(filled_to(steps, numbers)), cleared | set(unready_policies(steps, plan, numbers))
 
     def _change_plan(self, plan: Plan, at_s: float) -> None:
         stored, before = self.stored, self.stored.plan or Plan()
         self.rolling.change_plan(plan)
-        for sum_ in sums_of(before).policies_of.keys() - sums_of(plan).policies_of.keys():
+        for sum_ in plan_sums(before).policies_by_sum.keys() - plan_sums(plan).policies_by_sum.keys():
             del stored.totals[sum_], stored.filled_from_s[sum_]
             stored.values = defaultdict(set, {at: v for at, v in stored.values.items() if at[0] != sum_})
-        for sum_ in sums_of(plan).policies_of.keys() - sums_of(before).policies_of.keys():
+        for sum_ in plan_sums(plan).policies_by_sum.keys() - plan_sums(before).policies_by_sum.keys():
             newest_s = max((at[4] for at in stored.minutes), default=int(at_s))
             start_s = window_at(sum_.window, min(int(at_s), newest_s)).start_s
             stored.filled_from_s[sum_] = start_s
@@ -330,7 +330,9 @@ class Truth:
 
     def _is_believed(self, plan: Plan, request: Expected, kafka_ms: int) -> bool:
         """Whether a lock supports what the record says: that a gate denied the request."""
-        places = {(grouping_of(grouping).scope, *series_of(grouping, request)) for grouping in plan.groupings}
+        places = {
+            (parse_grouping(grouping).scope, *series_of(grouping, request)) for grouping in plan.groupings
+        }
         minutes_ms = [ms // 60_000 * 60_000 for ms in (request.at_s * 1000, kafka_ms)]
         return any(
             lock.at[:3] in places
@@ -354,7 +356,7 @@ class Truth:
         self._count_in_buckets(plan, request, is_denied=is_denied)
         if is_denied:
             return
-        for sum_ in {*self.stored.totals, *sums_of(plan).whole_of.values()}:
+        for sum_ in {*self.stored.totals, *plan_sums(plan).wholes_by_sum.values()}:
             series = series_of(sum_.grouping, request)
             # Values of requests that a record calls denied are not looked at, believed or not.
             is_left_out = sum_.join == "distinct" and request.is_denied
@@ -383,7 +385,7 @@ class Truth:
         totals, at = stored.totals[sum_], (window_at(sum_.window, request.at_s).start_s, *series)
         if sum_.join == "distinct":
             values = stored.values[sum_, *at]
-            most = 1 + max(policy.limit for policy in sums_of(plan).policies_of[sum_])  # are kept
+            most = 1 + max(policy.limit for policy in plan_sums(plan).policies_by_sum[sum_])  # are kept
             if len(values) < most:
                 values.add(request.address)
             totals[at] = len(values)
@@ -447,7 +449,7 @@ class Truth:
         ):
             found.setdefault(number, {})[window_s, key, resource] = used
         numbers = self._sum_numbers()
-        for sum_ in sums_of(plan).policies_of.keys() - filling:
+        for sum_ in plan_sums(plan).policies_by_sum.keys() - filling:
             expected = self.stored.totals[sum_]
             oldest_s = max(self.stored.filled_from_s[sum_], self._now_s - DAY_S)
             stored = found.get(numbers[sum_text(sum_)], {})
@@ -473,7 +475,7 @@ class Truth:
                 limit = own.get((base_name(policy.name), key), policy.limit)
                 if window_s != window.start_s or used < limit:
                     continue
-                at = LockKey(grouping_of(sum_.grouping).scope, key, resource, policy.name)
+                at = LockKey(parse_grouping(sum_.grouping).scope, key, resource, policy.name)
                 # A window that began after its total last grew has not been judged since.
                 judged_s = max(
                     self.stored.grown_s.get((sum_, window_s, key, resource), 0.0),
@@ -542,7 +544,7 @@ class Truth:
         if wrong := [at for at, row in before.items() if found.get(at) != row]:
             raise Wrong(f"a notice is gone, or was raised again: {wrong}")
         own = self._own_limits()
-        sums = {sum_text(sum_): sum_ for sum_ in sums_of(plan).policies_of}
+        sums = {sum_text(sum_): sum_ for sum_ in plan_sums(plan).policies_by_sum}
         for at in found.keys() - before.keys():
             policy, row = plan.policy(at.policy), found[at]
             used = self.stored.totals.get(sums[at.sum], {}).get((at.window_s, at.key, at.resource), 0)
@@ -605,4 +607,4 @@ def calendar_policies(plan: Plan) -> Iterator[Quota]:
 
 
 def sum_of(policy: Policy) -> Sum:
-    return kind_of(policy).sum_of(policy)
+    return policy_kind(policy).judged_sum(policy)

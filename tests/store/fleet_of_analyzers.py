@@ -20,7 +20,7 @@ from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.model import Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.kernel.tables.schema import analyzers, offsets, stretches
 from analyzer.plan.mapping import SourceMapping, TextField, TimeField
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from tests.store.flushing import locked, quota
 from tests.store.simulated_analyzers import value_of
@@ -40,7 +40,7 @@ WITH_STATUS = replace(BY_KEY, fields={**BY_KEY.fields, "status": TextField(("sta
 
 def file_of(*policies: Quota, sources: Mapping[str, SourceMapping] | None = None, **rest: Any) -> Plan:
     """Returns what a configuration says."""
-    return plan_of(rest.get("groupings", []), rest.get("meters", []), policies, sources or {"log": BY_KEY})
+    return make_plan(rest.get("groupings", []), rest.get("meters", []), policies, sources or {"log": BY_KEY})
 
 
 def limit(number: int) -> Plan:

@@ -15,7 +15,7 @@ from analyzer.kernel.database.engine import NowMs
 from analyzer.kernel.model import CountRow, DrainedCounts, Partition
 from analyzer.kernel.tables.schema import feed, lock_changes, locks
 from analyzer.plan.meters import MINUTE_S, bucket_start_s
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar, CalendarPeriod, window_at
 from gatekeeper.model import Change
@@ -39,7 +39,7 @@ def quota(
 
 
 def plan(*policies: Quota) -> Plan:
-    return plan_of([], [], policies)
+    return make_plan([], [], policies)
 
 
 def a_row(value: int, at_s: int, key: str = ACME, *, denied: int = 0, resource: str = "") -> CountRow:

@@ -31,7 +31,7 @@ from analyzer.kernel.tables.schema import (
     totals,
 )
 from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.proposals import Agreement
 from tests.store.flushing import quota
 from tests.support.counters import reference_counter
@@ -45,7 +45,7 @@ MAPPING = SourceMapping(
     fields={"api_key": TextField(("key",)), "status": TextField(("status",))},
     deny_if=(Condition("status", ("429",)),),
 )
-PLAN = plan_of([], [], [quota(5), quota(3, name="strict")])
+PLAN = make_plan([], [], [quota(5), quota(3, name="strict")])
 AT_ONCE = 6  # records of each partition, in one flush
 
 # The caller of each record by partition, or a value that cannot be read. A gate had denied "acme!".

@@ -27,7 +27,7 @@ from analyzer.maintenance.audit import audit, prove_next_day
 from analyzer.plan.catalog import load
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import DAY_S, UNRECORDED, Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from tests.store.flushing import now_s
 from tests.support.counting import PART
 from tests.support.upkeep import Upkeep
@@ -67,7 +67,7 @@ def shown(engine: sa.Engine, at_s: int) -> dict[str, int]:
 
 def test_a_meter_of_distinct_values_has_no_number_and_no_column(store: SqlStore, engine: sa.Engine) -> None:
     paths = Meter("paths", "resource", "distinct")
-    by_plan = plan_of(["caller+resource"], [paths], [], {PART.source: MAPPING})
+    by_plan = make_plan(["caller+resource"], [paths], [], {PART.source: MAPPING})
     store.activate(by_plan)
     assert store.active_plan()[1] == by_plan
     at_s = now_s(engine)
@@ -84,7 +84,7 @@ WEIGHTED = replace(MAPPING, fields=MAPPING.fields | {"hits": NumberField(("hits"
 
 
 def by(mapping: SourceMapping, *meters: Meter) -> Plan:
-    return plan_of(["caller+resource", "everyone"], meters, [], {PART.source: mapping})
+    return make_plan(["caller+resource", "everyone"], meters, [], {PART.source: mapping})
 
 
 def test_the_audit_compares_records_where_a_record_stands_for_several_requests(

@@ -20,11 +20,11 @@ from analyzer.billing.audit.examined_days import examine_day, examine_digests
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_digest import DigestKey
 from analyzer.billing.days.day_rows import add_day
-from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.billing.reports.usage_amounts import COUNTED, UsagePart, part_total, usage_amounts, usage_parts
-from analyzer.callers.applied_facts import origins_of
-from analyzer.callers.caller_changes import OverrideRequest, add_override, profile_of, set_callers
+from analyzer.callers.applied_facts import fact_origins
+from analyzer.callers.caller_changes import OverrideRequest, add_override, caller_profile, set_callers
 from analyzer.callers.caller_standing import caller_standing
 from analyzer.config.settings import load
 from analyzer.counting.counter_state import add_ids_of_retry
@@ -37,12 +37,12 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.forecast.simulation.policy_simulation import known_locks, simulate
 from analyzer.gates.gate_reports import known_among
 from analyzer.judging.caller_limits import Profile, Subject
-from analyzer.judging.kinds.compared import sum_of
+from analyzer.judging.kinds.compared import judged_sum
 from analyzer.judging.locks.lock_outcomes import lock_outcomes
 from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, set_locks
 from analyzer.kernel.by import By
 from analyzer.kernel.database.engine import open_engine, writing
-from analyzer.kernel.database.partition_keys import key_row_of, row_of
+from analyzer.kernel.database.partition_keys import key_values, partition_values
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.model import (
     CounterState,
@@ -63,7 +63,7 @@ from analyzer.maintenance.audit import audit
 from analyzer.plan.catalog import load as load_catalog
 from analyzer.plan.mapping import SourceMapping, TextField
 from analyzer.plan.meters import DAY_S, DUPLICATES, MINUTE_S, Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Brake, CapacityShare, Grace, LoadShare, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from gatekeeper.model import Clear, Lock, Set
@@ -72,7 +72,7 @@ from tests.support.stored_counts import put_counts, tables_of
 from tests.support.upkeep import Upkeep
 
 CALLERS, MINUTES = 100, 150  # of each day
-KEY = key_row_of(PART)
+KEY = key_values(PART)
 LARGE = ("buckets", "totals", "day_counts", "lock_history", "disbelieved")
 # Overrides, of at most 100,000 rows, are read whole where ranges are looked up, and where one is added.
 OF_JUDGEMENTS = (
@@ -85,9 +85,9 @@ ROWS = 20_000  # of each of these tables
 METERS = [Meter("slowest", "took", "max")]
 DAILY, MONTHLY = Quota("daily", 10**6, Calendar("day")), Quota("monthly", 10**6, Calendar("month"))
 BY_RESOURCE = Quota("export", 10**6, Calendar("day"), per="caller+resource")
-PLAN = plan_of([], METERS, [DAILY, BY_RESOURCE])
+PLAN = make_plan([], METERS, [DAILY, BY_RESOURCE])
 NEIGHBOUR = LoadShare("neighbour", 400_000, 50, Rolling(60), 0, 200_000, per="caller+resource")
-JUDGING_PLAN = plan_of(
+JUDGING_PLAN = make_plan(
     [],
     [],
     [
@@ -246,7 +246,7 @@ def flush_twice(engine: sa.Engine) -> None:
 def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     """Executes all that an analyzer, the warden, the feed, the doctor and the readers do."""
     flush_twice(engine)
-    SqlStore(engine, "here").activate(plan_of([], METERS, [DAILY, MONTHLY, BY_RESOURCE]))
+    SqlStore(engine, "here").activate(make_plan([], METERS, [DAILY, MONTHLY, BY_RESOURCE]))
     upkeep = Upkeep(engine, str)
     steps: list[Callable[[], object]] = [
         upkeep.continue_activation,
@@ -300,7 +300,7 @@ def close_a_day(engine: sa.Engine, today_s: int) -> None:
         rows = [CountRow("caller", "user:001", "", "requests", MINUTE_S, today_s - 600, 1, 0)]
         tx.apply(by_plan, version, DrainedCounts([], tables_of(rows), []), now)
     [status, _] = day_statuses(engine)
-    report = report_of(engine, "UTC", status.day.date, status.day.date, "caller")
+    report = read_report(engine, "UTC", status.day.date, status.day.date, "caller")
     assert status.adjusted == 1
     assert len(list(report_rows(engine, report))) == CALLERS
     examine_day(engine, status.day, [DigestKey()])
@@ -377,7 +377,7 @@ def test_a_brake_looks_up_the_requests_of_the_series_that_are_locked(
     with engine.begin() as db:
         db.execute(sa.insert(traffic_samples).values(at_ms=before_ms, counted=0))
     few = Quota("few", 10, Calendar("year"), brake=Brake(callers=5, traffic=900_000))
-    SqlStore(watched, "here").activate(plan_of([], METERS, [DAILY, BY_RESOURCE, few]))
+    SqlStore(watched, "here").activate(make_plan([], METERS, [DAILY, BY_RESOURCE, few]))
     while Upkeep(watched, str).continue_activation():
         pass
     asked = [text for text, *_ in statements.about(["buckets"]) if "sum(buckets.value_" in text]
@@ -389,9 +389,9 @@ def test_ids_are_stored_and_forgotten_without_reading_those_of_other_partitions(
     engine: sa.Engine, watched: sa.Engine, statements: Statements
 ) -> None:
     fill(engine)
-    SqlStore(engine, "here").activate(plan_of([], [*METERS, DUPLICATES], [DAILY, BY_RESOURCE]))
+    SqlStore(engine, "here").activate(make_plan([], [*METERS, DUPLICATES], [DAILY, BY_RESOURCE]))
     others = [
-        row_of(PART._replace(number=number))
+        partition_values(PART._replace(number=number))
         | {"generation": generation, "number": blob, "began_ms": 0, "hashes": b"12345678"}
         for number in range(1, 40)
         for generation in range(9)
@@ -441,7 +441,7 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
     now = now_s(engine)
     later_ms, daily = (now + DAY_S) * 1000, "'caller requests day UTC'"
     with engine.begin() as db:
-        number = load_catalog(db).sum_number(sum_of(NEIGHBOUR))
+        number = load_catalog(db).sum_number(judged_sum(NEIGHBOUR))
         insert = {
             **dict.fromkeys(
                 OF_JUDGEMENTS[:3],
@@ -500,7 +500,7 @@ def judge_everything(engine: sa.Engine) -> None:
             drained = DrainedCounts([], tables_of(rows), [], slots=tables_of(slots), facts=[stated])
             tx.apply(plan, version, drained, now)
     assert upkeep.apply_facts().rows == 1
-    assert origins_of(engine, "user:2")[0].value == "pro"
+    assert fact_origins(engine, "user:2")[0].value == "pro"
     assert upkeep.judge_waiting().rows == 3, "the shares are not compared"
     set_callers(engine, {"user:1": Profile("pro", anchor="2026-01-31")}, "operator", "", str)
     while upkeep.refill_totals().rows:
@@ -516,7 +516,7 @@ def judge_everything(engine: sa.Engine) -> None:
     assert list(lock_outcomes(engine, (at_s + 30) * 1000))
     for caller in ("user:2", "user:eve", "address:192.0.2.1"):
         assert caller_standing(engine, caller).uses
-    profile_of(engine, "user:1")
+    caller_profile(engine, "user:1")
     installation_status(engine, head())
     while upkeep.prune():
         pass

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.day_status import day_statuses
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import open_engine
@@ -100,7 +100,7 @@ def test_the_analyzer_cannot_change_closed_days_nor_what_guards_them(url_of: Url
 def test_a_reader_reads_reports_and_no_secret(url_of: UrlOf) -> None:
     engine = open_engine(url_of("reader"))
     [status, _] = day_statuses(engine)
-    report = report_of(engine, "UTC", status.day.date, status.day.date, "caller")
+    report = read_report(engine, "UTC", status.day.date, status.day.date, "caller")
     assert len(list(report_rows(engine, report))) == product.CALLERS
     engine.dispose()
     for statement in ("select * from secrets", "select * from tokens", "delete from events"):

@@ -105,7 +105,7 @@ class HandFeed:
             changes=tuple(changes) if known else tuple(map(Set, self.locks.values())),
         )
 
-    def mark_of(self, version: int) -> str | None:
+    def version_mark(self, version: int) -> str | None:
         """Returns the mark of a version whose later changes are kept."""
         return next((kept.mark for kept in self.versions if kept.number == version), None)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.model import CountRow, DrainedCounts
 from analyzer.kernel.tables.schema import locks, postponed
@@ -57,7 +57,7 @@ class LiveJudgement:
         self.pass_to(request.at_s)
         slots = [
             table
-            for layout in sums_of(self.plan).slot_layouts
+            for layout in plan_sums(self.plan).slot_layouts
             for table in tables_of(self._rows(request, layout.width_s, [layout.grouping]))
         ]
         tables = tables_of(self._rows(request, MINUTE_S, self.plan.groupings))

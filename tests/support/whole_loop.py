@@ -14,7 +14,7 @@ from analyzer.counting.gaps import SqlGaps
 from analyzer.daemon import Daemon
 from analyzer.flush.pipeline import FlushExecutor, Pipeline
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.model import Counter, Gap, Lag, Partition, Record, Records, SourceItem
 from analyzer.maintenance.job_table import LOCKS, JobContext, new_jobs
@@ -174,8 +174,8 @@ class World:
             plan.sources,
             plan.groupings,
             plan.meters,
-            slots=sums_of(plan).slot_layouts,
-            distinct=sums_of(plan).distinct_layouts,
+            slots=plan_sums(plan).slot_layouts,
+            distinct=plan_sums(plan).distinct_layouts,
         )
 
     def restart_analyzer(self) -> None:

@@ -19,7 +19,7 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.tokens import SCOPES, create
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.store.flushing import a_row, flush, now_s
@@ -31,7 +31,7 @@ POLICIES = [
     Quota("export", 900, MONTH, per="caller+resource"),
     Quota("watched", 55, MONTH, mode="shadow"),
 ]
-PLAN = plan_of([], [], POLICIES)
+PLAN = make_plan([], [], POLICIES)
 SCOPE_OF = {
     "GET /v1/usage": "view",
     "GET /v1/usage/top": "view",

@@ -31,7 +31,7 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.tokens import create
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import LoadShare, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from analyzer.server.problems import HttpProblem
@@ -55,7 +55,7 @@ POLICIES = [
     Surge("flood", 500, Rolling(60), mode="shadow"),
     LoadShare("neighbour", 400_000, 50, Rolling(60), 0, 200_000, per="caller+resource"),
 ]
-PLAN = plan_of([], [Meter("volume", "bytes")], POLICIES)
+PLAN = make_plan([], [Meter("volume", "bytes")], POLICIES)
 SHOWN = ["daily", "export", "rolling", "traffic"]
 BY_HAND = By("ops-team-alice", "Call us.")  # the reason is what a refused client reads
 

@@ -51,7 +51,7 @@ class World:
         self.clock = ManualClock()
         self.source = HandFeed(a_lock())
         self.marks_read = 0
-        self.cache = FeedCache(self.source, self.clock.uptime_s, mark_of=self.mark_of)
+        self.cache = FeedCache(self.source, self.clock.uptime_s, mark_of=self.version_mark)
         self.started_s = self.clock.uptime_s()
 
     @property
@@ -62,9 +62,9 @@ class World:
     def reads(self) -> int:
         return len(self.source.fetches)
 
-    def mark_of(self, version: int) -> str | None:
+    def version_mark(self, version: int) -> str | None:
         self.marks_read += 1
-        return self.source.mark_of(version)
+        return self.source.version_mark(version)
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         return run(story, self.clock)

@@ -17,7 +17,7 @@ import pytest
 
 from analyzer.faces.feed import feed_cache, locks_endpoint, long_polls
 from analyzer.judging.locks import notify
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from analyzer.server import connection_limits
 from gatekeeper import Gate
 from gatekeeper.feed import feed_json, poller
@@ -34,7 +34,7 @@ from tests.support.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
 TOKEN = "gatelock_shop"
-TOKENS = TokenList((Token("shop", digest_of(TOKEN), "read", 0, None),), 1_000)
+TOKENS = TokenList((Token("shop", token_digest(TOKEN), "read", 0, None),), 1_000)
 
 
 def blocks(kind: str) -> list[str]:

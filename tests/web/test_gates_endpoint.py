@@ -18,7 +18,7 @@ from analyzer.faces.feed.gates_endpoint import PendingStatuses
 from analyzer.gates.gate_reports import reporting_gates, store_statuses
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.errors import StoreAway
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from gatekeeper import Gate
 from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.http import REPORT_S, HttpSource
@@ -29,7 +29,7 @@ from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 from tests.support.waiting import PATIENCE_S, wait_until
 
-READER = Token("shop", digest_of("gatelock_shop"), "read", 0, None)
+READER = Token("shop", token_digest("gatelock_shop"), "read", 0, None)
 FOREVER_S = 1e9
 
 
@@ -228,7 +228,7 @@ def test_long_reports_take_no_room_from_those_of_honest_gates(
     """Of another token, and of the same one."""
     monkeypatch.setattr(module, "PENDING_BYTES_MAX", 300_000)
     monkeypatch.setattr(module, "BATCH_BYTES_MAX", 100_000)
-    hostile = Token("other", digest_of("gatelock_other"), "read", 0, None)
+    hostile = Token("other", token_digest("gatelock_other"), "read", 0, None)
     store.tokens = TokenList((READER, hostile), 1_000)
     store.released.clear()
     put(url, status_json.dump(status()), authorization="Bearer gatelock_shop")
@@ -250,7 +250,7 @@ def test_long_reports_take_no_room_from_those_of_honest_gates(
 def test_an_instance_belongs_to_its_token_until_it_is_silent(
     url: str, store: StatusStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.tokens = TokenList((READER, Token("other", digest_of("gatelock_other"), "read", 0, None)), 1_000)
+    store.tokens = TokenList((READER, Token("other", token_digest("gatelock_other"), "read", 0, None)), 1_000)
     assert put(url, status_json.dump(status(1)), authorization="Bearer gatelock_shop").status_code == 204
     forged = status_json.dump(status(2**63 - 1))
     assert put(url, forged, authorization="Bearer gatelock_other").status_code == 403

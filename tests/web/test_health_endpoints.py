@@ -35,9 +35,9 @@ from analyzer.kernel.database.revisions import head
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.flush_steps import StepTimes
 from analyzer.kernel.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
-from analyzer.kernel.shipping_delays import delays_of
+from analyzer.kernel.shipping_delays import measure_delays
 from analyzer.kernel.tables.schema import brakes, feed, locks
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from analyzer.server.server import CannotListen, serving
 from gatekeeper.model import Clear, Lock, Set
 from tests.support import plain_http
@@ -124,7 +124,7 @@ def an_authenticator(known: TokenList = NO_TOKENS) -> Authenticator:
 @contextmanager
 def serving_to_a_token(world: World) -> Iterator[str]:
     """Yields the URL of a server that has a token with the scope read, gatelock_shop."""
-    known = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+    known = TokenList((Token("shop", token_digest("gatelock_shop"), "read", 0, None),), 1_000)
     with serving(create_app(world.state(an_authenticator(known))), ("127.0.0.1", 0)) as address:
         assert address is not None
         yield f"http://127.0.0.1:{address[1]}"
@@ -606,7 +606,7 @@ def test_delays_and_clocks_are_shown_and_alarm_without_a_problem(world: World) -
     world.health.loop_completed()
     progress = PartitionProgress(PART, 0, 2, seen=2, counted=2)
     now = datetime.fromtimestamp(1_000, UTC)
-    delays = delays_of([1_004_000, 1_004_000], [1_003_900, 999_000])
+    delays = measure_delays([1_004_000, 1_004_000], [1_003_900, 999_000])
     result = FlushResult(
         DrainedCounts([progress._replace(delays=delays)], [], []),
         {PART: Lag(0, 0.0)},

@@ -21,7 +21,7 @@ from analyzer.faces import authentication
 from analyzer.faces.authentication import LOG_EVERY_S, RefusalLog, RequestRefused, is_loopback
 from analyzer.faces.feed import feed_cache
 from analyzer.kernel.errors import StoreAway
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Clear, Cursor, Set, SourceError, Update
 from tests.support import plain_http
@@ -29,9 +29,9 @@ from tests.support.feed import HandFeed, a_lock
 from tests.support.serving import feed_server
 from tests.support.waiting import wait_until
 
-READER = Token("shop", digest_of("gatelock_shop"), "read", 0, None)
-UNKNOWN_SCOPE = Token("new", digest_of("gatelock_new"), "of a later version", 0, None)
-EXPIRED = Token("old", digest_of("gatelock_old"), "admin", 0, 500)
+READER = Token("shop", token_digest("gatelock_shop"), "read", 0, None)
+UNKNOWN_SCOPE = Token("new", token_digest("gatelock_new"), "of a later version", 0, None)
+EXPIRED = Token("old", token_digest("gatelock_old"), "admin", 0, 500)
 SOON_S = 5.0  # much less than any wait that a request asks for
 
 
@@ -387,7 +387,7 @@ def test_a_token_is_refused_from_its_end_by_the_clock_of_the_database(
     world: World, client: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "TOKENS_CACHED_S", 0.0)
-    short = Token("till", digest_of("gatelock_till"), "read", 0, 2_000)
+    short = Token("till", token_digest("gatelock_till"), "read", 0, 2_000)
     world.tokens = TokenList((short,), 1_999)
     assert client.get("/v1/locks", headers=bearing("gatelock_till")).status_code == 200
     world.tokens = TokenList((short,), 2_000)

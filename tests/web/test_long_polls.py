@@ -14,7 +14,7 @@ import pytest
 
 from analyzer.faces.feed.feed_cache import FeedCache
 from analyzer.faces.feed.long_polls import FIELDS_BYTES_MAX, LongPolls
-from analyzer.kernel.tokens import Token, TokenList, digest_of
+from analyzer.kernel.tokens import Token, TokenList, token_digest
 from gatekeeper.feed import feed_json
 from gatekeeper.model import Cursor
 from tests.support.feed import HandFeed, a_lock
@@ -22,7 +22,7 @@ from tests.support.serving import feed_server, line_to
 from tests.support.waiting import wait_until
 
 HOST = b"host: 127.0.0.1\r\n"
-TOKENS = TokenList((Token("shop", digest_of("gatelock_shop"), "read", 0, None),), 1_000)
+TOKENS = TokenList((Token("shop", token_digest("gatelock_shop"), "read", 0, None),), 1_000)
 BEARER = b"authorization: Bearer gatelock_shop\r\n"
 GZIP = b"accept-encoding: gzip\r\n"
 

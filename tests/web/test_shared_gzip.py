@@ -42,7 +42,7 @@ NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=3
 def answer_of(locks: list[Lock]) -> tuple[CompressedAnswer, Update]:
     update = Update(Cursor(1, "m1"), None, True, NOW, 0.0, 0.3, tuple(map(Set, locks)))
     text = feed_json.encode_changes(update.changes)
-    checksum = feed_json.checksum_of(text)
+    checksum = feed_json.changes_checksum(text)
     head = b"0.0".join(feed_json.encode_head(update, checksum))
     return CompressedAnswer(head, update.at, [CompressedChanges(None, text)]), update
 

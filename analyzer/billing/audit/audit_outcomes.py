@@ -40,7 +40,7 @@ def store_outcome(engine: sa.Engine, audited: AuditedDay, who: str) -> None:
     row = {
         "day": day.id, "zone": day.zone, "date": day.date, "at_ms": NowMs(), "who": who, "digest": day.digest,
         "result": EQUAL if audited.equal else DIFFERS,
-        "differences": json.dumps([one.what for one in audited.differences], ensure_ascii=False),
+        "differences": json.dumps([entry.what for entry in audited.differences], ensure_ascii=False),
         "remarks": json.dumps(audited.remarks, ensure_ascii=False),
     }  # fmt: skip
     with writing(engine) as db:
@@ -54,27 +54,36 @@ def outcomes(engine: sa.Engine, *, differing: bool = False) -> list[AuditOutcome
 
     Raises StoreAway.
     """
-    of = day_audits.c
-    wanted = sa.select(
-        of.day, of.date, of.zone, of.at_ms, of.who, of.result, of.differences, of.remarks
-    ).order_by(of.zone, of.date)
+    columns = day_audits.c
+    statement = sa.select(
+        columns.day,
+        columns.date,
+        columns.zone,
+        columns.at_ms,
+        columns.who,
+        columns.result,
+        columns.differences,
+        columns.remarks,
+    ).order_by(columns.zone, columns.date)
     if differing:
-        wanted = wanted.where(of.result != EQUAL)
+        statement = statement.where(columns.result != EQUAL)
     with reading(engine) as db:
         return [
-            AuditOutcome(day, date, zone, instant(at_ms), who, result, json.loads(found), json.loads(remarks))
-            for day, date, zone, at_ms, who, result, found, remarks in db.execute(wanted)
+            AuditOutcome(
+                day, date, zone, instant(at_ms), who, result, json.loads(differences), json.loads(remarks)
+            )
+            for day, date, zone, at_ms, who, result, differences, remarks in db.execute(statement)
         ]
 
 
 def differing_in_words(engine: sa.Engine) -> dict[str, str]:
     """Returns a sentence for each day whose last audit found something, by the day. Raises StoreAway."""
-    found = {}
-    for one in outcomes(engine, differing=True):
-        day = f"{one.date} ({one.zone})"
-        more = f", and {len(one.differences) - 1} more" if len(one.differences) > 1 else ""
-        found[day] = f"the audit of {day} found: {one.differences[0]}{more}"
-    return found
+    sentences = {}
+    for outcome in outcomes(engine, differing=True):
+        day = f"{outcome.date} ({outcome.zone})"
+        more = f", and {len(outcome.differences) - 1} more" if len(outcome.differences) > 1 else ""
+        sentences[day] = f"the audit of {day} found: {outcome.differences[0]}{more}"
+    return sentences
 
 
 class DayAudits:
@@ -96,21 +105,21 @@ class DayAudits:
 
         Raises StoreAway.
         """
-        of = day_audits.c
-        same = sa.and_(of.day == days.c.id, of.digest == days.c.digest)
-        wanted = (
+        columns = day_audits.c
+        same = sa.and_(columns.day == days.c.id, columns.digest == days.c.digest)
+        statement = (
             sa.select(days.c.id)
             .join(day_audits, same, isouter=True)
-            .where(days.c.state == "closed", of.day.is_(None))
+            .where(days.c.state == "closed", columns.day.is_(None))
             .order_by(days.c.closed_ms, days.c.id)
             .limit(1)
         )
         with reading(self._engine) as db:
-            number = db.execute(wanted).scalar()
-            found = stored_days(db, days.c.id == number)
-        if not found:
+            number = db.execute(statement).scalar()
+            unaudited = stored_days(db, days.c.id == number)
+        if not unaudited:
             return 0
-        audited = examine_day(self._engine, found[0], self._keys)
+        audited = examine_day(self._engine, unaudited[0], self._keys)
         store_outcome(self._engine, audited, self._who)
         if audited.equal:
             log.info("%s: audited, equal", audited.day)

@@ -31,12 +31,16 @@ def digest_differences(db: sa.Connection, day: Day, keys: Sequence[DigestKey]) -
     """
     made_with = next((key for key in (*keys, DigestKey()) if key.fingerprint == day.digest_key), None)
     if made_with is None:
-        known = ", ".join(key.fingerprint for key in keys if key.fingerprint) or "none"
-        what = f"its digest was made with the key {day.digest_key}, which is not there (known: {known})"
-        yield AuditDifference("key", f"{what}: its rows cannot be compared with it")
+        fingerprints = ", ".join(key.fingerprint for key in keys if key.fingerprint) or "none"
+        sentence = (
+            f"its digest was made with the key {day.digest_key}, which is not there (known: {fingerprints})"
+        )
+        yield AuditDifference("key", f"{sentence}: its rows cannot be compared with it")
     elif made_with.chained(content_digest(db, day), day.digest_before) != day.digest:
-        what = "its digest does not fit: a row of it, its cut, or what was booked on it was changed, added or"
-        yield AuditDifference("digest", f"{what} lost since it was closed")
+        sentence = (
+            "its digest does not fit: a row of it, its cut, or what was booked on it was changed, added or"
+        )
+        yield AuditDifference("digest", f"{sentence} lost since it was closed")
 
 
 def chain_differences(
@@ -46,25 +50,25 @@ def chain_differences(
 
     Reads no rows. With a key, each day must have a digest by it, or be continued by one that has.
     """
-    found: dict[int, list[AuditDifference]] = {}
+    differences: dict[int, list[AuditDifference]] = {}
     by_digest = {day.digest: day for day in closed}
     first = min(closed, key=lambda day: (day.closed_ms or 0, day.id), default=None)
     fingerprints = {key.fingerprint for key in keys} - {""}
     proved = _proved_by_key(closed, by_digest, fingerprints)
 
-    def add(day: Day, kind: str, what: str) -> None:
-        found.setdefault(day.id, []).append(AuditDifference(kind, what))
+    def add(day: Day, kind: str, sentence: str) -> None:
+        differences.setdefault(day.id, []).append(AuditDifference(kind, sentence))
 
     for day in closed:
         if day.digest_before and day.digest_before not in by_digest:
-            what = "it continues a digest that no day has: the day before it was changed, or deleted"
-            add(day, "chain", what)
+            sentence = "it continues a digest that no day has: the day before it was changed, or deleted"
+            add(day, "chain", sentence)
         if not day.digest_before and day is not first:
             add(day, "chain", "it continues no digest, although days were closed before it")
         if fingerprints and day.id not in proved:
-            what = "neither its digest nor one that continues it was made with a key that is there"
-            add(day, "key", f"{what}: any program could have written it")
-    return found
+            sentence = "neither its digest nor one that continues it was made with a key that is there"
+            add(day, "key", f"{sentence}: any program could have written it")
+    return differences
 
 
 def _proved_by_key(
@@ -73,19 +77,21 @@ def _proved_by_key(
     """Returns the ids of the days with a digest by one of these keys, and of all before them."""
     proved = set[int]()
     for day in closed:
-        at: Day | None = day if day.digest_key in fingerprints else None
-        while at is not None and at.id not in proved:
-            proved.add(at.id)
-            at = by_digest.get(at.digest_before)
+        link: Day | None = day if day.digest_key in fingerprints else None
+        while link is not None and link.id not in proved:
+            proved.add(link.id)
+            link = by_digest.get(link.digest_before)
     return proved
 
 
 def lost_days(db: sa.Connection, zone: str | None = None) -> list[str]:
     """Returns the days that were audited once and are not closed any more, in words."""
-    of = day_audits.c
-    wanted = sa.select(of.date, of.zone).join(
-        days, sa.and_(days.c.id == of.day, days.c.state == "closed"), isouter=True
+    columns = day_audits.c
+    statement = sa.select(columns.date, columns.zone).join(
+        days, sa.and_(days.c.id == columns.day, days.c.state == "closed"), isouter=True
     )
-    wanted = wanted.where(days.c.id.is_(None), *([] if zone is None else [of.zone == zone]))
-    rows = db.execute(wanted.order_by(of.zone, of.date))
-    return [f"{date} ({named}) was closed and audited, and is not closed any more" for date, named in rows]
+    statement = statement.where(days.c.id.is_(None), *([] if zone is None else [columns.zone == zone]))
+    rows = db.execute(statement.order_by(columns.zone, columns.date))
+    return [
+        f"{date} ({day_zone}) was closed and audited, and is not closed any more" for date, day_zone in rows
+    ]

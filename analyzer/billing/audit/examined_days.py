@@ -42,7 +42,7 @@ class AuditedDigests(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        return not self.lost and all(one.equal for one in self.days)
+        return not self.lost and all(day.equal for day in self.days)
 
 
 def examine_digests(
@@ -62,13 +62,13 @@ def examine_digests(
             rows += day.rows
             if every_day or rows <= ROWS_MAX or not to_read:
                 to_read.add(day.id)
-        found = []
+        audited = []
         for day in closed:
             differences = list(chained.get(day.id, ()))
             if day.id in to_read:
                 differences += digest_chain.digest_differences(db, day, keys)
-            found.append(AuditedDay(day, differences))
-        with_differences = [one for one in found if one.differences]
+            audited.append(AuditedDay(day, differences))
+        with_differences = [audited_day for audited_day in audited if audited_day.differences]
         return AuditedDigests(with_differences, len(closed), len(to_read), digest_chain.lost_days(db))
 
 
@@ -83,29 +83,29 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
         without_scans(db)
         if db.dialect.name == "postgresql":
             db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
-        known = catalog.load(db)
+        numbers = catalog.load(db)
         differences = list(digest_chain.digest_differences(db, day, keys))
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])
         if is_deleted(db, day):
             return AuditedDay(day, _bounded(differences), [DELETED])
         differences += frozen_differences.ledger_differences(db, day)
-        differences += frozen_differences.total_differences(db, known, day)
+        differences += frozen_differences.total_differences(db, numbers, day)
         plan = _plan(db)
         differences += frozen_differences.name_differences(db, day, plan.forgotten)
-        differences += frozen_differences.grouping_differences(db, known, day, comparisons(db, plan))
+        differences += frozen_differences.grouping_differences(db, numbers, day, comparisons(db, plan))
         remarks = [] if day.digest_key else [digest_chain.WITHOUT_KEY]
-        if why := frozen_differences.why_not_comparable(db, known, day):
-            remarks.append(f"not compared with the buckets: {why}")
+        if reason := frozen_differences.why_not_comparable(db, numbers, day):
+            remarks.append(f"not compared with the buckets: {reason}")
         else:
-            differences += frozen_differences.bucket_differences(db, known, day)
+            differences += frozen_differences.bucket_differences(db, numbers, day)
     return AuditedDay(day, _bounded(differences), remarks)
 
 
 def _chain(closed: list[Day], keys: Sequence[DigestKey]) -> dict[int, list[AuditDifference]]:
-    found: dict[int, list[AuditDifference]] = {}
+    differences: dict[int, list[AuditDifference]] = {}
     for zone in sorted({day.zone for day in closed}):
-        found |= digest_chain.chain_differences([day for day in closed if day.zone == zone], keys)
-    return found
+        differences |= digest_chain.chain_differences([day for day in closed if day.zone == zone], keys)
+    return differences
 
 
 def _plan(db: sa.Connection) -> Plan:
@@ -121,9 +121,9 @@ def _plan(db: sa.Connection) -> Plan:
 def _bounded(differences: list[AuditDifference]) -> list[AuditDifference]:
     """Returns the first differences of each kind."""
     shown: dict[str, int] = {}
-    for one in differences:
-        shown[one.kind] = shown.get(one.kind, 0) + 1
+    for difference in differences:
+        shown[difference.kind] = shown.get(difference.kind, 0) + 1
     kept = []
     for kind in shown:
-        kept += [one for one in differences if one.kind == kind][:SHOWN_MAX]
+        kept += [difference for difference in differences if difference.kind == kind][:SHOWN_MAX]
     return kept

@@ -12,7 +12,7 @@ from analyzer.billing.days import frozen_rows
 from analyzer.billing.days.day_rows import Day, FrozenMeter
 from analyzer.counting.counter.caller_budget import FOLDED
 from analyzer.counting.grouping_differences import Comparison
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.kernel.database.engine import ROWS_AT_ONCE
 from analyzer.kernel.database.installation_secrets import REFERENCES, known_secret
@@ -42,7 +42,7 @@ class _Sides(NamedTuple):
     rights: Sequence[Side]
 
 
-def pages_of(day: Day) -> dict[int, list[FrozenMeter]]:
+def meters_by_page(day: Day) -> dict[int, list[FrozenMeter]]:
     """Returns the meters of a day by page."""
     pages: dict[int, list[FrozenMeter]] = {}
     for meter in day.meters:
@@ -50,25 +50,25 @@ def pages_of(day: Day) -> dict[int, list[FrozenMeter]]:
     return dict(sorted(pages.items()))
 
 
-def why_not_comparable(db: sa.Connection, known: Catalog, day: Day) -> str:
+def why_not_comparable(db: sa.Connection, catalog: Catalog, day: Day) -> str:
     """Returns why the buckets do not have the counts of a day any more; "" while they do."""
-    if known.has_old_rows:
+    if catalog.has_old_rows:
         return "rows of an earlier version are moved into the buckets at present"
-    gone = sa.select(proofs.c.day_s).where(
+    deleted = sa.select(proofs.c.day_s).where(
         proofs.c.deleted == 1, proofs.c.day_s > day.begin_s - DAY_S, proofs.c.day_s < day.end_s
     )
-    if db.execute(gone.limit(1)).first() is not None:
+    if db.execute(deleted.limit(1)).first() is not None:
         return "its buckets were deleted after their retention"
     is_utc = day.begin_s % DAY_S == 0 and day.end_s % DAY_S == 0
-    if not is_utc and any(_has_wide(db, known, day, name) for name in day.groupings):
+    if not is_utc and any(_has_wide(db, catalog, day, name) for name in day.groupings):
         return "its buckets were joined to days in UTC, which are other days than those of its zone"
     return ""
 
 
-def _has_wide(db: sa.Connection, known: Catalog, day: Day, grouping: str) -> bool:
+def _has_wide(db: sa.Connection, catalog: Catalog, day: Day, grouping: str) -> bool:
     wide = sa.select(buckets.c.key).where(
-        buckets.c.grouping == known.groupings[grouping],
-        buckets.c.page.in_(list(pages_of(day))),
+        buckets.c.grouping == catalog.groupings[grouping],
+        buckets.c.page.in_(list(meters_by_page(day))),
         buckets.c.width_s == DAY_S,
         buckets.c.bucket_s > day.begin_s - DAY_S,
         buckets.c.bucket_s < day.end_s,
@@ -76,15 +76,15 @@ def _has_wide(db: sa.Connection, known: Catalog, day: Day, grouping: str) -> boo
     return db.execute(wide.limit(1)).first() is not None
 
 
-def bucket_differences(db: sa.Connection, known: Catalog, day: Day) -> Iterator[AuditDifference]:
+def bucket_differences(db: sa.Connection, catalog: Catalog, day: Day) -> Iterator[AuditDifference]:
     """Yields series whose frozen counts and adjustments do not add up to the buckets.
 
     Where rarely seen callers were folded since, only the sums over all of them are compared.
     """
     for grouping in day.groupings:
-        number = known.groupings[grouping]
-        by_name = not _is_folded(db, known, day, grouping)
-        for page, meters in pages_of(day).items():
+        number = catalog.groupings[grouping]
+        by_name = not _is_folded(db, catalog, day, grouping)
+        for page, meters in meters_by_page(day).items():
             frozen = [
                 _frozen(db, table, day, number, page, meters, by_name=by_name)
                 for table in (frozen_counts, adjustments)
@@ -95,23 +95,25 @@ def bucket_differences(db: sa.Connection, known: Catalog, day: Day) -> Iterator[
 
 
 def grouping_differences(
-    db: sa.Connection, known: Catalog, day: Day, wanted: Sequence[Comparison]
+    db: sa.Connection, catalog: Catalog, day: Day, comparisons: Sequence[Comparison]
 ) -> Iterator[AuditDifference]:
     """Yields series whose frozen counts do not add up to those of another grouping of the day."""
-    for one in wanted:
-        if not {one.coarse, one.fine} <= set(day.groupings) or day.begin_s < one.since_s:
+    for comparison in comparisons:
+        if not {comparison.coarse, comparison.fine} <= set(day.groupings) or day.begin_s < comparison.since_s:
             continue
-        by_name = one.key_of_fine is not None and not _has_folded_rows(db, known, day, one)
-        for page, meters in pages_of(day).items():
-            both: list[Side] = []
-            for grouping, key in ((one.coarse, "key"), (one.fine, one.key_of_fine)):
-                number, is_resource = known.groupings[grouping], key == "resource"
+        by_name = comparison.key_of_fine is not None and not _has_folded_rows(db, catalog, day, comparison)
+        for page, meters in meters_by_page(day).items():
+            selects: list[Side] = []
+            for grouping, key in ((comparison.coarse, "key"), (comparison.fine, comparison.key_of_fine)):
+                number, is_resource = catalog.groupings[grouping], key == "resource"
                 rows = _frozen(db, frozen_counts, day, number, page, meters, by_name=by_name).subquery()
-                named = rows.c.resource if is_resource and by_name else rows.c.name
+                series_name = rows.c.resource if is_resource and by_name else rows.c.name
                 amounts = [rows.c[column] for meter in meters for column in meter.columns[1:]]
-                both.append(sa.select(named.label("name"), sa.literal("").label("resource"), *amounts))
-            described = _Sides(f"by {one.coarse}", f"by {one.fine}", both[:1], both[1:])
-            yield from _differing(db, "grouping", one.coarse, meters, described)
+                selects.append(
+                    sa.select(series_name.label("name"), sa.literal("").label("resource"), *amounts)
+                )
+            described = _Sides(f"by {comparison.coarse}", f"by {comparison.fine}", selects[:1], selects[1:])
+            yield from _differing(db, "grouping", comparison.coarse, meters, described)
 
 
 def name_differences(db: sa.Connection, day: Day, forgotten: Collection[str]) -> Iterator[AuditDifference]:
@@ -122,56 +124,56 @@ def name_differences(db: sa.Connection, day: Day, forgotten: Collection[str]) ->
     secret = known_secret(db, REFERENCES)
     if secret is None:
         return
-    digest, found = NameDigest(secret), 0
+    digest, number = NameDigest(secret), 0
     used = sa.union(
         sa.select(frozen_counts.c.reference).where(frozen_counts.c.day == day.id),
         sa.select(adjustments.c.reference).where(adjustments.c.booked == day.id),
         sa.select(corrections.c.reference).where(corrections.c.booked == day.id),
     ).subquery()
     names = referenced_names.c
-    wanted = sa.select(used.c.reference, names.name).join(
+    statement = sa.select(used.c.reference, names.name).join(
         referenced_names, names.reference == used.c.reference, isouter=True
     )
-    with db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+    with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
         for reference, name in rows:
             if name is None and reference in forgotten:
                 continue
             if name is None:
-                what = f"the reference {reference} has no name any more"
+                sentence = f"the reference {reference} has no name any more"
             elif digest.of(name) != reference:
-                what = f"the reference {reference} has the name {name}, and is that of another one"
+                sentence = f"the reference {reference} has the name {name}, and is that of another one"
             else:
                 continue
-            found += 1
-            if found <= SHOWN_MAX:
-                yield AuditDifference("name", what, name=name or pseudonym_of(reference))
+            number += 1
+            if number <= SHOWN_MAX:
+                yield AuditDifference("name", sentence, name=name or make_pseudonym(reference))
 
 
 def ledger_differences(db: sa.Connection, day: Day) -> Iterator[AuditDifference]:
     """Yields the partitions of a day of whose records not each one has one outcome."""
-    of = offsets.c
-    outcomes = of.counted + of.duplicate + of.dead + of.late
-    wanted = (
-        sa.select(*partition_columns(offsets), of.seen, outcomes)
+    ledger = offsets.c
+    outcomes = ledger.counted + ledger.duplicate + ledger.dead + ledger.late
+    statement = (
+        sa.select(*partition_columns(offsets), ledger.seen, outcomes)
         .join(day_positions, same_partition(offsets, day_positions))
-        .where(day_positions.c.day == day.id, of.seen != outcomes)
-        .order_by(of.topic, of.partition)
+        .where(day_positions.c.day == day.id, ledger.seen != outcomes)
+        .order_by(ledger.topic, ledger.partition)
         .limit(SHOWN_MAX)
     )
-    for *columns, seen, found in db.execute(wanted):
+    for *columns, records, accounted in db.execute(statement):
         part = Partition(*columns)
-        what = f"{part}: {seen:,} seen, {found:,} counted, duplicate, dead or late"
-        yield AuditDifference("ledger", what)
+        sentence = f"{part}: {records:,} seen, {accounted:,} counted, duplicate, dead or late"
+        yield AuditDifference("ledger", sentence)
 
 
-def total_differences(db: sa.Connection, known: Catalog, day: Day) -> Iterator[AuditDifference]:
+def total_differences(db: sa.Connection, catalog: Catalog, day: Day) -> Iterator[AuditDifference]:
     """Yields a difference if the rows and requests that a day is shown with are not those of its rows."""
-    rows, requests = frozen_rows.totals_of(db, known, day)
+    rows, requests = frozen_rows.frozen_totals(db, catalog, day)
     if rows != day.rows:
         yield AuditDifference("totals", f"it was closed with {day.rows:,} rows, and has {rows:,}")
     if requests != day.requests:
-        what = f"it was closed with {day.requests:,} requests of callers, and its rows have {requests:,}"
-        yield AuditDifference("totals", what)
+        sentence = f"it was closed with {day.requests:,} requests of callers, and its rows have {requests:,}"
+        yield AuditDifference("totals", sentence)
 
 
 def _frozen(
@@ -185,17 +187,17 @@ def _frozen(
     by_name: bool,
 ) -> Side:
     """Returns the amounts of a day in a table of closed days, by name and resource."""
-    of = table.c
-    known = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference)
-    name = sa.collate(known, "C") if db.dialect.name == "postgresql" else known
+    columns = table.c
+    shown_name = sa.func.coalesce(referenced_names.c.name, sa.literal(make_pseudonym("")) + columns.reference)
+    name = sa.collate(shown_name, "C") if db.dialect.name == "postgresql" else shown_name
     amounts = [
-        sa.func.coalesce(of[column], 0).label(column) for meter in meters for column in meter.columns[1:]
+        sa.func.coalesce(columns[column], 0).label(column) for meter in meters for column in meter.columns[1:]
     ]
-    series = [name.label("name"), of.resource] if by_name else _all_series()
+    series = [name.label("name"), columns.resource] if by_name else _all_series()
     return (
         sa.select(*series, *amounts)
-        .join(referenced_names, referenced_names.c.reference == of.reference, isouter=True)
-        .where(of.day == day.id, of.grouping == grouping, of.page == page)
+        .join(referenced_names, referenced_names.c.reference == columns.reference, isouter=True)
+        .where(columns.day == day.id, columns.grouping == grouping, columns.page == page)
     )
 
 
@@ -203,18 +205,18 @@ def _stored(
     day: Day, grouping: int, page: int, meters: Sequence[FrozenMeter], width_s: int, *, by_name: bool
 ) -> Side:
     """Returns the amounts of a day in the buckets of a width, by name and resource."""
-    of = buckets.c
+    columns = buckets.c
     amounts = [
-        sa.func.coalesce(of[column], 0).label(column) for meter in meters for column in meter.columns[1:]
+        sa.func.coalesce(columns[column], 0).label(column) for meter in meters for column in meter.columns[1:]
     ]
-    series = [of.key.label("name"), of.resource] if by_name else _all_series()
+    series = [columns.key.label("name"), columns.resource] if by_name else _all_series()
     return sa.select(*series, *amounts).where(
-        of.grouping == grouping,
-        of.page == page,
-        of.width_s == width_s,
-        of.bucket_s >= day.begin_s,
-        of.bucket_s < day.end_s,
-        of.bucket_s + width_s <= day.end_s,
+        columns.grouping == grouping,
+        columns.page == page,
+        columns.width_s == width_s,
+        columns.bucket_s >= day.begin_s,
+        columns.bucket_s < day.end_s,
+        columns.bucket_s + width_s <= day.end_s,
     )
 
 
@@ -229,7 +231,10 @@ def _differing(
     columns = [(meter, column) for meter in meters for column in meter.columns[1:]]
     nothing = sa.literal(0, sa.BigInteger)
     selects = []
-    for is_left, side in [*((True, one) for one in sides.lefts), *((False, one) for one in sides.rights)]:
+    for is_left, side in [
+        *((True, select) for select in sides.lefts),
+        *((False, select) for select in sides.rights),
+    ]:
         rows = side.subquery().c
         amounts = [
             value.label(f"{label}_{column}")
@@ -240,27 +245,27 @@ def _differing(
             )
         ]
         selects.append(sa.select(rows.name, rows.resource, *amounts))
-    both = sa.union_all(*selects).subquery().c
+    union = sa.union_all(*selects).subquery().c
     joined = [
-        tuple(bounded_join(meter.join, both[f"{label}_{column}"]) for label in ("left", "right"))
+        tuple(bounded_join(meter.join, union[f"{label}_{column}"]) for label in ("left", "right"))
         for meter, column in columns
     ]
     statement = (
-        sa.select(both.name, both.resource, *(side for pair in joined for side in pair))
-        .group_by(both.name, both.resource)
+        sa.select(union.name, union.resource, *(side for pair in joined for side in pair))
+        .group_by(union.name, union.resource)
         .having(sa.or_(*(left != right for left, right in joined)))
-        .order_by(both.name, both.resource)
+        .order_by(union.name, union.resource)
         .limit(SHOWN_MAX)
     )
     for name, resource, *values in db.execute(statement):
-        for at, meter in enumerate(meters):
-            left, right = ((values[4 * at + side], values[4 * at + 2 + side]) for side in (0, 1))
+        for index, meter in enumerate(meters):
+            left, right = ((values[4 * index + side], values[4 * index + 2 + side]) for side in (0, 1))
             if left != right:
                 shown = " ".join(filter(None, (name or "all", resource)))
                 stands = f"{_amount(left)} {sides.left}, {_amount(right)} {sides.right}"
                 by = "" if kind == "grouping" else f" by {grouping}"
-                what = f"{shown}: {meter.name}{by}: {stands}"
-                yield AuditDifference(kind, what, grouping, name, resource, meter.name)
+                sentence = f"{shown}: {meter.name}{by}: {stands}"
+                yield AuditDifference(kind, sentence, grouping, name, resource, meter.name)
 
 
 def _amount(pair: tuple[int, int]) -> str:
@@ -268,26 +273,28 @@ def _amount(pair: tuple[int, int]) -> str:
     return f"{value:,} and {denied:,} denied" if denied else f"{value:,}"
 
 
-def _is_folded(db: sa.Connection, known: Catalog, day: Day, grouping: str) -> bool:
+def _is_folded(db: sa.Connection, catalog: Catalog, day: Day, grouping: str) -> bool:
     """Whether rarely seen callers of the day were folded in the buckets of a grouping."""
-    found = sa.select(buckets.c.key).where(
-        buckets.c.grouping == known.groupings[grouping],
+    folded = sa.select(buckets.c.key).where(
+        buckets.c.grouping == catalog.groupings[grouping],
         buckets.c.width_s.in_(WIDTHS_S[1:]),
-        buckets.c.page.in_(list(pages_of(day))),
+        buckets.c.page.in_(list(meters_by_page(day))),
         buckets.c.bucket_s > day.begin_s - DAY_S,
         buckets.c.bucket_s < day.end_s,
         buckets.c.key == FOLDED,
     )
-    return db.execute(found.limit(1)).first() is not None
+    return db.execute(folded.limit(1)).first() is not None
 
 
-def _has_folded_rows(db: sa.Connection, known: Catalog, day: Day, one: Comparison) -> bool:
+def _has_folded_rows(db: sa.Connection, catalog: Catalog, day: Day, comparison: Comparison) -> bool:
     """Whether callers were folded in one of two groupings before the day was frozen."""
     reference = sa.select(referenced_names.c.reference).where(referenced_names.c.name == FOLDED)
-    found = sa.select(frozen_counts.c.day).where(
+    folded = sa.select(frozen_counts.c.day).where(
         frozen_counts.c.day == day.id,
-        frozen_counts.c.grouping.in_([known.groupings[one.coarse], known.groupings[one.fine]]),
-        frozen_counts.c.page.in_(list(pages_of(day))),
+        frozen_counts.c.grouping.in_(
+            [catalog.groupings[comparison.coarse], catalog.groupings[comparison.fine]]
+        ),
+        frozen_counts.c.page.in_(list(meters_by_page(day))),
         frozen_counts.c.reference.in_(reference),
     )
-    return db.execute(found.limit(1)).first() is not None
+    return db.execute(folded.limit(1)).first() is not None

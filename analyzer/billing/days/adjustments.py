@@ -8,8 +8,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import COLUMNS, Day
-from analyzer.billing.days.references import references_of
-from analyzer.counting.buckets import amounts_of, joining, pages_of
+from analyzer.billing.days.references import store_references
+from analyzer.counting.buckets import column_increments, column_pages, joining
 from analyzer.kernel.database.row_parameters import ColumnValues, upsert_columns
 from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.billing_tables import adjustments, days
@@ -45,7 +45,7 @@ def add_adjustments(
         if table.grouping in cut.day.groupings
         for part in _of_day(table, cut.day, catalog)
     ]
-    names = references_of(db, {key for _, part in late for key in part.keys})
+    names = store_references(db, {key for _, part in late for key in part.keys})
     for cut, part in late:
         _add(db, cut, _by_reference(part, names), catalog)
     return sum(len(part.keys) for _, part in late)
@@ -54,32 +54,34 @@ def add_adjustments(
 def _cut_days(db: sa.Connection, earliest_s: int, latest_s: int) -> list[CutDay]:
     """Returns the days that hold buckets of this time, in the order of their ids."""
     open_days = days.alias()
-    wanted = (
+    statement = (
         sa.select(*COLUMNS, open_days.c.id)
         .join(open_days, sa.and_(open_days.c.zone == days.c.zone, open_days.c.state == "open"))
         .where(days.c.state != "open", days.c.end_s > earliest_s, days.c.begin_s <= latest_s)
         .order_by(days.c.id)
     )
-    return [CutDay(Day.of_row(row), booked) for *row, booked in db.execute(wanted)]
+    return [CutDay(Day.of_row(row), booked) for *row, booked in db.execute(statement)]
 
 
 def _of_day(table: CountTable, day: Day, catalog: Catalog) -> Iterator[CountTable]:
     """Yields the counts of a day, a row per series, or nothing."""
     places: dict[tuple[str, str], int] = {}
-    wanted = [at for at, bucket_s in enumerate(table.buckets_s) if day.begin_s <= bucket_s < day.end_s]
-    if not wanted:
+    indexes = [index for index, bucket_s in enumerate(table.buckets_s) if day.begin_s <= bucket_s < day.end_s]
+    if not indexes:
         return
-    row_of = [places.setdefault((table.keys[at], table.resources[at]), len(places)) for at in wanted]
+    row_of = [
+        places.setdefault((table.keys[index], table.resources[index]), len(places)) for index in indexes
+    ]
     joins = [JOINS[catalog.meters[meter].join] for meter in table.meters]
 
     def joined(columns: Sequence[Sequence[int]]) -> list[list[int]]:
-        found = []
+        joined_columns = []
         for join, column in zip(joins, columns, strict=True):
             values = [0] * len(places)
-            for row, at in zip(row_of, wanted, strict=True):
-                values[row] = join.merge(values[row], column[at])
-            found.append(values)
-        return found
+            for row, index in zip(row_of, indexes, strict=True):
+                values[row] = join.merge(values[row], column[index])
+            joined_columns.append(values)
+        return joined_columns
 
     yield table._replace(
         buckets_s=[day.begin_s] * len(places),
@@ -93,17 +95,17 @@ def _of_day(table: CountTable, day: Day, catalog: Catalog) -> Iterator[CountTabl
 def _by_reference(table: CountTable, references: dict[str, str]) -> CountTable:
     """Returns the rows with references for keys, in the order in which all writers lock them."""
     keys = [references[key] for key in table.keys]
-    order = sorted(range(len(keys)), key=lambda at: (keys[at], table.resources[at]))
+    order = sorted(range(len(keys)), key=lambda index: (keys[index], table.resources[index]))
     return table._replace(
-        keys=[keys[at] for at in order],
-        resources=[table.resources[at] for at in order],
-        admitted=[[column[at] for at in order] for column in table.admitted],
-        denied=[[column[at] for at in order] for column in table.denied],
+        keys=[keys[index] for index in order],
+        resources=[table.resources[index] for index in order],
+        admitted=[[column[index] for index in order] for column in table.admitted],
+        denied=[[column[index] for index in order] for column in table.denied],
     )
 
 
 def _add(db: sa.Connection, cut: CutDay, table: CountTable, catalog: Catalog) -> None:
-    for rows, joins in pages_of(table, catalog):
+    for rows, joins in column_pages(table, catalog):
         values: dict[str, ColumnValues] = {
             "day": cut.day.id,
             "booked": cut.booked,
@@ -111,6 +113,6 @@ def _add(db: sa.Connection, cut: CutDay, table: CountTable, catalog: Catalog) ->
             "page": rows.page,
             "reference": rows.keys,
             "resource": "" if not any(rows.resources) else rows.resources,
-            **amounts_of(rows),
+            **column_increments(rows),
         }
         upsert_columns(db, adjustments, values, joining(rows, joins))

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days import targets
-from analyzer.billing.days.day_rows import Day, add_day, day_of, hold_open, open_day, stored_days
-from analyzer.billing.days.references import references_of
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.billing.days.day_rows import Day, add_day, day_window, hold_open, open_day, stored_days
+from analyzer.billing.days.references import store_references
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.audit_log import record
@@ -39,7 +39,7 @@ def day_to_close(
     A day before the open one that was never closed is stored as one whose closing has to begin; with
     `is_shown_only` nothing is stored. Raises ValueError for a date that the zone never had, StoreAway.
     """
-    window = day_of(zone, date)
+    window = day_window(zone, date)
     with writing(engine) as db:
         missing = set(groupings) - catalog.load(db).groupings.keys()
         if missing:
@@ -70,15 +70,17 @@ def counted_so_far(engine: sa.Engine, day: Day) -> CountedSoFar:
     with slow_reading(engine) as db:
         numbers = catalog.load(db)
         meter = numbers.meters["requests"]
-        of = buckets.c
-        amount = of[f"value_{meter.place}"] + of[f"denied_{meter.place}"]
-        wanted = sa.select(sa.func.coalesce(bounded_sum(amount), 0), sa.func.count(of.key.distinct())).where(
-            of.grouping == numbers.groupings["caller"],
-            of.page == meter.page,
-            of.bucket_s >= day.begin_s,
-            of.bucket_s < day.end_s,
+        columns = buckets.c
+        amount = columns[f"value_{meter.place}"] + columns[f"denied_{meter.place}"]
+        statement = sa.select(
+            sa.func.coalesce(bounded_sum(amount), 0), sa.func.count(columns.key.distinct())
+        ).where(
+            columns.grouping == numbers.groupings["caller"],
+            columns.page == meter.page,
+            columns.bucket_s >= day.begin_s,
+            columns.bucket_s < day.end_s,
         )
-        return CountedSoFar(*map(int, db.execute(wanted).one()))
+        return CountedSoFar(*map(int, db.execute(statement).one()))
 
 
 def record_closing(engine: sa.Engine, day: Day, who: str, reason: str) -> None:
@@ -115,7 +117,7 @@ class Corrected(NamedTuple):
     booked: str  # date of the day that it is booked on
 
 
-def correct(engine: sa.Engine, day: Day, asked: Correction, who: str, reason: str) -> Corrected:
+def correct(engine: sa.Engine, day: Day, correction: Correction, who: str, reason: str) -> Corrected:
     """Adds an amount to a closed day, booked on the open day of its zone.
 
     Raises CorrectionRefused if the day does not have the grouping or the meter, the meter is not a sum, or
@@ -123,10 +125,12 @@ def correct(engine: sa.Engine, day: Day, asked: Correction, who: str, reason: st
     """
     if day.state != "closed":
         raise CorrectionRefused(f"{day} is not closed: its numbers still change by themselves")
-    meter = next((meter for meter in day.meters if meter.name == asked.meter), None)
-    if meter is None or asked.grouping not in day.groupings:
-        known = ", ".join(sorted(meter.name for meter in day.meters))
-        raise CorrectionRefused(f"{day} was frozen by {', '.join(day.groupings)}, with the meters {known}")
+    meter = next((meter for meter in day.meters if meter.name == correction.meter), None)
+    if meter is None or correction.grouping not in day.groupings:
+        meter_names = ", ".join(sorted(meter.name for meter in day.meters))
+        raise CorrectionRefused(
+            f"{day} was frozen by {', '.join(day.groupings)}, with the meters {meter_names}"
+        )
     if meter.join != "sum":
         raise CorrectionRefused(f"{meter.name} is the largest of many values, which nothing can be added to")
     with writing(engine) as db:
@@ -136,30 +140,38 @@ def correct(engine: sa.Engine, day: Day, asked: Correction, who: str, reason: st
         if booked is None:
             raise CorrectionRefused(f"{day.zone} has no open day: it is not in [billing] zones any more")
         forgotten = plans.hold_forgotten(db)
-        reference = references_of(db, [asked.key], forgotten)[asked.key]
-        key = pseudonym_of(reference) if reference in forgotten else asked.key
-        number = catalog.load(db).groupings[asked.grouping]
-        before = sum(
-            _amount(db, table, day, number, reference, asked.resource, meter.columns)
+        reference = store_references(db, [correction.key], forgotten)[correction.key]
+        key = make_pseudonym(reference) if reference in forgotten else correction.key
+        number = catalog.load(db).groupings[correction.grouping]
+        old_amount = sum(
+            _amount(db, table, day, number, reference, correction.resource, meter.columns)
             for table in (frozen_counts, adjustments)
         )
-        same = {"grouping": asked.grouping, "reference": reference, "resource": asked.resource}
-        conditions = [corrections.c[name] == value for name, value in {**same, "meter": asked.meter}.items()]
+        same = {"grouping": correction.grouping, "reference": reference, "resource": correction.resource}
+        conditions = [
+            corrections.c[name] == value for name, value in {**same, "meter": correction.meter}.items()
+        ]
         booked_before = sa.select(bounded_sum(corrections.c.amount)).where(
             corrections.c.day == day.id, *conditions
         )
-        before += db.execute(booked_before).scalar() or 0
-        after = before + asked.amount
-        if after < 0:
-            has = f"{key} has {before:,} {asked.meter} on {day}"
+        old_amount += db.execute(booked_before).scalar() or 0
+        new_amount = old_amount + correction.amount
+        if new_amount < 0:
+            has = f"{key} has {old_amount:,} {correction.meter} on {day}"
             raise CorrectionRefused(f"{has}: not so much can be taken")
         newest = sa.select(sa.func.coalesce(sa.func.max(corrections.c.id), 0) + 1).scalar_subquery()
-        row = {"id": newest, "day": day.id, "booked": booked.id, "meter": asked.meter, "amount": asked.amount}
+        row = {
+            "id": newest,
+            "day": day.id,
+            "booked": booked.id,
+            "meter": correction.meter,
+            "amount": correction.amount,
+        }
         added = sa.insert(corrections).values(row | same | {"who": who, "reason": reason, "at_ms": NowMs()})
         number_of = db.execute(added.returning(corrections.c.id)).scalar_one()
-        about = f"{day}: {key} {asked.resource}".rstrip()
-        record(db, who, "day corrected", f"{about}: {asked.amount:+,} {asked.meter}", reason)
-        return Corrected(number_of, before, after, booked.date)
+        about = f"{day}: {key} {correction.resource}".rstrip()
+        record(db, who, "day corrected", f"{about}: {correction.amount:+,} {correction.meter}", reason)
+        return Corrected(number_of, old_amount, new_amount, booked.date)
 
 
 def _amount(
@@ -172,12 +184,12 @@ def _amount(
     columns: tuple[int, str, str],
 ) -> int:
     page, value, _ = columns
-    of = table.c
-    wanted = sa.select(sa.func.coalesce(bounded_sum(of[value]), 0)).where(
-        of.day == day.id,
-        of.grouping == grouping,
-        of.page == page,
-        of.reference == reference,
-        of.resource == resource,
+    table_columns = table.c
+    statement = sa.select(sa.func.coalesce(bounded_sum(table_columns[value]), 0)).where(
+        table_columns.day == day.id,
+        table_columns.grouping == grouping,
+        table_columns.page == page,
+        table_columns.reference == reference,
+        table_columns.resource == resource,
     )
-    return int(db.execute(wanted).scalar() or 0)
+    return int(db.execute(statement).scalar() or 0)

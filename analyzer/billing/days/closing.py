@@ -25,12 +25,12 @@ from analyzer.billing.days.targets import (
     store_targets,
     untargeted,
 )
-from analyzer.billing.reports.day_origin import Remembered, origin_of, remembered_by
+from analyzer.billing.reports.day_origin import Remembered, count_origin, remembered_by
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
 from analyzer.kernel.database.named_leases import Lease
-from analyzer.kernel.database.partition_keys import key_columns, partition_columns, row_of
+from analyzer.kernel.database.partition_keys import key_columns, partition_columns, partition_values
 from analyzer.kernel.errors import ClosingLost, NothingToClose, OldRowsMoving, StoreAway
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import adjustments, day_positions, days
@@ -98,12 +98,12 @@ class DayClosing:
         with reading(self._engine) as db:
             now_ms = clock_ms(db)
             closing = stored_days(db, days.c.zone == zone, days.c.state == "closing")
-            held = {one.id for one in closing if CLOSINGS.is_held(db, lease_name(one))}
+            leased = {candidate.id for candidate in closing if CLOSINGS.is_held(db, lease_name(candidate))}
             day = open_day(db, zone)
             if not catalog.load(db).groupings:
                 return None  # nothing was ever counted
         if closing:
-            return next((one for one in closing if one.id not in held), None)
+            return next((candidate for candidate in closing if candidate.id not in leased), None)
         if day is None:
             with writing(self._engine) as db:
                 day = add_day(db, zone, clock_ms(db) // 1000)
@@ -143,37 +143,37 @@ class DayClosing:
                     return False
                 # The buckets are complete, and stay so until this transaction ends: the snapshot begins here.
                 snapshot = stack.enter_context(slow_reading(self._snapshots))
-                known = catalog.load(snapshot)
-                day = _cut(db, snapshot, known, day, self._billing.groupings)
+                numbers = catalog.load(snapshot)
+                day = _cut(db, snapshot, numbers, day, self._billing.groupings)
             try:
                 remembered = remembered_by(snapshot)
-                self._freeze(snapshot, known, day, holder)
+                self._freeze(snapshot, numbers, day, holder)
             except BaseException:
                 # It begins again at once, here or elsewhere; when the lease has ended it does so anyway.
                 with suppress(StoreAway), writing(self._engine) as db:
                     CLOSINGS.release(db, lease_name(day), holder)
                 raise
-        self._finish(known, day, remembered, holder)
+        self._finish(numbers, day, remembered, holder)
         return True
 
-    def _freeze(self, snapshot: sa.Connection, known: Catalog, day: Day, holder: str) -> None:
+    def _freeze(self, snapshot: sa.Connection, numbers: Catalog, day: Day, holder: str) -> None:
         while True:
             with writing(self._engine) as db:
                 _keep(db, day, holder)
                 if not frozen_rows.delete_some(db, day):
                     break
-        for part in frozen_rows.parts_of(snapshot, known, day):
+        for part in frozen_rows.frozen_parts(snapshot, numbers, day):
             with writing(self._engine) as db:
                 _keep(db, day, holder)
                 # The snapshot has the names of callers that are forgotten meanwhile.
                 forgotten = plans.hold_forgotten(db)
                 frozen_rows.write(db, day, part, forgotten)
 
-    def _finish(self, known: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
+    def _finish(self, numbers: Catalog, day: Day, remembered: list[Remembered], holder: str) -> None:
         with slow_reading(self._engine) as db:
             without_scans(db)
-            rows, requests = frozen_rows.totals_of(db, known, day)
-            day = day._replace(given=json.dumps(origin_of(db, day, remembered)))
+            rows, requests = frozen_rows.frozen_totals(db, numbers, day)
+            day = day._replace(given=json.dumps(count_origin(db, day, remembered)))
             content = content_digest(db, day)
         with writing(self._engine) as db:
             _keep(db, day, holder)
@@ -182,15 +182,15 @@ class DayClosing:
             db.execute(sa.select(days.c.id).where(zone, days.c.state == "open").with_for_update())
             newest = sa.select(days.c.digest).where(zone, days.c.state == "closed")
             newest = newest.order_by(days.c.closed_ms.desc(), days.c.id.desc()).limit(1)
-            before = db.execute(newest).scalar() or ""
+            previous_digest = db.execute(newest).scalar() or ""
             closed = {
                 "state": "closed",
                 "closed_ms": NowMs(),
                 "rows": rows,
                 "requests": requests,
                 "given": day.given,
-                "digest_before": before,
-                "digest": self._billing.key.chained(content, before),
+                "digest_before": previous_digest,
+                "digest": self._billing.key.chained(content, previous_digest),
                 "digest_key": self._billing.key.fingerprint,
             }
             db.execute(sa.update(days).where(days.c.id == day.id).values(closed))
@@ -216,7 +216,7 @@ def _closed_elsewhere(day: Day) -> ClosingLost:
 def _cut(
     db: sa.Connection,
     snapshot: sa.Connection,
-    known: Catalog,
+    numbers: Catalog,
     day: Day,
     groupings: Collection[str],
 ) -> Day:
@@ -224,14 +224,14 @@ def _cut(
 
     Raises OldRowsMoving, NothingToClose, ClosingLost.
     """
-    if known.has_old_rows:
+    if numbers.has_old_rows:
         raise OldRowsMoving(
             "rows of an earlier version are moved into the buckets first; days are closed then"
         )
-    if missing := [grouping for grouping in groupings if grouping not in known.groupings]:
+    if missing := [grouping for grouping in groupings if grouping not in numbers.groupings]:
         raise NothingToClose(f"{day}: nothing was counted by {', '.join(missing)} yet")
     now_ms = clock_ms(db)
-    meters = sorted((meter.number, meter.name, meter.join) for meter in known.meters.values())
+    meters = sorted((meter.number, meter.name, meter.join) for meter in numbers.meters.values())
     cut = {
         "state": "closing",
         "cut_ms": now_ms,
@@ -252,8 +252,11 @@ def _cut(
 
 def _store_positions(db: sa.Connection, snapshot: sa.Connection, day: Day) -> None:
     """Stores how far each partition is counted in the snapshot."""
-    wanted = sa.select(*partition_columns(offsets), offsets.c.next).order_by(*key_columns(offsets))
-    rows = [{"day": day.id, **row_of(Partition(*row[:5])), "cut": row[5]} for row in snapshot.execute(wanted)]
+    statement = sa.select(*partition_columns(offsets), offsets.c.next).order_by(*key_columns(offsets))
+    rows = [
+        {"day": day.id, **partition_values(Partition(*row[:5])), "cut": row[5]}
+        for row in snapshot.execute(statement)
+    ]
     if rows:
         added = insert(db, day_positions)
         changed = {"cut": added.excluded.cut}

@@ -48,9 +48,9 @@ class DigestKey:
             return sha256(content).hexdigest()
         return hmac.digest(self._secret, content, "sha256").hex()
 
-    def chained(self, content: str, before: str) -> str:
+    def chained(self, content: str, previous: str) -> str:
         """Returns the digest of a day, from that of its rows and that of the day before."""
-        return self.of(f"{content}\n{before}".encode())
+        return self.of(f"{content}\n{previous}".encode())
 
 
 def content_digest(db: sa.Connection, day: Day) -> str:
@@ -73,9 +73,16 @@ def _lines(db: sa.Connection, day: Day) -> Iterator[str]:
     yield _line(
         "day", day.zone, day.date, day.begin_s, day.end_s, day.cut_ms, day.groupings, day.meters, day.given
     )
-    of = day_positions.c
-    wanted = [*key_columns(day_positions), of.target, of.cut, of.left_out, of.who, of.is_gone]
-    yield from _rows(db, day_positions, wanted, of.day == day.id, key_columns(day_positions))
+    positions = day_positions.c
+    columns = [
+        *key_columns(day_positions),
+        positions.target,
+        positions.cut,
+        positions.left_out,
+        positions.who,
+        positions.is_gone,
+    ]
+    yield from _rows(db, day_positions, columns, positions.day == day.id, key_columns(day_positions))
     for table, condition in (
         (frozen_counts, frozen_counts.c.day == day.id),
         (adjustments, adjustments.c.booked == day.id),
@@ -91,8 +98,8 @@ def _rows(
     condition: sa.ColumnElement[bool],
     order: list[sa.Column[object]],
 ) -> Iterator[str]:
-    wanted = sa.select(*columns).where(condition).order_by(*order)
-    with db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
+    statement = sa.select(*columns).where(condition).order_by(*order)
+    with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
         for row in rows:
             yield _line(table.name, *row)
 

@@ -74,8 +74,8 @@ COLUMNS = [days.c[name] for name in Day._fields]
 
 def stored_days(db: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Day]:
     """Returns the stored days that meet the conditions, by zone and time."""
-    wanted = sa.select(*COLUMNS).where(*conditions).order_by(days.c.zone, days.c.begin_s)
-    return [Day.of_row(row) for row in db.execute(wanted)]
+    statement = sa.select(*COLUMNS).where(*conditions).order_by(days.c.zone, days.c.begin_s)
+    return [Day.of_row(row) for row in db.execute(statement)]
 
 
 def day_at(zone: str, at_s: int) -> tuple[str, Window]:
@@ -89,7 +89,7 @@ def day_at(zone: str, at_s: int) -> tuple[str, Window]:
     return f"{datetime.fromtimestamp(middle_s, UTC).astimezone(ZoneInfo(zone)):%Y-%m-%d}", window
 
 
-def day_of(zone: str, date: str) -> Window:
+def day_window(zone: str, date: str) -> Window:
     """Returns the stretch of a date. Raises ValueError for one that the zone's clocks never showed."""
     noon = datetime.fromisoformat(date).replace(hour=12, tzinfo=ZoneInfo(zone))
     shown, window = day_at(zone, int(noon.timestamp()))
@@ -114,8 +114,8 @@ def add_day(db: sa.Connection, zone: str, at_s: int, state: DayState = "open") -
 
 def open_day(db: sa.Connection, zone: str) -> Day | None:
     """Returns the day of the zone that corrections are booked on; None if the zone is not billed by."""
-    found = stored_days(db, days.c.zone == zone, days.c.state == "open")
-    return found[0] if found else None
+    stored = stored_days(db, days.c.zone == zone, days.c.state == "open")
+    return stored[0] if stored else None
 
 
 def hold_open(db: sa.Connection, day: Day) -> bool:

@@ -79,18 +79,18 @@ class DayDeletion:
     def _unfinished(self) -> int | None:
         """Returns a marked day that has rows left."""
         has_rows = [sa.exists().where(column == deleted_days.c.day) for _, column in ROWS]
-        wanted = sa.select(deleted_days.c.day).where(sa.or_(*has_rows)).limit(1)
+        statement = sa.select(deleted_days.c.day).where(sa.or_(*has_rows)).limit(1)
         with reading(self._engine) as db:
             without_scans(db)
-            found: int | None = db.execute(wanted).scalar()
-            return found
+            number: int | None = db.execute(statement).scalar()
+            return number
 
     def _next_old(self, kept_s: int) -> Day | None:
         marked = sa.exists().where(deleted_days.c.day == days.c.id)
         with reading(self._engine) as db:
             is_old = days.c.end_s < clock_ms(db) // 1000 - kept_s
-            found = stored_days(db, days.c.state == "closed", is_old, ~marked)
-        return min(found, key=lambda day: day.begin_s, default=None)
+            old_days = stored_days(db, days.c.state == "closed", is_old, ~marked)
+        return min(old_days, key=lambda day: day.begin_s, default=None)
 
     def _mark(self, day: Day, kept_s: int) -> None:
         with slow_reading(self._engine) as db:
@@ -103,8 +103,8 @@ class DayDeletion:
             row = {"day": day.id, "content": content, "at_ms": NowMs()}
             marked = insert(db, deleted_days).values(row).on_conflict_do_nothing()
             if db.execute(marked.returning(deleted_days.c.day)).first() is not None:
-                why = f"its rows are kept for {kept_s // 86_400} days"
-                record(db, self._by.owner, "closed day deleted", str(day), why)
+                reason = f"its rows are kept for {kept_s // 86_400} days"
+                record(db, self._by.owner, "closed day deleted", str(day), reason)
 
     def _delete(self, day: int) -> int:
         def delete(db: sa.Connection, most: int) -> int:
@@ -112,8 +112,8 @@ class DayDeletion:
             for table, column in ROWS:
                 if deleted < most:
                     keys = first_keys(table, column == day, most - deleted)
-                    gone = delete_at(table, keys).returning(next(iter(table.primary_key)))
-                    deleted += len(db.execute(gone).all())
+                    deletion = delete_at(table, keys).returning(next(iter(table.primary_key)))
+                    deleted += len(db.execute(deletion).all())
             return deleted
 
         return self._steps.run(delete)

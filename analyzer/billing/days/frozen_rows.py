@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, FrozenMeter
-from analyzer.billing.days.references import references_of
+from analyzer.billing.days.references import store_references
 from analyzer.counting.buckets import AUDITED
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
@@ -32,7 +32,7 @@ class FrozenPart(NamedTuple):
     rows: Sequence[sa.Row[Any]]  # key, resource, amounts
 
 
-def parts_of(snapshot: sa.Connection, known: Catalog, day: Day) -> Iterator[FrozenPart]:
+def frozen_parts(snapshot: sa.Connection, catalog: Catalog, day: Day) -> Iterator[FrozenPart]:
     """Yields what the buckets of a snapshot hold of a day, by grouping, page, key and resource."""
     without_scans(snapshot)
     if snapshot.dialect.name == "postgresql":
@@ -40,12 +40,14 @@ def parts_of(snapshot: sa.Connection, known: Catalog, day: Day) -> Iterator[Froz
     pages: dict[int, list[FrozenMeter]] = {}
     for meter in day.meters:
         pages.setdefault(meter.columns[0], []).append(meter)
-    for grouping in sorted(known.groupings[name] for name in day.groupings):
+    for grouping in sorted(catalog.groupings[name] for name in day.groupings):
         for page, meters in sorted(pages.items()):
             columns = [column for meter in meters for column in meter.columns[1:]]
             options = {"yield_per": ROWS_AT_ONCE}
-            with snapshot.execute(_added_up(day, grouping, page, meters), execution_options=options) as found:
-                for rows in found.partitions():
+            with snapshot.execute(
+                _added_up(day, grouping, page, meters), execution_options=options
+            ) as result:
+                for rows in result.partitions():
                     yield FrozenPart(grouping, page, columns, rows)
 
 
@@ -76,7 +78,7 @@ def _added_up(day: Day, grouping: int, page: int, meters: Sequence[FrozenMeter])
 
 def write(db: sa.Connection, day: Day, part: FrozenPart, forgotten: Collection[str] = ()) -> None:
     """Writes rows of a day that is being closed; names of callers forgotten since its cut are not stored."""
-    references = references_of(db, {row[0] for row in part.rows}, forgotten)
+    references = store_references(db, {row[0] for row in part.rows}, forgotten)
     rows = sorted((references[row[0]], *tuple(row)[1:]) for row in part.rows)
     resources = [str(row[1]) for row in rows]
     values: dict[str, ColumnValues] = {
@@ -86,7 +88,7 @@ def write(db: sa.Connection, day: Day, part: FrozenPart, forgotten: Collection[s
         "reference": [str(row[0]) for row in rows],
         "resource": resources if any(resources) else "",
     }
-    values |= {column: [int(row[2 + at]) for row in rows] for at, column in enumerate(part.columns)}
+    values |= {column: [int(row[2 + index]) for row in rows] for index, column in enumerate(part.columns)}
     upsert_columns(db, frozen_counts, values, _replace)
 
 
@@ -101,7 +103,7 @@ def delete_some(db: sa.Connection, day: Day) -> int:
     return len(db.execute(delete_at(frozen_counts, keys).returning(key)).all())
 
 
-def totals_of(db: sa.Connection, known: Catalog, day: Day) -> tuple[int, int]:
+def frozen_totals(db: sa.Connection, catalog: Catalog, day: Day) -> tuple[int, int]:
     """Returns the number of frozen rows of a day, and the requests of all callers, admitted and denied."""
     of_day = frozen_counts.c.day == day.id
     rows = db.execute(sa.select(sa.func.count()).where(of_day)).scalar_one()
@@ -110,5 +112,9 @@ def totals_of(db: sa.Connection, known: Catalog, day: Day) -> tuple[int, int]:
         return rows, 0
     page, *columns = requests.columns
     total = sum((bounded_join("sum", frozen_counts.c[str(column)]) for column in columns), sa.literal(0))
-    of_callers = [of_day, frozen_counts.c.grouping == known.groupings[AUDITED], frozen_counts.c.page == page]
+    of_callers = [
+        of_day,
+        frozen_counts.c.grouping == catalog.groupings[AUDITED],
+        frozen_counts.c.page == page,
+    ]
     return rows, int(db.execute(sa.select(total).where(*of_callers)).scalar() or 0)

@@ -14,7 +14,9 @@ from analyzer.kernel.tables.billing_tables import referenced_names
 from gatekeeper.identity import NameDigest
 
 
-def references_of(db: sa.Connection, names: Iterable[str], forgotten: Collection[str] = ()) -> dict[str, str]:
+def store_references(
+    db: sa.Connection, names: Iterable[str], forgotten: Collection[str] = ()
+) -> dict[str, str]:
     """Returns the reference of each name, and stores which name it stands for.
 
     That of a pseudonym is the one in it, which stands for no name any more; neither does one of `forgotten`.
@@ -23,7 +25,9 @@ def references_of(db: sa.Connection, names: Iterable[str], forgotten: Collection
     references = {name: reference_in(name) or digest.of(name) for name in names}
     hidden = frozenset(forgotten)
     by_reference = sorted(
-        (of, name) for name, of in references.items() if not reference_in(name) and of not in hidden
+        (reference, name)
+        for name, reference in references.items()
+        if not reference_in(name) and reference not in hidden
     )
     if by_reference:
         columns = {

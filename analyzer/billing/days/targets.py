@@ -10,7 +10,12 @@ import sqlalchemy as sa
 from analyzer.billing.days.day_rows import Day
 from analyzer.counting.gaps import OPEN
 from analyzer.kernel.database.engine import insert, reading
-from analyzer.kernel.database.partition_keys import is_of, partition_columns, row_of, same_partition
+from analyzer.kernel.database.partition_keys import (
+    is_partition,
+    partition_columns,
+    partition_values,
+    same_partition,
+)
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import day_positions
 from analyzer.kernel.tables.schema import gaps, offsets
@@ -31,20 +36,20 @@ class AwaitedPartition(NamedTuple):
     def __str__(self) -> str:
         if self.target is None:
             return f"{self.part}: no analyzer has said yet how far it must be counted"
-        at = "is not counted yet" if self.next is None else f"is counted up to {self.next}"
+        progress = "is not counted yet" if self.next is None else f"is counted up to {self.next}"
         stopped = f"; it is stopped: {self.gap}" if self.gap else ""
-        return f"{self.part}: {at}, and must be up to {self.target}{stopped}"
+        return f"{self.part}: {progress}, and must be up to {self.target}{stopped}"
 
 
 def untargeted(db: sa.Connection, day: Day) -> list[Partition]:
     """Returns the followed partitions whose target for a day is not stored."""
-    wanted = (
+    statement = (
         sa.select(*partition_columns(offsets))
         .join(day_positions, _of_day(day), isouter=True)
         .where(offsets.c.beat_ms.is_not(None), day_positions.c.day.is_(None))
         .order_by(*partition_columns(offsets))
     )
-    return [Partition(*row) for row in db.execute(wanted)]
+    return [Partition(*row) for row in db.execute(statement)]
 
 
 def has_targets(db: sa.Connection, day: Day) -> bool:
@@ -63,18 +68,18 @@ def store_targets(db: sa.Connection, day: Day, due_ms: int, ends: Mapping[Partit
         _store(db, day, part, target, is_gone=end is None)
     caught_up = offsets.c.beat_ms - offsets.c.behind_ms >= due_ms
     for part in untargeted(db, day):
-        reached = db.execute(sa.select(offsets.c.next).where(is_of(offsets, part), caught_up)).scalar()
+        reached = db.execute(sa.select(offsets.c.next).where(is_partition(offsets, part), caught_up)).scalar()
         if reached is not None:
             _store(db, day, part, reached, is_gone=False)
 
 
 def _store(db: sa.Connection, day: Day, part: Partition, target: int, *, is_gone: bool) -> None:
-    row = {"day": day.id, "target": target, "is_gone": int(is_gone), **row_of(part)}
+    row = {"day": day.id, "target": target, "is_gone": int(is_gone), **partition_values(part)}
     db.execute(insert(db, day_positions).values(row).on_conflict_do_nothing())
 
 
 def _position(db: sa.Connection, part: Partition) -> int:
-    return db.execute(sa.select(offsets.c.next).where(is_of(offsets, part))).scalar() or 0
+    return db.execute(sa.select(offsets.c.next).where(is_partition(offsets, part))).scalar() or 0
 
 
 def awaited(db: sa.Connection, day: Day) -> list[AwaitedPartition]:
@@ -100,11 +105,13 @@ def awaited(db: sa.Connection, day: Day) -> list[AwaitedPartition]:
             sa.or_(offsets.c.next.is_(None), offsets.c.seen == 0, offsets.c.beat_ms.is_not(None)),
         )
     )
-    found = [
+    partitions = [
         AwaitedPartition(Partition(*row[:5]), row[5], row[6], row[7] or "") for row in db.execute(behind)
     ]
     unknown = [AwaitedPartition(part, None, _position(db, part)) for part in untargeted(db, day)]
-    return sorted([*found, *unknown], key=lambda one: (one.part.topic, one.part.number))
+    return sorted(
+        [*partitions, *unknown], key=lambda partition: (partition.part.topic, partition.part.number)
+    )
 
 
 def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
@@ -116,7 +123,7 @@ def awaited_now(engine: sa.Engine, day: Day) -> list[AwaitedPartition]:
 def leave_out(db: sa.Connection, day: Day, part: Partition, who: str, reason: str) -> None:
     """Has the day not wait for a partition."""
     left_out = {"left_out": reason, "who": who}
-    added = insert(db, day_positions).values(day=day.id, is_gone=0, **row_of(part), **left_out)
+    added = insert(db, day_positions).values(day=day.id, is_gone=0, **partition_values(part), **left_out)
     db.execute(added.on_conflict_do_update(index_elements=day_positions.primary_key, set_=left_out))
 
 

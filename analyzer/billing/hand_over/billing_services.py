@@ -67,7 +67,7 @@ class BillingService(NamedTuple):
     answer: Callable[[int, bytes, Sequence[UsageEvent]], Answer]
 
 
-def text_of(fields: object) -> str:
+def compact_json(fields: object) -> str:
     """Returns JSON on one line, equal for equal events."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
@@ -110,30 +110,30 @@ def _lago_fields(event: UsageEvent) -> Fields:
 
 
 def _lago_content(events: Sequence[UsageEvent]) -> bytes:
-    return text_of({"events": [_lago_fields(event) for event in events]}).encode()
+    return compact_json({"events": [_lago_fields(event) for event in events]}).encode()
 
 
 def _lago_answer(status: int, body: bytes, events: Sequence[UsageEvent]) -> Answer:
     """A batch with an event that Lago has already is refused as a whole, and names these events."""
     if status < HTTPStatus.BAD_REQUEST:
         return ACCEPTED
-    found = _object(_parsed(body))
-    details = _object(found.get("error_details"))
-    known = frozenset(
+    problem = _object(_parsed(body))
+    details = _object(problem.get("error_details"))
+    duplicates = frozenset(
         int(index)
         for index, errors in details.items()
         if index.isdecimal() and int(index) < len(events)
         if errors == {"transaction_id": ["value_already_exist"]}
     )
-    if status == HTTPStatus.UNPROCESSABLE_ENTITY and known and len(known) == len(details):
-        return Answer(known, is_whole=len(known) == len(events))
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY and duplicates and len(duplicates) == len(details):
+        return Answer(duplicates, is_whole=len(duplicates) == len(events))
     wrong = {
         events[int(index)].customer if index.isdecimal() and int(index) < len(events) else index: errors
         for index, errors in details.items()
-        if not index.isdecimal() or int(index) not in known
+        if not index.isdecimal() or int(index) not in duplicates
     }
-    why = text_of(wrong) if wrong else str(found.get("error", "")) or body.decode(errors="replace")
-    return Answer(is_whole=False, refusal=_sentence(status, why))
+    reason = compact_json(wrong) if wrong else str(problem.get("error", "")) or body.decode(errors="replace")
+    return Answer(is_whole=False, refusal=_sentence(status, reason))
 
 
 def _cloudevents_fields(event: UsageEvent) -> Fields:
@@ -150,27 +150,27 @@ def _cloudevents_fields(event: UsageEvent) -> Fields:
 
 
 def _cloudevents_content(events: Sequence[UsageEvent]) -> bytes:
-    return text_of([_cloudevents_fields(event) for event in events]).encode()
+    return compact_json([_cloudevents_fields(event) for event in events]).encode()
 
 
 def _cloudevents_answer(status: int, body: bytes, _events: Sequence[UsageEvent]) -> Answer:
     if status < HTTPStatus.BAD_REQUEST:
         return ACCEPTED
     problem = _object(_parsed(body))
-    why = str(problem.get("detail") or problem.get("title") or body.decode(errors="replace"))
-    return Answer(is_whole=False, refusal=_sentence(status, why))
+    reason = str(problem.get("detail") or problem.get("title") or body.decode(errors="replace"))
+    return Answer(is_whole=False, refusal=_sentence(status, reason))
 
 
 def _properties(event: UsageEvent) -> Fields:
     amount = event.amount
-    found: dict[str, Any] = {"value": amount.value, "day": amount.day}
+    properties: dict[str, Any] = {"value": amount.value, "day": amount.day}
     if event.unit:
-        found["unit"] = event.unit
+        properties["unit"] = event.unit
     if amount.resource:
-        found["resource"] = amount.resource
+        properties["resource"] = amount.resource
     if amount.denied:
-        found["denied"] = amount.denied
-    return found
+        properties["denied"] = amount.denied
+    return properties
 
 
 def _parsed(body: bytes) -> object:
@@ -184,8 +184,8 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _sentence(status: int, why: str) -> str:
-    return f"{status} {' '.join(why.split())[:SENTENCE_MAX]}".rstrip()
+def _sentence(status: int, reason: str) -> str:
+    return f"{status} {' '.join(reason.split())[:SENTENCE_MAX]}".rstrip()
 
 
 SERVICES: Mapping[str, BillingService] = {

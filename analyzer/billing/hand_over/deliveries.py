@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, place_of, place_text
+from analyzer.billing.reports.usage_amounts import UsagePart, UsagePlace, parse_place, place_text
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.database.named_leases import Lease
@@ -78,7 +78,7 @@ class Deliveries:
     def of(self, part: UsagePart) -> Delivery:
         """Returns how far a part was acknowledged."""
         with reading(self._engine) as db:
-            row = db.execute(sa.select(deliveries).where(*self._is_of(part))).mappings().first()
+            row = db.execute(sa.select(deliveries).where(*self._part_conditions(part))).mappings().first()
         return Delivery() if row is None else _delivery(row)
 
     def now_ms(self) -> int:
@@ -108,21 +108,21 @@ class Deliveries:
         }  # fmt: skip
         with writing(self._engine) as db:
             self._require(db)
-            added = insert(db, deliveries).values(**self._key_of(part), **values, began_ms=NowMs())
+            added = insert(db, deliveries).values(**self._delivery_key(part), **values, began_ms=NowMs())
             db.execute(added.on_conflict_do_update(index_elements=deliveries.primary_key, set_=values))
 
     def _require(self, db: sa.Connection) -> None:
-        if not DELIVERIES.keep(db, _lease_of(self._destination), self._holder):
+        if not DELIVERIES.keep(db, _delivery_lease(self._destination), self._holder):
             raise DeliveryLost(f"another process has begun to hand over to {self._destination}")
 
-    def _key_of(self, part: UsagePart) -> dict[str, str]:
+    def _delivery_key(self, part: UsagePart) -> dict[str, str]:
         return {
             "destination": self._destination, "zone": part.day.zone, "date": part.day.date,
             "grouping": part.grouping, "kind": part.kind, "meter": part.meter,
         }  # fmt: skip
 
-    def _is_of(self, part: UsagePart) -> Iterator[sa.ColumnElement[bool]]:
-        yield from (deliveries.c[name] == value for name, value in self._key_of(part).items())
+    def _part_conditions(self, part: UsagePart) -> Iterator[sa.ColumnElement[bool]]:
+        yield from (deliveries.c[name] == value for name, value in self._delivery_key(part).items())
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def delivering(
     engine: sa.Engine, destination: str, format_: str, who: str, random_mark: Callable[[], str]
 ) -> Iterator[Deliveries]:
     """Holds the lease of a destination. Raises DeliveryLost if another process does, StoreAway."""
-    holder, name = random_mark(), _lease_of(destination)
+    holder, name = random_mark(), _delivery_lease(destination)
     with writing(engine) as db:
         if not DELIVERIES.take(db, name, holder):
             left_s = -(-DELIVERIES.left_ms(db, name) // 1000)
@@ -144,18 +144,26 @@ def delivering(
             DELIVERIES.release(db, name, holder)
 
 
-def _lease_of(destination: str) -> str:
+def _delivery_lease(destination: str) -> str:
     return f"delivery {destination}"
 
 
 def _delivery(row: sa.RowMapping) -> Delivery:
-    return Delivery(place_of(row["place"]), *(row[name] for name in Delivery._fields[1:]))
+    return Delivery(parse_place(row["place"]), *(row[name] for name in Delivery._fields[1:]))
 
 
 def stored_deliveries(engine: sa.Engine, newest: int | None) -> list[StoredDelivery]:
     """Returns the last deliveries, or all, the newest last. Raises StoreAway."""
-    of = deliveries.c
-    order = (of.acknowledged_ms.desc(), of.destination, of.zone, of.date, of.grouping, of.kind, of.meter)
+    columns = deliveries.c
+    order = (
+        columns.acknowledged_ms.desc(),
+        columns.destination,
+        columns.zone,
+        columns.date,
+        columns.grouping,
+        columns.kind,
+        columns.meter,
+    )
     with reading(engine) as db:
         rows = db.execute(sa.select(deliveries).order_by(*order).limit(newest)).mappings().all()
     plain = [name for name in StoredDelivery._fields if name != "delivery"]

@@ -111,7 +111,7 @@ class Courier:
     def _sent(self, delivery: Delivery, chunk: Chunk) -> Delivery:
         """Sends a chunk; returns how far the delivery is then. Raises DeliveryFailed."""
         most = self._service.events_max
-        requests = [chunk.events[at : at + most] for at in range(0, len(chunk.events), most)]
+        requests = [chunk.events[index : index + most] for index in range(0, len(chunk.events), most)]
         answers = self._answers(requests) if requests else []
         return Delivery(
             place=chunk.place,
@@ -133,7 +133,7 @@ class Courier:
                     pool.submit(_send_all, sender, requests[number::share])
                     for number, sender in enumerate(self._senders)
                 ]
-                return [answer for one in waiting for answer in one.result()]
+                return [answer for future in waiting for answer in future.result()]
             except BaseException:
                 for sender in self._senders:
                     sender.stop()
@@ -146,9 +146,9 @@ def _send_all(sender: EventSender, requests: Sequence[Sequence[UsageEvent]]) -> 
 
 def _chunks(amounts: Iterable[UsageAmount], maker: EventMaker) -> Iterator[Chunk]:
     amounts = iter(amounts)
-    while found := list(islice(amounts, CHUNK_EVENTS)):
-        customers = [(amount, maker.customer_of(amount)) for amount in found]
+    while batch := list(islice(amounts, CHUNK_EVENTS)):
+        customers = [(amount, maker.find_customer(amount)) for amount in batch]
         left_out = [amount for amount, customer in customers if not customer]
         events = [maker.event(amount, customer) for amount, customer in customers if customer]
         lost = sum(amount.value for amount in left_out)
-        yield Chunk(events, found[-1].place, len(left_out), lost)
+        yield Chunk(events, batch[-1].place, len(left_out), lost)

@@ -95,19 +95,19 @@ class EventSender:
         Raises DeliveryFailed when it refuses some, or does not answer for too long: then none, or some of
         them, are acknowledged.
         """
-        left, known = list(events), 0
-        while left:
-            status, body = self._answered(self._service.content(left))
-            answer = self._service.answer(status, body, left)
+        remaining, duplicates = list(events), 0
+        while remaining:
+            status, body = self._answered(self._service.content(remaining))
+            answer = self._service.answer(status, body, remaining)
             if answer.refusal:
                 raise DeliveryFailed(
-                    f"{self._server.display_name} refuses {self._named(left)}: {answer.refusal}"
+                    f"{self._server.display_name} refuses {self._named(remaining)}: {answer.refusal}"
                 )
-            known += len(answer.known)
+            duplicates += len(answer.known)
             if answer.is_whole:
                 break
-            left = [event for index, event in enumerate(left) if index not in answer.known]
-        return Sent(known)
+            remaining = [event for index, event in enumerate(remaining) if index not in answer.known]
+        return Sent(duplicates)
 
     def stop(self) -> None:
         """Ends a request that another thread waits for, with DeliveryFailed; none can be sent any more."""
@@ -140,18 +140,19 @@ class EventSender:
                     )
                 if answer.status not in LATER:
                     return answer.status, body
-                why = f"{answer.status} {answer.reason}".strip()
+                reason = f"{answer.status} {answer.reason}".strip()
                 retry_after_s = _retry_after_s(answer.getheader("retry-after", ""))
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                why = str(error) or type(error).__name__
+                reason = str(error) or type(error).__name__
             if not failing_s:
-                self._waits.failed(f"{self._server.display_name}: {why}; it is tried again")
+                self._waits.failed(f"{self._server.display_name}: {reason}; it is tried again")
             wait_s = max(next(waits), retry_after_s or 0.0)
             failing_s += time.monotonic() - began_s + wait_s
             if failing_s > self._waits.give_up_s or self._is_stopped:
                 raise DeliveryFailed(
-                    f"{self._server.display_name}: {why}; send again later, it continues here", is_away=True
+                    f"{self._server.display_name}: {reason}; send again later, it continues here",
+                    is_away=True,
                 )
             self._wait(wait_s)
 

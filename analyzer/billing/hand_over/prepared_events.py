@@ -8,7 +8,7 @@ from typing import NamedTuple
 from analyzer.billing.hand_over.billing_services import BillingService
 from analyzer.billing.hand_over.usage_events import Customers, EventMaker
 from analyzer.billing.reports.usage_amounts import UsageAmount, UsagePart
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.plan.meter_units import STORED_IN
 
 NAMED_MAX = 5  # callers in a sentence
@@ -57,7 +57,7 @@ def examine(amounts: Iterable[UsageAmount], maker: EventMaker, service: BillingS
     unknown: dict[str, None] = {}
     too_long = ""
     for amount in amounts:
-        customer = maker.customer_of(amount)
+        customer = maker.find_customer(amount)
         if customer:
             events += 1
             value += amount.value
@@ -67,26 +67,26 @@ def examine(amounts: Iterable[UsageAmount], maker: EventMaker, service: BillingS
         left_out += 1
         left_out_value += amount.value
         if customer is None and len(unknown) < NAMED_MAX:
-            unknown[pseudonym_of(amount.reference) if amount.name is None else amount.name] = None
+            unknown[make_pseudonym(amount.reference) if amount.name is None else amount.name] = None
     return Examined(events, value, left_out, left_out_value, [*unknown], too_long)
 
 
 def why_not(
-    part: UsagePart, found: Examined, service: BillingService, now_s: float, *, skip_unknown: bool
+    part: UsagePart, scanned: Examined, service: BillingService, now_s: float, *, skip_unknown: bool
 ) -> str:
     """Returns why a part cannot be delivered; "" if it can."""
     at_s = (part.day.begin_s + part.day.end_s) // 2
-    if not found.events and not found.unknown:
+    if not scanned.events and not scanned.unknown:
         return ""
     if service.past_s is not None and now_s - at_s > service.past_s:
         return f"{part}: the service takes events of the last {service.past_s // 86_400 + 1} days"
-    if found.too_long:
+    if scanned.too_long:
         return (
-            f"{part}: {found.too_long} has more than the {service.digits_max} digits that the service takes"
+            f"{part}: {scanned.too_long} has more than the {service.digits_max} digits that the service takes"
         )
-    if found.unknown and not skip_unknown:
+    if scanned.unknown and not skip_unknown:
         return (
-            f"{part}: callers without a known customer: {', '.join(found.unknown)}. Add them to [billing] "
+            f"{part}: callers without a known customer: {', '.join(scanned.unknown)}. Add them to [billing] "
             "customers_file, with an empty customer if they are not billed; --skip-unknown leaves them "
             "out for good"
         )

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from analyzer.billing.reports.usage_amounts import UsageAmount, UsagePart
 from analyzer.counting.counter.caller_budget import FOLDED, OVERFLOW
-from analyzer.counting.records.forgotten_callers import FORGOTTEN, pseudonym_of
-from analyzer.plan.groupings import grouping_of
+from analyzer.counting.records.forgotten_callers import FORGOTTEN, make_pseudonym
+from analyzer.plan.groupings import parse_grouping
 
 IDENTIFIER_DIGITS = 40
 COLUMNS = ["caller", "customer"]  # of a file of customers
@@ -58,7 +58,7 @@ class Customers:
     @classmethod
     def read(cls, file: Path) -> Customers:
         """Reads a CSV file with the columns `caller` and `customer`. Raises InvalidCustomers, OSError."""
-        found: dict[str, str] = {}
+        customers: dict[str, str] = {}
         with file.open(encoding="utf-8-sig", newline="") as lines:
             rows = csv.reader(lines)
             if next(rows, None) != COLUMNS:
@@ -66,27 +66,27 @@ class Customers:
             for row in rows:
                 if not row:
                     continue
-                if len(row) != len(COLUMNS) or row[0] in found or len(found) == CUSTOMERS_MAX:
+                if len(row) != len(COLUMNS) or row[0] in customers or len(customers) == CUSTOMERS_MAX:
                     raise InvalidCustomers(
                         f"{file}:{rows.line_num}: write each caller once, with its customer"
                     )
-                found[row[0]] = row[1].strip()
-        return cls(found)
+                customers[row[0]] = row[1].strip()
+        return cls(customers)
 
     def of(self, name: str, *, is_caller: bool) -> str | None:
         """Returns the customer of a key; "" for one that is not billed, None if the customer is unknown."""
-        if self._by_name is not None and (known := self._by_name.get(name)) is not None:
-            return known
-        kind, colon, rest = name.partition(":")
+        if self._by_name is not None and (customer := self._by_name.get(name)) is not None:
+            return customer
+        kind, colon, key = name.partition(":")
         if not is_caller:
-            kind, rest = "", name
+            kind, key = "", name
         elif not colon or kind in NOT_CUSTOMERS:
             return ""
         elif kind == FORGOTTEN:
             return None
-        if not rest:
+        if not key:
             return ""
-        return rest if self._by_name is None else None
+        return key if self._by_name is None else None
 
 
 class EventMaker:
@@ -106,12 +106,12 @@ class EventMaker:
         self._customers = customers
         self._name = name
         self._unit = unit
-        self._is_of_callers = grouping_of(part.grouping).is_of_callers
+        self._is_of_callers = parse_grouping(part.grouping).is_of_callers
         self.at_s = (part.day.begin_s + part.day.end_s) // 2
 
-    def customer_of(self, amount: UsageAmount) -> str | None:
+    def find_customer(self, amount: UsageAmount) -> str | None:
         """Returns the customer of an amount, as `Customers.of` does."""
-        name = pseudonym_of(amount.reference) if amount.name is None else amount.name
+        name = make_pseudonym(amount.reference) if amount.name is None else amount.name
         return self._customers.of(name, is_caller=self._is_of_callers)
 
     def event(self, amount: UsageAmount, customer: str) -> UsageEvent:
@@ -120,11 +120,11 @@ class EventMaker:
 
     def _identifier(self, amount: UsageAmount) -> str:
         part = self._part
-        what = [
+        fields = [
             *("usage", part.kind, part.day.zone, amount.day, part.day.date, part.grouping),
             *(amount.reference, amount.resource, part.meter, amount.number),
         ]
-        digest = hmac.new(self._secret, json.dumps(what).encode(), sha256).hexdigest()
+        digest = hmac.new(self._secret, json.dumps(fields).encode(), sha256).hexdigest()
         return digest[:IDENTIFIER_DIGITS]
 
 

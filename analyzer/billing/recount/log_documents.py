@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from analyzer.billing.recount.log_envelopes import Unreadable, content_of
+from analyzer.billing.recount.log_envelopes import Unreadable, unwrap_envelopes
 
 FORMATS = ("json", "combined", "vhost_combined")
 
@@ -30,26 +30,26 @@ class Digits(str):
     __slots__ = ()
 
 
-def document_of(value: bytes, format_: str, envelopes: Sequence[str] = ()) -> dict[str, Any]:
+def parse_document(value: bytes, format_: str, envelopes: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the document in a record, within these envelopes. Raises Unreadable."""
-    text = content_of(value, envelopes).decode("utf-8", "surrogateescape")
-    return _object_of(text) if format_ == "json" else _parts_of(text)
+    text = unwrap_envelopes(value, envelopes).decode("utf-8", "surrogateescape")
+    return _parse_json(text) if format_ == "json" else _parse_combined(text)
 
 
-def _object_of(text: str) -> dict[str, Any]:
+def _parse_json(text: str) -> dict[str, Any]:
     def refuse(_constant: str) -> None:
         raise Unreadable("not JSON")  # NaN and Infinity, which Python reads
 
     try:
-        found = json.loads(text, parse_int=Digits, parse_float=Digits, parse_constant=refuse)
+        document = json.loads(text, parse_int=Digits, parse_float=Digits, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise Unreadable("not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Unreadable("not an object")
-    return found
+    return document
 
 
-def _parts_of(text: str) -> dict[str, Any]:
+def _parse_combined(text: str) -> dict[str, Any]:
     line = LINE.fullmatch(text.rstrip("\r\n"))
     if line is None:
         raise Unreadable("not a combined line")
@@ -59,10 +59,10 @@ def _parts_of(text: str) -> dict[str, Any]:
     request = REQUEST.fullmatch(line["request"])
     behind = BEHIND_BYTES.fullmatch(line["rest"] or "")
     method, path = request.groups() if request else ("-", "-")
-    found = {
+    fields = {
         "vhost": line["vhost"] or line["host"] or "-", "forwarded": behind["forwarded"] if behind else "-",
         "address": line["address"], "user": user, "method": method,
         "path": path, "time": line["time"] or line["time_behind"],
         "status": Digits(line["status"]), "bytes": Digits(line["bytes"]),
     }  # fmt: skip
-    return {name: None if text == "-" else text for name, text in found.items()}
+    return {name: None if text == "-" else text for name, text in fields.items()}

@@ -27,7 +27,7 @@ DATED = re.compile(rf"({MOMENT}|{SHORT}) [^ ]+ ")
 PROGRAM = re.compile(r'[A-Za-z_][^] :["{]{0,99}(\[[^] ]{0,99}\])?: ')
 
 
-def content_of(value: bytes, envelopes: Sequence[str]) -> bytes:
+def unwrap_envelopes(value: bytes, envelopes: Sequence[str]) -> bytes:
     """Returns what is inside of these envelopes. Raises Unreadable for a record that is not in them."""
     for name in envelopes:
         if name in KEYS:
@@ -44,8 +44,8 @@ def content_of(value: bytes, envelopes: Sequence[str]) -> bytes:
 
 def _syslog_front(text: str) -> int | None:
     """Returns how long the header of syslog is; None where there is none."""
-    stated = STATED.match(text)
-    if stated is not None and (end := _stated_front(text, stated.end())) is not None:
+    versioned = STATED.match(text)
+    if versioned is not None and (end := _stated_front(text, versioned.end())) is not None:
         return end
     priority = PRIORITY.match(text)
     dated = DATED.match(text, priority.end() if priority else 0)
@@ -57,34 +57,34 @@ def _syslog_front(text: str) -> int | None:
 
 def _stated_front(text: str, begin: int) -> int | None:
     """Returns the end of a header of RFC 5424 whose time begins at `begin`; None if it is none."""
-    at = begin
+    position = begin
     for number in range(5):  # time, host, program, process, message
-        word, blank, _ = text[at:].partition(" ")
+        word, blank, _ = text[position:].partition(" ")
         if not word or not blank or (number == 0 and word != "-" and not re.fullmatch(MOMENT, word)):
             return None
-        at += len(word) + 1
-    if text[at : at + 1] == "-":
-        at += 1
+        position += len(word) + 1
+    if text[position : position + 1] == "-":
+        position += 1
     else:
-        while text[at : at + 1] == "[":
-            at = _behind_element(text, at)
-    if text[at : at + 1] != " ":
+        while text[position : position + 1] == "[":
+            position = _behind_element(text, position)
+    if text[position : position + 1] != " ":
         return None
-    return at + (2 if text[at + 1 : at + 2] == "\ufeff" else 1)
+    return position + (2 if text[position + 1 : position + 2] == "\ufeff" else 1)
 
 
-def _behind_element(text: str, at: int) -> int:
-    """Returns where an element of structured data ends that begins at `at`."""
+def _behind_element(text: str, position: int) -> int:
+    """Returns where an element of structured data ends that begins at `position`."""
     is_quoted = False
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] == '"':
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1
+        elif text[position] == '"':
             is_quoted = not is_quoted
-        elif text[at] == "]" and not is_quoted:
-            return at + 1
-        at += 1
-    return at
+        elif text[position] == "]" and not is_quoted:
+            return position + 1
+        position += 1
+    return position
 
 
 def _member(value: bytes, key: str) -> bytes:

@@ -6,20 +6,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.billing.recount.log_documents import FORMATS, Digits, document_of
+from analyzer.billing.recount.log_documents import FORMATS, Digits, parse_document
 from analyzer.billing.recount.log_envelopes import Unreadable
 from analyzer.billing.recount.single_values import (
     TIME_MS_MAX,
     StoredField,
-    client_of,
+    address_network,
+    comparable_text,
     counted_text,
     digested,
     is_host_name,
     is_missing,
     is_name,
-    network_of,
-    number_of,
-    text_of,
+    parse_client,
+    stored_number,
     time_ms,
 )
 
@@ -82,24 +82,24 @@ class SourceReading:
         if not needed <= secrets.keys():
             raise Unsupported(f"the digest_secret of the source {source} is not there")
 
-    def request_of(self, value: bytes | None, kafka_ms: int | None) -> Request:
+    def read_request(self, value: bytes | None, kafka_ms: int | None) -> Request:
         """Returns the request in a record. Raises Unreadable for a record that is rejected."""
         mapping = self.mapping
         if value is None or len(value) > mapping["value_bytes_max"]:
             raise Unreadable("no value, or too large")
-        document = document_of(value, mapping["format"], mapping.get("envelope", ()))
+        document = parse_document(value, mapping["format"], mapping.get("envelope", ()))
 
         def look_up(path: Sequence[str]) -> Any:
-            found: Any = document
+            node: Any = document
             for key in path:
-                found = found.get(key) if isinstance(found, dict) else None
-            return found
+                node = node.get(key) if isinstance(node, dict) else None
+            return node
 
-        named = self._caller(look_up)
+        named_caller = self._caller(look_up)
         ms = self._time_ms(look_up, kafka_ms)
         amounts = self._amounts(look_up)
         is_denied = bool(mapping["deny_if"]) and self._all_hold(mapping["deny_if"], look_up)
-        caller = named if is_denied or self._keeps_name(look_up) else self._address_instead(look_up)
+        caller = named_caller if is_denied or self._keeps_name(look_up) else self._address_instead(look_up)
         series = [self._series(grouping, caller, look_up) for grouping in self.groupings]
         return Request(ms, caller, self._id(look_up), is_denied, series, amounts)
 
@@ -129,9 +129,9 @@ class SourceReading:
                 continue
             if not isinstance(value, str) or isinstance(value, Digits):
                 raise Unreadable("a caller is not text")
-            found = self._name_in(name, value)
-            if found:
-                return found
+            caller = self._name_in(name, value)
+            if caller:
+                return caller
         return "unnamed:"
 
     def _name_in(self, name: str, value: str) -> str:
@@ -141,9 +141,9 @@ class SourceReading:
             return ""
         text = value
         if field["type"] == "address":
-            text = client_of(value, field)
+            text = parse_client(value, field)
         elif name == "host":
-            text = "" if client_of(value, {"prefix6": 128}) or not is_host_name(value) else value
+            text = "" if parse_client(value, {"prefix6": 128}) or not is_host_name(value) else value
         if not is_name(text, self.mapping["name_bytes_max"]):
             return ""
         return f"{name}:{digested(text, field, self.secrets)}"
@@ -165,25 +165,25 @@ class SourceReading:
     def _all_hold(self, conditions: Sequence[Sequence[Any]], look_up: ValueAt) -> bool:
         if any(name not in self.fields for name, _ in conditions):
             return False
-        held = []
-        for name, wanted in conditions:  # each may be unreadable
-            is_not = isinstance(wanted, dict)
-            values = wanted["not"] if is_not else wanted
-            held.append(self._holds(name, values, look_up) != is_not)
-        return all(held)
+        results = []
+        for name, expected in conditions:  # each may be unreadable
+            is_not = isinstance(expected, dict)
+            values = expected["not"] if is_not else expected
+            results.append(self._holds(name, values, look_up) != is_not)
+        return all(results)
 
-    def _holds(self, name: str, wanted: Sequence[str], look_up: ValueAt) -> bool:
+    def _holds(self, name: str, values: Sequence[str], look_up: ValueAt) -> bool:
         field, value = self.fields[name], look_up(self.fields[name]["path"])
         if field["type"] in ("resource", "address"):
             texts = {counted_text(value, field, 256, self.secrets)}
         else:
-            text = text_of(value)
+            text = comparable_text(value)
             if text is None:
                 raise Unreadable("a field is not text")
             texts = {text, text.split(";")[0]}
-        if texts & set(wanted):
+        if texts & set(values):
             return True
-        return any(_is_in_range(text, one) for text in texts for one in wanted)
+        return any(_is_in_range(text, span) for text in texts for span in values)
 
     def _amounts(self, look_up: ValueAt) -> dict[str, int]:
         """Returns what the request adds to each meter whose conditions hold."""
@@ -192,15 +192,15 @@ class SourceReading:
         if self.mapping.get("weight") is not None:
             amounts[UNRECORDED] = weight - 1
         for meter in self.meters:
-            of = self.fields.get(meter["field"] or "")
+            field = self.fields.get(meter["field"] or "")
             number: int | None = weight
             if meter["field"]:
                 number = None
-                if of is not None and of["type"] == "number":
-                    number = number_of(look_up(of["path"]), of)
+                if field is not None and field["type"] == "number":
+                    number = stored_number(look_up(field["path"]), field)
             holds = self._all_hold(meter["where"], look_up)
             if meter["join"] == "distinct":
-                if of is not None and of["type"] != "number":
+                if field is not None and field["type"] != "number":
                     self._holds(meter["field"], [], look_up)
             elif number is not None and holds:
                 amounts[meter["name"]] = number
@@ -214,7 +214,7 @@ class SourceReading:
         field, value = self.fields[name], look_up(self.fields[name]["path"])
         if is_missing(value) and field["default"] is not None:
             return 1
-        return number_of(value, field)
+        return stored_number(value, field)
 
     def _series(self, grouping: str, caller: str, look_up: ValueAt) -> tuple[str, str, str]:
         base, _, resource = grouping.partition("+")
@@ -231,7 +231,7 @@ class SourceReading:
         elif name == "everyone":
             key = ""
         elif bits:
-            key = network_of(text("address"), 6 if name == "address6" else 4, int(bits))
+            key = address_network(text("address"), 6 if name == "address6" else 4, int(bits))
         else:
             key = text(name)
         return grouping, key, text("resource") if resource else ""
@@ -241,22 +241,22 @@ class SourceReading:
             return ""
         value = look_up(self.fields[self.rule["field"]]["path"])
         if isinstance(value, Digits):
-            return text_of(value) or ""
+            return comparable_text(value) or ""
         return "" if not isinstance(value, str) or value == "-" else value
 
 
-def _is_in_range(text: str, wanted: str) -> bool:
-    low, _, high = wanted.partition("-")
+def _is_in_range(text: str, span: str) -> bool:
+    low, _, high = span.partition("-")
     numbers = (low, text, high)
-    if not all(one.isascii() and one.isdigit() and len(one) < 20 for one in numbers):
+    if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
         return False
     return int(low) <= int(text) <= int(high)
 
 
 def stored_plan(text: str) -> Mapping[str, Any]:
     """Returns a plan without its format. Raises Unsupported for one without sources."""
-    found = json.loads(text)
-    if not isinstance(found, list) or not isinstance(found[1].get("sources"), dict):
+    stored = json.loads(text)
+    if not isinstance(stored, list) or not isinstance(stored[1].get("sources"), dict):
         raise Unsupported("a plan of an earlier version does not say how records were read")
-    body: Mapping[str, Any] = found[1]
+    body: Mapping[str, Any] = stored[1]
     return body

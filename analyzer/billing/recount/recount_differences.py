@@ -64,50 +64,60 @@ def differences(
         stored, counted = frozen.get(series, {}), day.amounts.get(series, {})
         for meter in sorted(stored.keys() | counted.keys()):
             value, denied = stored.get(meter, (0, 0))
-            of = counted.get(meter, NOTHING)
-            found = _difference(series, meter, (value, denied), of, moved.get(series, 0))
+            amount = counted.get(meter, NOTHING)
+            difference = _difference(series, meter, (value, denied), amount, moved.get(series, 0))
             by_resource = day.has_resource_overflow and series[0].endswith("resource")
             if not (by_resource or (series[0].startswith("caller") and meter in pooled)):
-                if not _fits(found, joins[meter], moved.get(series, 0)):
-                    yield found
+                if not _fits(difference, joins[meter], moved.get(series, 0)):
+                    yield difference
                 continue
-            if not {*series[1:]}.intersection(NOT_NAMED) and value + denied > of.value_most + of.denied_most:
-                yield found
+            if (
+                not {*series[1:]}.intersection(NOT_NAMED)
+                and value + denied > amount.value_most + amount.denied_most
+            ):
+                yield difference
             if joins[meter] == "sum":
                 total = sums[series[0], "" if by_resource else series[2], meter]
-                for at, number in enumerate(found[4:]):
-                    total[at] += number
+                for index, number in enumerate(difference[4:]):
+                    total[index] += number
     for (grouping, resource, meter), total in sorted(sums.items()):
-        found = RecountDifference(grouping, "", resource, meter, *total)
-        if not _fits(found, "sum", sum(moved.values())):
-            yield found
+        difference = RecountDifference(grouping, "", resource, meter, *total)
+        if not _fits(difference, "sum", sum(moved.values())):
+            yield difference
 
 
 def _difference(
-    series: RecountedSeries, meter: str, stored: tuple[int, int], of: RecountedAmount, moved: int
+    series: RecountedSeries, meter: str, stored: tuple[int, int], amount: RecountedAmount, moved: int
 ) -> RecountDifference:
     """Returns the amounts of both sides; requests that count although denied are moved."""
     moved = moved if meter == REQUESTS else 0
-    amounts = (of.value + moved, of.value_most + moved, of.denied - moved, of.denied_most - moved)
+    amounts = (
+        amount.value + moved,
+        amount.value_most + moved,
+        amount.denied - moved,
+        amount.denied_most - moved,
+    )
     return RecountDifference(*series, meter, *stored, *amounts)
 
 
-def _fits(found: RecountDifference, join: str, moved: int) -> bool:
+def _fits(difference: RecountDifference, join: str, moved: int) -> bool:
     """Whether the frozen amounts are among those that the log gives.
 
     Of other meters than requests it is not stored how much of them was denied and counts: there the sum of
     both is compared.
     """
-    if not moved or found.meter == REQUESTS:
+    if not moved or difference.meter == REQUESTS:
         return (
-            found.least <= found.frozen <= found.most
-            and found.least_denied <= found.frozen_denied <= found.most_denied
+            difference.least <= difference.frozen <= difference.most
+            and difference.least_denied <= difference.frozen_denied <= difference.most_denied
         )
     joined = max if join == "max" else lambda *pair: sum(pair)
-    frozen = joined(found.frozen, found.frozen_denied)
+    frozen = joined(difference.frozen, difference.frozen_denied)
     return (
-        joined(found.least, found.least_denied) <= frozen <= joined(found.most, found.most_denied)
-        and found.frozen_denied <= found.most_denied
+        joined(difference.least, difference.least_denied)
+        <= frozen
+        <= joined(difference.most, difference.most_denied)
+        and difference.frozen_denied <= difference.most_denied
     )
 
 

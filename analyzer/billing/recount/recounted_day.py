@@ -85,8 +85,8 @@ class RecountedAmount:
         """Adds a number, or takes the larger one."""
         for name in ("denied_most", "denied") if is_denied else ("value_most", "value"):
             if is_certain or name.endswith("most"):
-                before = getattr(self, name)
-                setattr(self, name, max(before, number) if join == "max" else before + number)
+                present = getattr(self, name)
+                setattr(self, name, max(present, number) if join == "max" else present + number)
 
 
 class RecountedDay:
@@ -126,11 +126,16 @@ class RecountedDay:
     def count(self, log: RecountedLog, records: Iterable[LogRecord]) -> None:
         """Counts the records of a partition, which come in the order of their offsets. Raises Unsupported."""
         self._partitions += 1
-        readings = [(one.start, SourceReading(log.source, one.plan, self._secrets)) for one in log.stretches]
+        readings = [
+            (stretch.start, SourceReading(log.source, stretch.plan, self._secrets))
+            for stretch in log.stretches
+        ]
         newest = SourceReading(log.source, log.newest, self._secrets)
         if not readings:
             raise Unsupported(f"no plan of its records is stored for the source {log.source}")
-        self.callers_max = max([self.callers_max, *(int(one.mapping["callers_max"]) for _, one in readings)])
+        self.callers_max = max(
+            [self.callers_max, *(int(reading.mapping["callers_max"]) for _, reading in readings)]
+        )
         rule = readings[-1][1].rule
         ids = None
         if rule is not None:
@@ -140,12 +145,12 @@ class RecountedDay:
                 break
             if any(start <= record.offset < until for start, until in log.skipped):
                 continue
-            at = max(
+            index = max(
                 (place for place, (start, _) in enumerate(readings) if start <= record.offset), default=0
             )
             kafka_ms = record.kafka_ms if record.kafka_ms is not None and record.kafka_ms >= 0 else None
             try:
-                request = readings[at][1].request_of(record.value, kafka_ms)
+                request = readings[index][1].read_request(record.value, kafka_ms)
             except Unreadable:
                 self._count_rejected(log, newest, record, kafka_ms)
                 continue
@@ -153,7 +158,7 @@ class RecountedDay:
                 self.given["untimely"] += 1  # ahead of the clock of the machine that read the file
                 continue
             answer = "new"
-            if ids is not None and readings[at][1].rule is not None:
+            if ids is not None and readings[index][1].rule is not None:
                 answer = ids.ask(request.caller, request.id, request.ms if kafka_ms is None else kafka_ms)
             self._add(request, answer)
 
@@ -164,7 +169,7 @@ class RecountedDay:
         if record.offset in log.rejected:
             return
         try:
-            request = newest.request_of(record.value, kafka_ms)
+            request = newest.read_request(record.value, kafka_ms)
         except Unreadable:
             return
         self._add(request, "retried")

@@ -37,7 +37,7 @@ def is_name(text: str, bytes_max: int) -> bool:
     return bool(text) and not UNUSABLE.search(text) and len(text.encode()) <= bytes_max
 
 
-def text_of(value: Any) -> str | None:
+def comparable_text(value: Any) -> str | None:
     """Returns a value as text; "" for none, None for what cannot be compared."""
     if value is None:
         return ""
@@ -76,7 +76,7 @@ def unquoted(value: Any) -> Any:
     return Digits(value) if is_number else value
 
 
-def number_of(value: Any, field: StoredField) -> int:
+def stored_number(value: Any, field: StoredField) -> int:
     """Returns a number in its stored unit. Raises Unreadable."""
     if is_missing(value):
         if field["default"] is None:
@@ -93,7 +93,7 @@ def number_of(value: Any, field: StoredField) -> int:
     return number
 
 
-def client_of(text: str, field: StoredField) -> str:
+def parse_client(text: str, field: StoredField) -> str:
     """Returns the client's address in a text, which may be a list; "" for a text without one.
 
     Of a list it is the last one that no trusted proxy has.
@@ -101,10 +101,10 @@ def client_of(text: str, field: StoredField) -> str:
     entries = [entry.strip() for entry in text.split(",")] if "," in text else [text]
     proxies = [ip_network(proxy) for proxy in field.get("trusted_proxies", ())]
     for entry in reversed(entries):
-        address = address_of(entry, 128)
+        address = canonical_address(entry, 128)
         if not address or not any(ip_address(address) in proxy for proxy in proxies):
             break
-    return address_of(entry, field["prefix6"])
+    return canonical_address(entry, field["prefix6"])
 
 
 def is_host_name(text: str) -> bool:
@@ -115,7 +115,7 @@ def is_host_name(text: str) -> bool:
     return is_of_labels and len(text) < 254 and not is_time and re.search("[A-Za-z]", text) is not None
 
 
-def address_of(text: str, prefix6: int) -> str:
+def canonical_address(text: str, prefix6: int) -> str:
     """Returns an address in its one spelling, without its port; "" for a text that is none."""
     bare = re.fullmatch(r"\[([0-9a-fA-F.:]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}", text)
     try:
@@ -133,30 +133,30 @@ def address_of(text: str, prefix6: int) -> str:
     return str(address)
 
 
-def network_of(address: str, version: int, bits: int) -> str:
+def address_network(address: str, version: int, bits: int) -> str:
     """Returns the network of an address, which may be cut already; "" for one of the other family."""
     if not address or (":" in address) != (version == 6):
         return ""
     text, _, cut = address.partition("/")
-    found = ip_address(text)
+    parsed = ip_address(text)
     bits = min(bits, int(cut or 128))
-    width = found.max_prefixlen
-    return f"{type(found)(int(found) >> (width - bits) << (width - bits))}/{bits}"
+    width = parsed.max_prefixlen
+    return f"{type(parsed)(int(parsed) >> (width - bits) << (width - bits))}/{bits}"
 
 
-def route_of(path: str, routes: Sequence[str], other: str) -> str:
+def matching_route(path: str, routes: Sequence[str], fallback: str) -> str:
     """Returns the pattern that a path matches: the one that is fixed where others are free."""
     segments = re.split("[?#]", path, maxsplit=1)[0].split("/")
     fitting = []
     for route in routes:
         patterns = route.split("/")
-        free = [one.startswith("{") and one.endswith("}") for one in patterns]
+        free = [pattern.startswith("{") and pattern.endswith("}") for pattern in patterns]
         if len(patterns) == len(segments) and all(
             segment if is_free else segment == pattern
             for segment, pattern, is_free in zip(segments, patterns, free, strict=True)
         ):
             fitting.append((free, route))
-    return min(fitting, key=lambda one: one[0])[1] if fitting else other
+    return min(fitting, key=lambda pair: pair[0])[1] if fitting else fallback
 
 
 def digested(text: str, field: StoredField, secrets: Mapping[str, bytes]) -> str:
@@ -177,12 +177,12 @@ def counted_text(value: Any, field: StoredField, bytes_max: int, secrets: Mappin
         if not field["routes"]:
             path = re.split("[?#]", value, maxsplit=1)[0]
             return path if is_name(path, bytes_max) else ""
-        return route_of(value, field["routes"], field["other"])
-    text = text_of(value)
+        return matching_route(value, field["routes"], field["other"])
+    text = comparable_text(value)
     if text is None:
         raise Unreadable("a field is not text")
     if text and field["type"] == "address":
-        return client_of(text, field)
+        return parse_client(text, field)
     return digested(text, field, secrets) if is_name(text, bytes_max) else ""
 
 
@@ -203,10 +203,10 @@ def time_ms(value: Any, field: StoredField) -> int:
 
 
 def _iso_ms(text: str, zone: str) -> int | None:
-    found = RFC3339.fullmatch(text)
-    if found is None:
+    match = RFC3339.fullmatch(text)
+    if match is None:
         return None
-    date, hour, minute, second, places, offset, sign, hours, minutes = found.groups()
+    date, hour, minute, second, places, offset, sign, hours, minutes = match.groups()
     ms = int(((places or "") + "000")[:3])
     if offset is not None:
         return _moment_ms(date, (hour, minute, second), ms, (sign, hours, minutes))
@@ -219,10 +219,10 @@ def _iso_ms(text: str, zone: str) -> int | None:
 
 
 def _clf_ms(text: str) -> int | None:
-    found = CLF.fullmatch(text[1:-1] if text[:1] == "[" and text[-1:] == "]" else text)
-    if found is None or found[2] not in MONTHS:
+    match = CLF.fullmatch(text[1:-1] if text[:1] == "[" and text[-1:] == "]" else text)
+    if match is None or match[2] not in MONTHS:
         return None
-    day, month, year, hour, minute, second, sign, hours, minutes = found.groups()
+    day, month, year, hour, minute, second, sign, hours, minutes = match.groups()
     date = f"{year}-{MONTHS.index(month) + 1:02}-{day}"
     return _moment_ms(date, (hour, minute, second), 0, (sign, hours, minutes))
 
@@ -237,9 +237,9 @@ def _moment_ms(
     if hours > 23 or minutes > 59:
         return None
     try:
-        at = datetime.fromisoformat(date).replace(hour=hour, minute=minute, second=second, tzinfo=UTC)
+        moment = datetime.fromisoformat(date).replace(hour=hour, minute=minute, second=second, tzinfo=UTC)
     except ValueError:
         return None
     east = timedelta(hours=hours, minutes=minutes) * (-1 if sign == "-" else 1)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return (at - epoch) // timedelta(milliseconds=1) - east // timedelta(milliseconds=1) + ms
+    return (moment - epoch) // timedelta(milliseconds=1) - east // timedelta(milliseconds=1) + ms

@@ -35,9 +35,9 @@ def write_whole(file: Path, content: Iterable[bytes]) -> WrittenFile:
 def file_at(file: Path) -> WrittenFile | None:
     """Returns what is at a path: its size and digest; None if nothing is there. Raises OSError."""
     try:
-        with file.open("rb") as found:
-            digest = file_digest(found, "sha256")
-            return WrittenFile(file.name, found.tell(), digest.hexdigest())
+        with file.open("rb") as stream:
+            digest = file_digest(stream, "sha256")
+            return WrittenFile(file.name, stream.tell(), digest.hexdigest())
     except FileNotFoundError:
         return None
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day, stored_days
 from analyzer.billing.reports.day_report import is_listed
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.kernel.database.engine import slow_reading
 from analyzer.kernel.tables.billing_tables import adjustments, corrections, days, referenced_names
 from analyzer.plan import catalog
@@ -43,33 +43,36 @@ def booked_amounts(
     """
     with slow_reading(engine) as db:
         in_time = (days.c.zone == zone, days.c.date >= first, days.c.date <= last)
-        known = catalog.load(db)
+        numbers = catalog.load(db)
         corrected = {day.id: day for day in stored_days(db, days.c.zone == zone, days.c.state != "open")}
         for booked in stored_days(db, *in_time):
-            found = [
-                *_late(db, known, grouping, booked, corrected),
+            amounts = [
+                *_late(db, numbers, grouping, booked, corrected),
                 *_by_operators(db, grouping, booked, corrected),
             ]
-            found = [one for one in found if is_listed(one.meter, meter)]
-            yield from sorted(found, key=lambda one: (one.day, one.name, one.resource, one.meter, one.kind))
+            amounts = [amount for amount in amounts if is_listed(amount.meter, meter)]
+            yield from sorted(
+                amounts,
+                key=lambda amount: (amount.day, amount.name, amount.resource, amount.meter, amount.kind),
+            )
 
 
 def _named(db: sa.Connection, table: sa.Table) -> tuple[sa.ColumnElement[str], sa.FromClause]:
-    name = sa.func.coalesce(referenced_names.c.name, sa.literal(pseudonym_of("")) + table.c.reference)
+    name = sa.func.coalesce(referenced_names.c.name, sa.literal(make_pseudonym("")) + table.c.reference)
     same = referenced_names.c.reference == table.c.reference
     return name, table.outerjoin(referenced_names, same)
 
 
 def _late(
-    db: sa.Connection, known: catalog.Catalog, grouping: str, booked: Day, corrected: dict[int, Day]
+    db: sa.Connection, numbers: catalog.Catalog, grouping: str, booked: Day, corrected: dict[int, Day]
 ) -> Iterator[BookedAmount]:
-    if grouping not in known.groupings:
+    if grouping not in numbers.groupings:
         return
     name, joined = _named(db, adjustments)
-    of: Any = adjustments.c
-    wanted = sa.select(name.label("name"), adjustments).select_from(joined)
-    wanted = wanted.where(of.booked == booked.id, of.grouping == known.groupings[grouping])
-    for row in db.execute(wanted).mappings():
+    columns: Any = adjustments.c
+    statement = sa.select(name.label("name"), adjustments).select_from(joined)
+    statement = statement.where(columns.booked == booked.id, columns.grouping == numbers.groupings[grouping])
+    for row in db.execute(statement).mappings():
         day = corrected[row["day"]]
         for meter in day.meters:
             page, value, denied = meter.columns
@@ -85,9 +88,9 @@ def _by_operators(
     db: sa.Connection, grouping: str, booked: Day, corrected: dict[int, Day]
 ) -> Iterator[BookedAmount]:
     name, joined = _named(db, corrections)
-    wanted = sa.select(name.label("name"), corrections).select_from(joined).order_by(corrections.c.id)
-    wanted = wanted.where(corrections.c.booked == booked.id, corrections.c.grouping == grouping)
-    for row in db.execute(wanted).mappings():
+    statement = sa.select(name.label("name"), corrections).select_from(joined).order_by(corrections.c.id)
+    statement = statement.where(corrections.c.booked == booked.id, corrections.c.grouping == grouping)
+    for row in db.execute(statement).mappings():
         day = corrected[row["day"]]
         yield BookedAmount(
             *(booked.date, booked.state == "closed", day.date, day.zone, grouping, row["name"]),

@@ -78,67 +78,75 @@ def remembered_by(db: sa.Connection) -> list[Remembered]:
     names = named_callers.c.callers
     callers = _amounts(db, named_callers, size(names) - size(sa.func.replace(names, "\n", "")) + 1)
     ids = _amounts(db, event_ids, size(event_ids.c.hashes))
-    of = offsets.c
-    wanted = sa.select(*key_columns(offsets), of.ids_kept_ms).order_by(
-        of.topic, of.partition, of.cluster, of.topic_id
+    columns = offsets.c
+    statement = sa.select(*key_columns(offsets), columns.ids_kept_ms).order_by(
+        columns.topic, columns.partition, columns.cluster, columns.topic_id
     )
-    found = []
-    for *key, kept_ms in db.execute(wanted):
-        at = tuple(key)
-        if at in callers or at in ids:
-            found.append(Remembered(at[1], at[2], callers.get(at, 0), ids.get(at, 0) // HASH_BYTES, kept_ms))
-    return found
+    remembered = []
+    for *key, kept_ms in db.execute(statement):
+        partition = tuple(key)
+        if partition in callers or partition in ids:
+            remembered.append(
+                Remembered(
+                    partition[1],
+                    partition[2],
+                    callers.get(partition, 0),
+                    ids.get(partition, 0) // HASH_BYTES,
+                    kept_ms,
+                )
+            )
+    return remembered
 
 
 def _amounts(db: sa.Connection, table: sa.Table, amount: sa.ColumnElement[int]) -> dict[tuple[Any, ...], int]:
     """Returns the sum of an amount, by cluster, topic id and partition."""
     columns = key_columns(table)
-    wanted = sa.select(*columns, sa.func.sum(amount)).group_by(*columns)
-    return {tuple(key): int(total) for *key, total in db.execute(wanted)}
+    statement = sa.select(*columns, sa.func.sum(amount)).group_by(*columns)
+    return {tuple(key): int(total) for *key, total in db.execute(statement)}
 
 
-def origin_of(db: sa.Connection, day: Day, remembered: Sequence[Remembered] = ()) -> dict[str, Any]:
+def count_origin(db: sa.Connection, day: Day, remembered: Sequence[Remembered] = ()) -> dict[str, Any]:
     """Returns where the counts of a day that was cut come from, as JSON.
 
     `remembered` is what partitions remembered at the cut. Stored when the day is closed: plans, and
     verdicts that were not believed, are deleted some day.
     """
     partitions = _partitions(db, day)
-    before = _day_before(db, day)
+    previous = _day_before(db, day)
     return {
         "cut_ms": day.cut_ms,
-        "partitions": [one._asdict() for one in partitions],
+        "partitions": [part._asdict() for part in partitions],
         "given": {
-            "plans": [one._asdict() for part in partitions for one in _plans(db, part)],
-            "gaps": [one._asdict() for part in partitions for one in _gaps(db, part)],
+            "plans": [plan._asdict() for part in partitions for plan in _plans(db, part)],
+            "gaps": [gap._asdict() for part in partitions for gap in _gaps(db, part)],
             # Denied requests of these offsets that count, because no lock supports the denial.
             "disbelieved_verdicts": sum(_disbelieved(db, part) for part in partitions),
-            "retried": [one._asdict() for one in _retried(db, day, before)],
+            "retried": [records._asdict() for records in _retried(db, day, previous)],
             # Names and ids from the day before, by which this one was counted.
-            "carried": [] if before is None else json.loads(before.given or "{}").get("remembered", []),
+            "carried": [] if previous is None else json.loads(previous.given or "{}").get("remembered", []),
         },
-        "remembered": [one._asdict() for one in remembered],
+        "remembered": [memory._asdict() for memory in remembered],
     }
 
 
 def _day_before(db: sa.Connection, day: Day) -> Day | None:
     """Returns the day of the zone that was cut last before this one."""
     is_before = (days.c.zone == day.zone, days.c.begin_s < day.begin_s, days.c.cut_ms.is_not(None))
-    return max(stored_days(db, *is_before), key=lambda one: one.begin_s, default=None)
+    return max(stored_days(db, *is_before), key=lambda earlier: earlier.begin_s, default=None)
 
 
-def _retried(db: sa.Connection, day: Day, before: Day | None) -> list[RetriedRecords]:
-    of = events.c
-    since_ms = 0 if before is None else before.cut_ms
-    wanted = sa.select(of.at_ms, of.about, of.who, of.why).where(
-        of.act == RECORDS_RETRIED, of.at_ms > since_ms, of.at_ms <= day.cut_ms
+def _retried(db: sa.Connection, day: Day, previous: Day | None) -> list[RetriedRecords]:
+    columns = events.c
+    since_ms = 0 if previous is None else previous.cut_ms
+    statement = sa.select(columns.at_ms, columns.about, columns.who, columns.why).where(
+        columns.act == RECORDS_RETRIED, columns.at_ms > since_ms, columns.at_ms <= day.cut_ms
     )
-    return [RetriedRecords(*row) for row in db.execute(wanted.order_by(of.at_ms, of.about))]
+    return [RetriedRecords(*row) for row in db.execute(statement.order_by(columns.at_ms, columns.about))]
 
 
 def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
     earlier = day_positions.alias()
-    before = (
+    previous_cut = (
         sa.select(sa.func.max(earlier.c.cut))
         .join(days, days.c.id == earlier.c.day)
         .where(
@@ -149,48 +157,73 @@ def _partitions(db: sa.Connection, day: Day) -> list[CutPartition]:
         .correlate(day_positions)
         .scalar_subquery()
     )
-    of = day_positions.c
-    begin = sa.func.coalesce(before, offsets.c.begin, 0)
-    wanted = (
+    columns = day_positions.c
+    begin = sa.func.coalesce(previous_cut, offsets.c.begin, 0)
+    statement = (
         sa.select(
-            *(of.topic, of.partition, of.cluster, of.topic_id, begin, of.cut, of.target, of.left_out),
-            of.is_gone,
+            *(
+                columns.topic,
+                columns.partition,
+                columns.cluster,
+                columns.topic_id,
+                begin,
+                columns.cut,
+                columns.target,
+                columns.left_out,
+            ),
+            columns.is_gone,
         )
         .join(offsets, same_partition(offsets, day_positions), isouter=True)
-        .where(of.day == day.id, of.cut.is_not(None))
-        .order_by(of.topic, of.partition, of.cluster, of.topic_id)
+        .where(columns.day == day.id, columns.cut.is_not(None))
+        .order_by(columns.topic, columns.partition, columns.cluster, columns.topic_id)
     )
-    return [CutPartition(*row[:8], bool(row[8])) for row in db.execute(wanted)]
+    return [CutPartition(*row[:8], bool(row[8])) for row in db.execute(statement)]
 
 
-def _is_of(table: sa.Table, part: CutPartition) -> sa.ColumnElement[bool]:
+def _is_cut_partition(table: sa.Table, part: CutPartition) -> sa.ColumnElement[bool]:
     values = (part.cluster, part.topic_id, part.partition)
     return sa.and_(*(column == value for column, value in zip(key_columns(table), values, strict=True)))
 
 
 def _plans(db: sa.Connection, part: CutPartition) -> list[PlanStretch]:
     """Returns the plans of the offsets, among them the one that was in force where they begin."""
-    of = stretches.c
+    columns = stretches.c
     first = (
-        sa.select(sa.func.max(of.start)).where(_is_of(stretches, part), of.start <= part.begin)
+        sa.select(sa.func.max(columns.start)).where(
+            _is_cut_partition(stretches, part), columns.start <= part.begin
+        )
     ).scalar_subquery()
-    wanted = sa.select(of.topic_id, of.partition, of.start, of.plan, of.mark).where(
-        _is_of(stretches, part), of.start >= sa.func.coalesce(first, 0), of.start < part.cut
+    statement = sa.select(
+        columns.topic_id, columns.partition, columns.start, columns.plan, columns.mark
+    ).where(
+        _is_cut_partition(stretches, part),
+        columns.start >= sa.func.coalesce(first, 0),
+        columns.start < part.cut,
     )
-    return [PlanStretch(*row) for row in db.execute(wanted.order_by(of.start))]
+    return [PlanStretch(*row) for row in db.execute(statement.order_by(columns.start))]
 
 
 def _gaps(db: sa.Connection, part: CutPartition) -> list[SkippedGap]:
-    of = gaps.c
-    wanted = sa.select(of.topic_id, of.partition, of.start, of.accepted_to, of.accepted_by, of.reason).where(
-        _is_of(gaps, part), of.accepted_ms.is_not(None), of.start >= part.begin, of.start < part.cut
+    columns = gaps.c
+    statement = sa.select(
+        columns.topic_id,
+        columns.partition,
+        columns.start,
+        columns.accepted_to,
+        columns.accepted_by,
+        columns.reason,
+    ).where(
+        _is_cut_partition(gaps, part),
+        columns.accepted_ms.is_not(None),
+        columns.start >= part.begin,
+        columns.start < part.cut,
     )
-    return [SkippedGap(*row) for row in db.execute(wanted.order_by(of.start, of.id))]
+    return [SkippedGap(*row) for row in db.execute(statement.order_by(columns.start, columns.id))]
 
 
 def _disbelieved(db: sa.Connection, part: CutPartition) -> int:
-    of = disbelieved.c
-    wanted = sa.select(sa.func.coalesce(sa.func.sum(of.requests), 0)).where(
-        _is_of(disbelieved, part), of.begin >= part.begin, of.next <= part.cut
+    columns = disbelieved.c
+    statement = sa.select(sa.func.coalesce(sa.func.sum(columns.requests), 0)).where(
+        _is_cut_partition(disbelieved, part), columns.begin >= part.begin, columns.next <= part.cut
     )
-    return int(db.execute(wanted).scalar_one())
+    return int(db.execute(statement).scalar_one())

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.days.day_rows import Day, FrozenMeter, day_of, stored_days
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.billing.days.day_rows import Day, FrozenMeter, day_window, stored_days
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
@@ -72,7 +72,7 @@ class NotFrozen(LookupError):
     """A closed day was not frozen by the grouping of a report, or its rows are deleted."""
 
 
-def report_of(
+def read_report(
     engine: sa.Engine, zone: str, first: str, last: str, grouping: str, meter: str | None = None
 ) -> Report:
     """Returns the report of all days from `first` to `last`, both included.
@@ -84,36 +84,38 @@ def report_of(
     windows = dict(_windows(zone, date.fromisoformat(first), date.fromisoformat(last)))
     with reading(engine) as db:
         closed = _closed_days(db, zone, windows)
-        known = catalog.load(db)
+        numbers = catalog.load(db)
         deleted = set(db.scalars(sa.select(deleted_days.c.day)))
     for day in closed.values():
         if day.id in deleted:
             raise NotFrozen(f"the rows of {day} were deleted after their retention")
         if grouping not in day.groupings:
             raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
-    meters = {one.name: one.join for day in closed.values() for one in day.meters}
+    meters = {frozen_meter.name: frozen_meter.join for day in closed.values() for frozen_meter in day.meters}
     if len(closed) < len(windows):
-        meters |= {one.name: one.join for one in known.meters.values()}
+        meters |= {counted_meter.name: counted_meter.join for counted_meter in numbers.meters.values()}
     if meter is not None and meter not in meters:
         raise LookupError(f"{meter} was never counted; there are {', '.join(sorted(meters))}")
     names = [name for name in sorted(meters) if is_listed(name, meter)]
-    wanted = {name: meters[name] for name in names}
-    days = [ReportedDay(one, window, closed.get(one)) for one, window in windows.items()]
-    return Report(zone, days, grouping, wanted)
+    joins = {name: meters[name] for name in names}
+    days = [ReportedDay(date_text, window, closed.get(date_text)) for date_text, window in windows.items()]
+    return Report(zone, days, grouping, joins)
 
 
-def is_listed(name: str, asked: str | None) -> bool:
+def is_listed(name: str, meter: str | None) -> bool:
     """Whether a report has this meter: the one that is asked for, else all but built-in ones."""
-    return name == asked if asked is not None else all(name != one.name for one in BUILT_IN)
+    return name == meter if meter is not None else all(name != built_in.name for built_in in BUILT_IN)
 
 
 def days_between(engine: sa.Engine, zone: str, first: str, last: str) -> list[tuple[str, Day | None]]:
     """Returns the days from `first` to `last`, both included; None for one that is not closed. Raises
     StoreAway."""
-    dates = [one for one, _ in _windows(zone, date.fromisoformat(first), date.fromisoformat(last))]
+    dates = [
+        date_text for date_text, _ in _windows(zone, date.fromisoformat(first), date.fromisoformat(last))
+    ]
     with reading(engine) as db:
         closed = _closed_days(db, zone, dates)
-    return [(one, closed.get(one)) for one in dates]
+    return [(date_text, closed.get(date_text)) for date_text in dates]
 
 
 def _closed_days(db: sa.Connection, zone: str, dates: Collection[str]) -> dict[str, Day]:
@@ -123,10 +125,10 @@ def _closed_days(db: sa.Connection, zone: str, dates: Collection[str]) -> dict[s
 
 def _windows(zone: str, first: date, last: date) -> Iterator[tuple[str, Window]]:
     """Yields each day of a zone; a date that its clocks never showed is none."""
-    for at in range((last - first).days + 1):
-        one = str(first + timedelta(days=at))
+    for index in range((last - first).days + 1):
+        date_text = str(first + timedelta(days=index))
         with suppress(ValueError):
-            yield one, day_of(zone, one)
+            yield date_text, day_window(zone, date_text)
 
 
 def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
@@ -138,9 +140,9 @@ def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
             db = stack.enter_context(slow_reading(engine))
             if db.dialect.name == "postgresql":
                 db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
-            known = catalog.load(db)
+            numbers = catalog.load(db)
             for page, meters in _by_page(frozen, report).items():
-                number = known.groupings[report.grouping]
+                number = numbers.groupings[report.grouping]
                 streams.append(_frozen_rows(stack, db, number, frozen, page, meters))
         streams += [_open_rows(engine, report, *stretch) for stretch in _open_stretches(report)]
         merged = heapq.merge(*streams, key=_series)
@@ -161,8 +163,8 @@ def _joined(rows: Sequence[SeriesAmounts], report: Report) -> SeriesAmounts:
     for row in rows:
         for meter, (value, denied) in row.amounts.items():
             merge = JOINS[report.meters[meter]].merge
-            before = amounts.get(meter, (0, 0))
-            amounts[meter] = merge(before[0], value), merge(before[1], denied)
+            subtotal = amounts.get(meter, (0, 0))
+            amounts[meter] = merge(subtotal[0], value), merge(subtotal[1], denied)
     return rows[0]._replace(amounts=amounts)
 
 
@@ -184,30 +186,32 @@ def _frozen_rows(
     page: int,
     meters: Sequence[FrozenMeter],
 ) -> Iterator[SeriesAmounts]:
-    of = frozen_counts.c
-    known: sa.ColumnElement[str] = sa.func.coalesce(
-        referenced_names.c.name, sa.literal(pseudonym_of("")) + of.reference
+    columns = frozen_counts.c
+    shown_name: sa.ColumnElement[str] = sa.func.coalesce(
+        referenced_names.c.name, sa.literal(make_pseudonym("")) + columns.reference
     )
-    name = (sa.collate(known, "C") if db.dialect.name == "postgresql" else known).label("name")
+    name = (sa.collate(shown_name, "C") if db.dialect.name == "postgresql" else shown_name).label("name")
     joined = [
-        sa.func.coalesce(bounded_join(meter.join, of[column]), 0)
+        sa.func.coalesce(bounded_join(meter.join, columns[column]), 0)
         for meter in meters
         for column in meter.columns[1:]
     ]
-    series = (name, of.resource)
-    wanted = (
+    series = (name, columns.resource)
+    statement = (
         sa.select(*series, *joined)
-        .join(referenced_names, referenced_names.c.reference == of.reference, isouter=True)
-        .where(of.day.in_([day.id for day in frozen]), of.grouping == grouping, of.page == page)
+        .join(referenced_names, referenced_names.c.reference == columns.reference, isouter=True)
+        .where(
+            columns.day.in_([day.id for day in frozen]), columns.grouping == grouping, columns.page == page
+        )
         .group_by(*series)
-        .order_by(name, of.resource)
+        .order_by(name, columns.resource)
     )
-    found = stack.enter_context(db.execute(wanted, execution_options={"yield_per": ROWS_AT_ONCE}))
-    return _amounts(found, meters)
+    rows = stack.enter_context(db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}))
+    return _amounts(rows, meters)
 
 
-def _amounts(found: sa.CursorResult[Any], meters: Sequence[FrozenMeter]) -> Iterator[SeriesAmounts]:
-    for row in found:
+def _amounts(rows: sa.CursorResult[Any], meters: Sequence[FrozenMeter]) -> Iterator[SeriesAmounts]:
+    for row in rows:
         name, resource, *values = tuple(row)
         pairs = zip(values[::2], values[1::2], strict=True)
         amounts = {
@@ -222,8 +226,8 @@ def _open_stretches(report: Report) -> Iterator[tuple[int, int]]:
     """Yields the stretches of days that are not closed."""
     for is_closed, days in groupby(report.days, lambda day: day.closed is not None):
         if not is_closed:
-            found = list(days)
-            yield found[0].window.start_s, found[-1].window.until_s
+            open_days = list(days)
+            yield open_days[0].window.start_s, open_days[-1].window.until_s
 
 
 def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> Iterator[SeriesAmounts]:
@@ -235,7 +239,7 @@ def _open_rows(engine: sa.Engine, report: Report, from_s: int, until_s: int) -> 
         for row in rows:
             if row.meter in report.meters:
                 merge = JOINS[report.meters[row.meter]].merge
-                before = amounts.get(row.meter, (0, 0))
-                amounts[row.meter] = merge(before[0], row.value), merge(before[1], row.denied)
+                subtotal = amounts.get(row.meter, (0, 0))
+                amounts[row.meter] = merge(subtotal[0], row.value), merge(subtotal[1], row.denied)
         if amounts:
             yield SeriesAmounts(name, resource, amounts)

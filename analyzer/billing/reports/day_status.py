@@ -41,19 +41,19 @@ def day_statuses(
         sa.select(sa.func.count()).where(table.c.day == days.c.id).scalar_subquery()
         for table in (adjustments, corrections)
     ]
-    wanted = (
+    statement = (
         sa.select(*COLUMNS, *counts, deleted_days.c.at_ms)
         .join(deleted_days, deleted_days.c.day == days.c.id, isouter=True)
         .order_by(days.c.begin_s.desc(), days.c.zone)
     )
     if zone is not None:
-        wanted = wanted.where(days.c.zone == zone)
+        statement = statement.where(days.c.zone == zone)
     if date is not None:
-        wanted = wanted.where(days.c.date == date)
+        statement = statement.where(days.c.date == date)
     if newest is not None:
-        wanted = wanted.limit(newest)
+        statement = statement.limit(newest)
     with reading(engine) as db:
-        rows = db.execute(wanted).all()
+        rows = db.execute(statement).all()
     return [DayStatus(Day.of_row(row[:-3]), *row[-3:]) for row in reversed(rows)]
 
 
@@ -63,13 +63,20 @@ def open_days(engine: sa.Engine) -> list[Day]:
         return stored_days(db, days.c.state == "open")
 
 
-def positions_of(engine: sa.Engine, day: Day) -> list[DayPosition]:
+def stored_positions(engine: sa.Engine, day: Day) -> list[DayPosition]:
     """Returns the positions of a day, by topic and number. Raises StoreAway."""
-    of = day_positions.c
-    wanted = (
-        sa.select(*partition_columns(day_positions), of.target, of.cut, of.left_out, of.who, of.is_gone)
-        .where(of.day == day.id)
-        .order_by(of.topic, of.partition, of.cluster, of.topic_id)
+    columns = day_positions.c
+    statement = (
+        sa.select(
+            *partition_columns(day_positions),
+            columns.target,
+            columns.cut,
+            columns.left_out,
+            columns.who,
+            columns.is_gone,
+        )
+        .where(columns.day == day.id)
+        .order_by(columns.topic, columns.partition, columns.cluster, columns.topic_id)
     )
     with reading(engine) as db:
-        return [DayPosition(Partition(*row[:5]), *row[5:9], bool(row[9])) for row in db.execute(wanted)]
+        return [DayPosition(Partition(*row[:5]), *row[5:9], bool(row[9])) for row in db.execute(statement)]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.billing.reports.day_report import Report, report_of, report_rows
-from analyzer.billing.reports.manifest import MANIFEST, SCHEMA, WrittenFile, contents_of, manifest_of
-from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.day_report import Report, read_report, report_rows
+from analyzer.billing.reports.manifest import MANIFEST, SCHEMA, WrittenFile, encode_manifest, report_contents
+from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.billing.reports.row_formats import WRITERS, Writer
 
 READ_BYTES = 1 << 20
@@ -56,43 +56,43 @@ def audit_file(engine: sa.Engine, file: Path, units: Mapping[str, str]) -> Audit
     if file.name.endswith(MANIFEST):
         file = file.with_name(file.name.removesuffix(MANIFEST))
     beside = file.with_name(file.name + MANIFEST)
-    stated = _manifest(beside)
+    manifest = _manifest(beside)
     written = _hashed(file)
-    differences = _stated_otherwise(stated, written)
-    remark = _not_comparable(stated)
+    differences = _stated_otherwise(manifest, written)
+    remark = _not_comparable(manifest)
     if remark:
-        return AuditedFile(str(file), str(beside), int(stated.get("lines", 0)), differences, [remark])
-    report = _report(engine, stated)
-    made, sums, writer = _made_again(engine, report, units, written)
-    if made != written:
+        return AuditedFile(str(file), str(beside), int(manifest.get("lines", 0)), differences, [remark])
+    report = _report(engine, manifest)
+    rebuilt, sums, writer = _made_again(engine, report, units, written)
+    if rebuilt != written:
         differences.append(_first_difference(engine, report, units, writer, file))
     # What the file replaced is not in the tables.
-    expected = json.loads(manifest_of(contents_of(report), sums, [made])) | {
-        "replaces": stated.get("replaces")
+    expected = json.loads(encode_manifest(report_contents(report), sums, [rebuilt])) | {
+        "replaces": manifest.get("replaces")
     }
-    differences += [f"{beside.name}: {what}" for what in _differing_keys(stated, expected)]
+    differences += [f"{beside.name}: {difference}" for difference in _differing_keys(manifest, expected)]
     return AuditedFile(str(file), str(beside), sums.lines, differences, [])
 
 
-def _not_comparable(stated: Mapping[str, Any]) -> str:
+def _not_comparable(manifest: Mapping[str, Any]) -> str:
     """Returns why the tables do not say what the file must have; "" where they do."""
-    if stated.get("what") != "usage":
-        return f"a file of {stated.get('what')}: it was compared with its manifest alone"
-    if stated.get("state") != "final":
+    if manifest.get("what") != "usage":
+        return f"a file of {manifest.get('what')}: it was compared with its manifest alone"
+    if manifest.get("state") != "final":
         return "provisional: its counts still change, so it was compared with its manifest alone"
     return ""
 
 
 def _manifest(file: Path) -> dict[str, Any]:
     try:
-        stated = json.loads(file.read_bytes())
+        manifest = json.loads(file.read_bytes())
     except OSError as error:
         raise FileUnreadable(f"its manifest {file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise FileUnreadable(f"its manifest {file} is not JSON: {error}") from error
-    if not isinstance(stated, dict) or stated.get("schema") != SCHEMA:
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise FileUnreadable(f"{file} is not a manifest of schema {SCHEMA}")
-    return stated
+    return manifest
 
 
 def _hashed(file: Path) -> WrittenFile:
@@ -112,9 +112,9 @@ def _parts(file: Path) -> Iterator[bytes]:
         raise FileUnreadable(f"cannot be read: {error.strerror}") from error
 
 
-def _stated_otherwise(stated: Mapping[str, Any], written: WrittenFile) -> list[str]:
+def _stated_otherwise(manifest: Mapping[str, Any], written: WrittenFile) -> list[str]:
     """Returns what the manifest says otherwise about the file."""
-    files = [one for one in stated.get("files", ()) if one.get("name") == written.name]
+    files = [file for file in manifest.get("files", ()) if file.get("name") == written.name]
     if not files:
         return [f"the manifest does not name the file {written.name}"]
     return [
@@ -124,12 +124,12 @@ def _stated_otherwise(stated: Mapping[str, Any], written: WrittenFile) -> list[s
     ]
 
 
-def _report(engine: sa.Engine, stated: Mapping[str, Any]) -> Report:
+def _report(engine: sa.Engine, manifest: Mapping[str, Any]) -> Report:
     """Returns the report that a manifest describes."""
     try:
-        meters = list(stated["meters"])
+        meters = list(manifest["meters"])
         only = meters[0] if len(meters) == 1 else None
-        return report_of(engine, stated["zone"], stated["from"], stated["to"], stated["by"], only)
+        return read_report(engine, manifest["zone"], manifest["from"], manifest["to"], manifest["by"], only)
     except (LookupError, TypeError, ValueError) as error:
         raise FileUnreadable(f"its manifest describes no report of this database: {error}") from error
 
@@ -149,10 +149,10 @@ def _made_again(
         for part in _content(engine, report, units, WRITERS[name], sums):
             digest.update(part)
             size += len(part)
-        made = WrittenFile(written.name, size, digest.hexdigest())
-        if made == written:
-            return made, sums, WRITERS[name]
-        first = first or (made, sums, WRITERS[name])
+        rebuilt = WrittenFile(written.name, size, digest.hexdigest())
+        if rebuilt == written:
+            return rebuilt, sums, WRITERS[name]
+        first = first or (rebuilt, sums, WRITERS[name])
     if first is None:
         raise LookupError("there are no formats of reports")
     return first
@@ -162,9 +162,9 @@ def _content(
     engine: sa.Engine, report: Report, units: Mapping[str, str], writer: Writer, sums: ReportSums
 ) -> Iterator[bytes]:
     """Yields the file as the tables give it; `sums` are complete after the last part."""
-    columns = columns_of(report)
-    lines = lines_of(report, report_rows(engine, report), units, sums)
-    return writer(columns, (cells_of(line, columns) for line in lines))
+    columns = report_columns(report)
+    lines = usage_lines(report, report_rows(engine, report), units, sums)
+    return writer(columns, (line_cells(line, columns) for line in lines))
 
 
 def _first_difference(
@@ -173,11 +173,11 @@ def _first_difference(
     """Returns the first line that is not the one of the tables, in words."""
     if writer is WRITERS[PARQUET]:
         return f"{file.name}: it is not the file that the tables give"
-    made = _lines(_content(engine, report, units, writer, ReportSums()))
-    pairs = itertools.zip_longest(_lines(_parts(file)), made)
+    expected_lines = _lines(_content(engine, report, units, writer, ReportSums()))
+    pairs = itertools.zip_longest(_lines(_parts(file)), expected_lines)
     for number, (stands, expected) in enumerate(pairs, start=1):
         if stands != expected:
-            shown = [_shown(one) for one in (stands, expected)]
+            shown = [_shown(line) for line in (stands, expected)]
             return f"{file.name}, line {number}: it has {shown[0]}, and the tables have {shown[1]}"
     return f"{file.name}: the tables have changed while they were compared"
 
@@ -187,29 +187,31 @@ def _shown(line: bytes | None) -> str:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+    remainder = b""
     for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
+        *whole, remainder = (remainder + part).split(b"\n")
         yield from (line + b"\n" for line in whole)
-    if rest:
-        yield rest
+    if remainder:
+        yield remainder
 
 
-def _differing_keys(stated: Mapping[str, Any], expected: Mapping[str, Any], within: str = "") -> list[str]:
+def _differing_keys(manifest: Mapping[str, Any], expected: Mapping[str, Any], within: str = "") -> list[str]:
     """Returns where a manifest is not the one of the tables: its keys, and those of its days."""
-    found = []
-    for name in sorted(stated.keys() | expected.keys()):
-        left, right = stated.get(name), expected.get(name)
-        if left == right:
+    differences = []
+    for name in sorted(manifest.keys() | expected.keys()):
+        stated_value, expected_value = manifest.get(name), expected.get(name)
+        if stated_value == expected_value:
             continue
-        if isinstance(left, dict) and isinstance(right, dict):
-            found += _differing_keys(left, right, f"{within}{name}.")
-        elif name == "days" and isinstance(left, list) and isinstance(right, list):
-            for pair in itertools.zip_longest(left, right):
-                one, other = (part if isinstance(part, dict) else {} for part in pair)
-                date = other.get("date", one.get("date", "?"))
-                found += _differing_keys(one, other, f"{within}days[{date}].")
+        if isinstance(stated_value, dict) and isinstance(expected_value, dict):
+            differences += _differing_keys(stated_value, expected_value, f"{within}{name}.")
+        elif name == "days" and isinstance(stated_value, list) and isinstance(expected_value, list):
+            for pair in itertools.zip_longest(stated_value, expected_value):
+                stated_day, expected_day = (part if isinstance(part, dict) else {} for part in pair)
+                date = expected_day.get("date", stated_day.get("date", "?"))
+                differences += _differing_keys(stated_day, expected_day, f"{within}days[{date}].")
         else:
-            what = f"it has {json.dumps(left)[:SHOWN_CHARS]}"
-            found.append(f"{within}{name}: {what}, and the tables give {json.dumps(right)[:SHOWN_CHARS]}")
-    return found
+            shown = f"it has {json.dumps(stated_value)[:SHOWN_CHARS]}"
+            differences.append(
+                f"{within}{name}: {shown}, and the tables give {json.dumps(expected_value)[:SHOWN_CHARS]}"
+            )
+    return differences

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from analyzer.billing.days.day_rows import Day
 from analyzer.billing.reports.day_report import Report
-from analyzer.billing.reports.report_lines import ReportSums, columns_of
+from analyzer.billing.reports.report_lines import ReportSums, report_columns
 
 SCHEMA = 1
 MANIFEST = ".manifest.json"  # behind the name of the report's file
@@ -43,13 +43,13 @@ class Contents(NamedTuple):
         return all(closed is not None for _, closed in self.days)
 
 
-def contents_of(report: Report) -> Contents:
+def report_contents(report: Report) -> Contents:
     """Returns the contents of the report of some days."""
     days = [(day.date, day.closed) for day in report.days]
-    return Contents("usage", report.zone, report.grouping, days, columns_of(report), [*report.meters])
+    return Contents("usage", report.zone, report.grouping, days, report_columns(report), [*report.meters])
 
 
-def manifest_of(
+def encode_manifest(
     contents: Contents,
     sums: ReportSums,
     files: Sequence[WrittenFile],
@@ -60,7 +60,7 @@ def manifest_of(
     `replaces` is the file of this name with another content that was there before.
     """
     amounts = sorted(sums.meters.items())
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "schema": SCHEMA,
         "what": contents.what,
         "state": "final" if contents.is_final else "provisional",
@@ -73,25 +73,27 @@ def manifest_of(
         "lines": sums.lines,
         "series": sums.series,
         "sums": {meter: {"value": value, "denied": denied} for meter, (value, denied) in amounts},
-        "files": [one._asdict() for one in files],
+        "files": [file._asdict() for file in files],
         "replaces": None if replaces is None else replaces._asdict(),
         "days": [_day(*day) for day in contents.days],
     }
-    return json.dumps(found, ensure_ascii=False, indent=2).encode() + b"\n"
+    return json.dumps(fields, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
 def replaced_file(
-    before: WrittenFile | None, written: WrittenFile, manifest: bytes | None
+    previous: WrittenFile | None, written: WrittenFile, manifest: bytes | None
 ) -> WrittenFile | None:
     """Returns the file that `written` replaces: another one that was there before.
 
     When the same report was written again, the one that its manifest names.
     """
-    if before is None or before.sha256 != written.sha256:
-        return before
+    if previous is None or previous.sha256 != written.sha256:
+        return previous
     try:
-        named = json.loads(manifest or b"null")["replaces"]
-        return None if named is None else WrittenFile(named["name"], named["size"], named["sha256"])
+        replaced = json.loads(manifest or b"null")["replaces"]
+        return (
+            None if replaced is None else WrittenFile(replaced["name"], replaced["size"], replaced["sha256"])
+        )
     except (ValueError, KeyError, TypeError):
         return None  # written by another program
 

@@ -45,7 +45,7 @@ class Sink:
         return b"".join(parts)
 
 
-def parquet_of(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Iterator[bytes]:
+def encode_parquet(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Iterator[bytes]:
     """Yields a Parquet file. Raises NotInstalled."""
     try:
         import pyarrow as pa

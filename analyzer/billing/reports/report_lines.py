@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from analyzer.billing.reports.day_report import Report, SeriesAmounts
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import STORED_IN
 
 
@@ -48,7 +48,7 @@ class ReportSums:
             sums[1] += denied
 
 
-def lines_of(
+def usage_lines(
     report: Report, rows: Iterable[SeriesAmounts], units: Mapping[str, str], sums: ReportSums
 ) -> Iterator[ReportLine]:
     """Yields the lines of rows, by name, resource and meter; `sums` is complete after the last one."""
@@ -61,9 +61,9 @@ def lines_of(
             yield ReportLine(*series, meter, unit, *row.amounts[meter])
 
 
-def columns_of(report: Report) -> list[str]:
+def report_columns(report: Report) -> list[str]:
     """Returns the names of the columns: the key has the name of its field, as in `gatelock usage`."""
-    grouping = grouping_of(report.grouping)
+    grouping = parse_grouping(report.grouping)
     key = grouping.name if grouping.key is None else grouping.key.field
     by_resource = grouping.resource is not None
     names = ["from", "to", "zone", key, "resource", "meter", "unit", "value", "denied"]
@@ -72,7 +72,7 @@ def columns_of(report: Report) -> list[str]:
     return names
 
 
-def cells_of(line: ReportLine, columns: Sequence[str]) -> list[str | int]:
+def line_cells(line: ReportLine, columns: Sequence[str]) -> list[str | int]:
     """Returns the cells of a line for these columns."""
     cells: list[str | int] = list(line)
     if len(columns) < len(cells):

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from analyzer.billing.reports.parquet_rows import parquet_of
+from analyzer.billing.reports.parquet_rows import encode_parquet
 
 EXECUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a cell that begins so for a formula
 LINES_AT_ONCE = 1_000
@@ -16,7 +16,7 @@ Cell = str | int
 Rows = Iterable[Sequence[Cell]]
 
 
-def csv_of(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
+def encode_csv(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
     """Yields CSV (RFC 4180) with the names of the columns.
 
     Text that a spreadsheet would execute has an apostrophe in front.
@@ -42,16 +42,16 @@ def _taken(buffer: io.StringIO) -> bytes:
     return content
 
 
-def jsonl_of(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
+def encode_jsonl(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
     """Yields an object for each row, one per line of text."""
-    return json_lines_of(dict(zip(columns, row, strict=True)) for row in rows)
+    return encode_json_lines(dict(zip(columns, row, strict=True)) for row in rows)
 
 
-def json_lines_of(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
+def encode_json_lines(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
     """Yields the objects, one per line of text."""
     buffer = io.StringIO(newline="")
-    for number, one in enumerate(objects, start=1):
-        buffer.write(json.dumps(one, ensure_ascii=False, separators=(",", ":")))
+    for number, fields in enumerate(objects, start=1):
+        buffer.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
         buffer.write("\n")
         if number % LINES_AT_ONCE == 0:
             yield _taken(buffer)
@@ -59,4 +59,4 @@ def json_lines_of(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
 
 
 Writer = Callable[[Sequence[str], Rows], Iterator[bytes]]
-WRITERS: Mapping[str, Writer] = {"csv": csv_of, "jsonl": jsonl_of, "parquet": parquet_of}
+WRITERS: Mapping[str, Writer] = {"csv": encode_csv, "jsonl": encode_jsonl, "parquet": encode_parquet}

@@ -44,8 +44,8 @@ class UsagePart(NamedTuple):
     kind: AmountKind
 
     def __str__(self) -> str:
-        what = {"frozen": "", "late": ", late", "correction": ", corrections"}[self.kind]
-        return f"{self.day}: {self.meter}{what}"
+        suffix = {"frozen": "", "late": ", late", "correction": ", corrections"}[self.kind]
+        return f"{self.day}: {self.meter}{suffix}"
 
 
 class UsageAmount(NamedTuple):
@@ -85,40 +85,44 @@ def usage_parts(
     with reading(engine) as db:
         in_zone = (days.c.zone == zone, days.c.state == "closed")
         all_closed = stored_days(db, *in_zone)
-    wanted = [day for day in all_closed if day.date in dates]
-    built_in = {one.name for one in BUILT_IN}
-    found = []
-    for day in wanted:
+    chosen_days = [day for day in all_closed if day.date in dates]
+    built_in = {entry.name for entry in BUILT_IN}
+    parts = []
+    for day in chosen_days:
         # Corrections are of any earlier day, and have its meters.
-        others = [] if "frozen" in kinds else [other for other in all_closed if other.id < day.id]
+        earlier_days = [] if "frozen" in kinds else [earlier for earlier in all_closed if earlier.id < day.id]
         if "frozen" in kinds and grouping not in day.groupings:
             raise NotFrozen(f"{day} was closed by {', '.join(day.groupings)}, and not by {grouping}")
-        meters = {one.name: one for with_meters in (*others, day) for one in with_meters.meters}
+        meters = {
+            frozen_meter.name: frozen_meter
+            for with_meters in (*earlier_days, day)
+            for frozen_meter in with_meters.meters
+        }
         names = [name for name in sorted(meters) if name == meter or (meter is None and name not in built_in)]
-        found += [UsagePart(day, grouping, name, meters[name].join, kind) for kind in kinds for name in names]
-    if meter is not None and wanted and not found:
+        parts += [UsagePart(day, grouping, name, meters[name].join, kind) for kind in kinds for name in names]
+    if meter is not None and chosen_days and not parts:
         raise LookupError(f"{meter} was never counted on these days")
-    return found
+    return parts
 
 
-def usage_amounts(engine: sa.Engine, part: UsagePart, after: UsagePlace = ()) -> Iterator[UsageAmount]:
+def usage_amounts(engine: sa.Engine, part: UsagePart, place: UsagePlace = ()) -> Iterator[UsageAmount]:
     """Yields the amounts of a part that stand after a place, without those that are 0. Raises StoreAway."""
     read = {"frozen": _frozen, "late": _late, "correction": _corrections}[part.kind]
     while True:
         with reading(engine) as db:
             without_scans(db)
-            page = read(db, part, after)
+            page = read(db, part, place)
         yield from page
         if len(page) < ROWS_AT_ONCE:
             return
-        after = page[-1].place
+        place = page[-1].place
 
 
 def part_total(engine: sa.Engine, part: UsagePart) -> PartTotal:
     """Returns how many amounts a part has, and their sum. Raises StoreAway."""
     with slow_reading(engine) as db:
         without_scans(db)
-        totals = [db.execute(wanted).one() for wanted in _totals(db, part)]
+        totals = [db.execute(statement).one() for statement in _totals(db, part)]
     return PartTotal(sum(int(row[0]) for row in totals), sum(int(row[1] or 0) for row in totals))
 
 
@@ -156,80 +160,95 @@ def _of_counts(
     return [table.c.day == day.id, *conditions]
 
 
-def _name_of(table: sa.Table) -> sa.ScalarSelect[str]:
+def _name_query(table: sa.Table) -> sa.ScalarSelect[str]:
     """Returns the name of a row's reference, by one look-up for each row: no page reads all names."""
     names = referenced_names.c
     return sa.select(names.name).where(names.reference == table.c.reference).scalar_subquery()
 
 
-def _page_of(
+def _read_page(
     db: sa.Connection,
     table: sa.Table,
     rows: Sequence[sa.ColumnElement[bool]],
     day: Day,
     meter: FrozenMeter,
-    after: UsagePlace,
+    place: UsagePlace,
     most: int,
 ) -> list[UsageAmount]:
-    of = table.c
+    columns = table.c
     _, value, denied = meter.columns
-    wanted = (
-        sa.select(of.reference, _name_of(table), of.resource, of[value], sa.func.coalesce(of[denied], 0))
+    statement = (
+        sa.select(
+            columns.reference,
+            _name_query(table),
+            columns.resource,
+            columns[value],
+            sa.func.coalesce(columns[denied], 0),
+        )
         .where(*rows)
-        .order_by(of.reference, of.resource)
+        .order_by(columns.reference, columns.resource)
         .limit(most)
     )
-    if after:
-        wanted = wanted.where(sa.tuple_(of.reference, of.resource) > sa.tuple_(*map(sa.literal, after[-2:])))
+    if place:
+        statement = statement.where(
+            sa.tuple_(columns.reference, columns.resource) > sa.tuple_(*map(sa.literal, place[-2:]))
+        )
     in_front: UsagePlace = (day.id,) if table is adjustments else ()
     return [
         UsageAmount(day.date, reference, name, resource, value, denied, 0, (*in_front, reference, resource))
-        for reference, name, resource, value, denied in db.execute(wanted)
+        for reference, name, resource, value, denied in db.execute(statement)
     ]
 
 
-def _frozen(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
+def _frozen(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[UsageAmount]:
     return [
-        one
+        amount
         for day, meter in _own(part)
-        for one in _page_of(
+        for amount in _read_page(
             *(db, frozen_counts, _of_counts(db, frozen_counts, part, day, meter), day, meter),
-            *(after, ROWS_AT_ONCE),
+            *(place, ROWS_AT_ONCE),
         )
     ]
 
 
-def _late(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
-    found: list[UsageAmount] = []
-    reached = int(after[0]) if after else 0
+def _late(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[UsageAmount]:
+    amounts: list[UsageAmount] = []
+    reached = int(place[0]) if place else 0
     for day, meter in _corrected(db, part):
         if day.id < reached:
             continue
         rows = _of_counts(db, adjustments, part, day, meter)
-        begin = after if day.id == reached else ()
-        found += _page_of(db, adjustments, rows, day, meter, begin, ROWS_AT_ONCE - len(found))
-        if len(found) >= ROWS_AT_ONCE:
+        begin = place if day.id == reached else ()
+        amounts += _read_page(db, adjustments, rows, day, meter, begin, ROWS_AT_ONCE - len(amounts))
+        if len(amounts) >= ROWS_AT_ONCE:
             break
-    return found
+    return amounts
 
 
 def _of_corrections(part: UsagePart) -> list[sa.ColumnElement[bool]]:
-    of = corrections.c
-    return [of.booked == part.day.id, of.grouping == part.grouping, of.meter == part.meter]
+    columns = corrections.c
+    return [columns.booked == part.day.id, columns.grouping == part.grouping, columns.meter == part.meter]
 
 
-def _corrections(db: sa.Connection, part: UsagePart, after: UsagePlace) -> list[UsageAmount]:
-    of = corrections.c
-    wanted = (
-        sa.select(days.c.date, of.reference, _name_of(corrections), of.resource, of.amount, of.id)
-        .join(days, days.c.id == of.day)
-        .where(*_of_corrections(part), of.id > (after[0] if after else 0))
-        .order_by(of.id)
+def _corrections(db: sa.Connection, part: UsagePart, place: UsagePlace) -> list[UsageAmount]:
+    columns = corrections.c
+    statement = (
+        sa.select(
+            days.c.date,
+            columns.reference,
+            _name_query(corrections),
+            columns.resource,
+            columns.amount,
+            columns.id,
+        )
+        .join(days, days.c.id == columns.day)
+        .where(*_of_corrections(part), columns.id > (place[0] if place else 0))
+        .order_by(columns.id)
         .limit(ROWS_AT_ONCE)
     )
     return [
         UsageAmount(date, reference, name, resource, amount, 0, number, (number,))
-        for date, reference, name, resource, amount, number in db.execute(wanted)
+        for date, reference, name, resource, amount, number in db.execute(statement)
     ]
 
 
@@ -238,6 +257,6 @@ def place_text(place: UsagePlace) -> str:
     return json.dumps(place, ensure_ascii=False) if place else ""
 
 
-def place_of(text: str) -> UsagePlace:
+def parse_place(text: str) -> UsagePlace:
     """Returns the place that `place_text` has written."""
     return tuple(json.loads(text)) if text else ()

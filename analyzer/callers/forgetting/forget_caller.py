@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from analyzer.callers.caller_changes import end_override, stored_overrides
 from analyzer.callers.forgetting import renamed_rows, replaced_texts
 from analyzer.callers.forgetting.renaming import Renaming
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import plans
@@ -61,20 +61,24 @@ def foresee_forgetting(engine: sa.Engine, name: str) -> ForgettingEffect:
     """Returns what forgetting a caller ends. Changes nothing. Raises StoreAway."""
     query = UsageQuery("caller", DAY_S, key=name, meter="requests")
     requests = sum(row.value + row.denied for row in usage_rows(engine, query))
-    stored = [one for one in stored_overrides(engine, KINDS, subject=name) if one.subject.kind == "caller"]
+    stored = [
+        override
+        for override in stored_overrides(engine, KINDS, subject=name)
+        if override.subject.kind == "caller"
+    ]
     with reading(engine) as db:
-        locks = lock_feed.number_of(db, "caller", name)
+        locks = lock_feed.count_locks(db, "caller", name)
     return ForgettingEffect(requests, locks, len(stored))
 
 
 def forget_caller(
-    engine: sa.Engine, name: str, who: str, why: str, random_mark: Callable[[], str]
+    engine: sa.Engine, name: str, who: str, reason: str, random_mark: Callable[[], str]
 ) -> ForgottenCaller:
     """Replaces the name of a caller by a pseudonym in every table; requests to come are counted under it.
 
     Idempotent: another call continues what a crash has left. Raises CannotForget, StoreAway, SchemaBehind.
     """
-    caller, is_new = _put_in_force(engine, name, who, why, random_mark)
+    caller, is_new = _put_in_force(engine, name, who, reason, random_mark)
     _free(engine, caller, who, random_mark)
     # Generations that are not swapped in have the name, and another plan than the one in force by now.
     generations.drop_open(engine, who, "a caller was forgotten")
@@ -87,7 +91,7 @@ def forget_caller(
 
 
 def _put_in_force(
-    engine: sa.Engine, name: str, who: str, why: str, random_mark: Callable[[], str]
+    engine: sa.Engine, name: str, who: str, reason: str, random_mark: Callable[[], str]
 ) -> tuple[Renaming, bool]:
     """Puts the plan in force by which the caller is counted under its pseudonym."""
     with writing(engine) as db:
@@ -97,28 +101,30 @@ def _put_in_force(
         if catalog.load(db).has_old_rows:
             raise CannotForget("counts of an earlier version are still being moved: try again when they are")
         in_force = plans.active(db)[1]
-        if any((one.subject_kind, one.subject) == ("caller", name) for one in in_force.overrides):
+        if any(
+            (override.subject_kind, override.subject) == ("caller", name) for override in in_force.overrides
+        ):
             raise CannotForget(
                 f"{name} stands in the configuration: remove its overrides there, and run "
                 "`gatelock policies apply`"
             )
         reference = NameDigest(stored_secret(db, REFERENCES)).of(name)
-        caller = Renaming(name, pseudonym_of(reference), reference)
+        caller = Renaming(name, make_pseudonym(reference), reference)
         if reference in in_force.forgotten:
             return caller, False
-        record(db, who, FORGOTTEN, caller.pseudonym, caller.replaced(why))
+        record(db, who, FORGOTTEN, caller.pseudonym, caller.replaced(reason))
         plan = in_force.with_forgotten([reference])
-        plans.activate(db, plan, random_mark, who, why=FORGOTTEN)
+        plans.activate(db, plan, random_mark, who, reason=FORGOTTEN)
         return caller, True
 
 
 def _free(engine: sa.Engine, caller: Renaming, who: str, random_mark: Callable[[], str]) -> None:
     """Ends the overrides of the caller, and clears its locks."""
-    for one in list(stored_overrides(engine, KINDS, subject=caller.name)):
-        if one.subject.kind == "caller":
-            end_override(engine, one.id, KINDS, who, FORGOTTEN, random_mark)
+    for override in list(stored_overrides(engine, KINDS, subject=caller.name)):
+        if override.subject.kind == "caller":
+            end_override(engine, override.id, KINDS, who, FORGOTTEN, random_mark)
     with writing(engine) as db:
         plans.block_flushes(db)
-        found = lock_feed.of_series(db, "caller", [caller.name])
-        if found:
-            lock_feed.publish(db, [Clear(at) for at in sorted(found)], random_mark())
+        locks = lock_feed.of_series(db, "caller", [caller.name])
+        if locks:
+            lock_feed.publish(db, [Clear(key) for key in sorted(locks)], random_mark())

@@ -47,7 +47,7 @@ DECIDING = (
     postponed.c.key,
     refills.c.key,
     notices.c.key,
-    *(one.c.key for one in slots),
+    *(table.c.key for table in slots),
 )
 
 
@@ -61,7 +61,7 @@ def rename(engine: sa.Engine, caller: Renaming) -> int:
         rows += db.execute(sa.update(overrides).where(of_caller).values(subject=caller.pseudonym)).rowcount
         of_caller = sa.and_(lock_history.c.scope == "caller", lock_history.c.key == caller.name)
         rows += db.execute(sa.update(lock_history).where(of_caller).values(key=caller.pseudonym)).rowcount
-    for keys in _parts(_keys_of(engine, disbelieved.c.caller, caller.name)):
+    for keys in _parts(_select_keys(engine, disbelieved.c.caller, caller.name)):
         with writing(engine) as db:
             rename_caller(db, keys, caller.name, caller.pseudonym)
         rows += len(keys)
@@ -71,60 +71,62 @@ def rename(engine: sa.Engine, caller: Renaming) -> int:
 def _rename_buckets(engine: sa.Engine, caller: Renaming) -> int:
     renamed = 0
     # Minutes may be rolled up between the search and a transaction: the search that finds none is the last.
-    while found := _keys_of(engine, buckets.c.key, caller.name):
-        done = 0
-        for prefix, keys in groupby(sorted(found), key=lambda key: KeyPrefix(*key[:3])):
+    while row_keys := _select_keys(engine, buckets.c.key, caller.name):
+        moved = 0
+        for prefix, keys in groupby(sorted(row_keys), key=lambda key: KeyPrefix(*key[:3])):
             for part in _parts(list(keys)):
                 with writing(engine) as db:
                     plans.lock_active(db)
                     times_s = sorted({key[3] for key in part})
-                    done += rename_key(db, prefix, times_s, caller.name, caller.pseudonym)
-        renamed += done
+                    moved += rename_key(db, prefix, times_s, caller.name, caller.pseudonym)
+        renamed += moved
     return renamed
 
 
 def _rename_totals(engine: sa.Engine, caller: Renaming) -> int:
     """Joins the totals of calendar windows with those of the pseudonym, and deletes judging state."""
     with reading(engine) as db:
-        known = catalog.load(db)
-    names = {number: name for name, number in ({**known.sums, **known.dropped_sums}).items()}
+        numbers = catalog.load(db)
+    names = {number: name for name, number in ({**numbers.sums, **numbers.dropped_sums}).items()}
     # In the order in which flushes lock them, by which the catalog's names of sums sort as well.
-    found = sorted(_keys_of(engine, totals.c.key, caller.name), key=lambda key: (names.get(key[0], ""), key))
-    for part in _parts(found):
+    row_keys = sorted(
+        _select_keys(engine, totals.c.key, caller.name), key=lambda key: (names.get(key[0], ""), key)
+    )
+    for part in _parts(row_keys):
         with writing(engine) as db:
             plans.lock_active(db)
             for key in part:
                 is_row = _is_row(totals, key)
                 row = db.execute(sa.delete(totals).where(is_row).returning(*totals.c)).first()
                 name = names.get(key[0], "")
-                if row is None or not name or isinstance(catalog.windows_of(name), Rolling):
+                if row is None or not name or isinstance(catalog.sum_windows(name), Rolling):
                     continue
-                join = known.meters[catalog.meter_of(name)].join
+                join = numbers.meters[catalog.sum_meter(name)].join
                 if join == DISTINCT:
                     continue
                 added = insert(db, totals).values(dict(row._mapping) | {"key": caller.pseudonym})
                 joined = JOINED_USED[join](db.dialect.name, totals, added.excluded)
                 db.execute(added.on_conflict_do_update(index_elements=totals.primary_key, set_=joined))
-                if name in known.sums:  # judged by the warden, under the pseudonym
+                if name in numbers.sums:  # judged by the warden, under the pseudonym
                     series = {"sum": row.sum, "window_s": row.window_s, "resource": row.resource}
                     waiting = insert(db, postponed).values(
                         series | {"key": caller.pseudonym, "due_ms": NowMs()}
                     )
                     db.execute(waiting.on_conflict_do_nothing())
-    return len(found) + _delete(engine, distinct_values.c.key, caller.name)
+    return len(row_keys) + _delete(engine, distinct_values.c.key, caller.name)
 
 
 def _delete(engine: sa.Engine, column: sa.Column[Any], name: str) -> int:
     table = column.table
-    found = _keys_of(engine, column, name)
-    for part in _parts(found):
+    row_keys = _select_keys(engine, column, name)
+    for part in _parts(row_keys):
         with writing(engine) as db:
             for key in part:
                 db.execute(sa.delete(table).where(_is_row(table, key)))
-    return len(found)
+    return len(row_keys)
 
 
-def _keys_of(engine: sa.Engine, column: sa.Column[Any], name: str) -> list[tuple[Any, ...]]:
+def _select_keys(engine: sa.Engine, column: sa.Column[Any], name: str) -> list[tuple[Any, ...]]:
     """Returns the keys of the rows of a name. Reads the whole table in a snapshot, which blocks no flush."""
     statement = sa.select(*column.table.primary_key.columns).where(column == name)
     with (
@@ -135,7 +137,7 @@ def _keys_of(engine: sa.Engine, column: sa.Column[Any], name: str) -> list[tuple
 
 
 def _is_row(table: Any, key: tuple[Any, ...]) -> sa.ColumnElement[bool]:
-    return sa.and_(*(of == value for of, value in zip(table.primary_key.columns, key, strict=True)))
+    return sa.and_(*(column == value for column, value in zip(table.primary_key.columns, key, strict=True)))
 
 
 def _parts(keys: Sequence[tuple[Any, ...]], most: int = AT_ONCE) -> Iterator[Sequence[tuple[Any, ...]]]:

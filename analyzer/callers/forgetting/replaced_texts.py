@@ -48,7 +48,7 @@ def replace(engine: sa.Engine, caller: Renaming) -> int:
     changed = sum(_change(engine, column, caller.spellings, caller.replaced) for column in TEXTS)
 
     def without_name(callers: str) -> str:
-        return "\n".join(caller.pseudonym if one == caller.name else one for one in callers.split("\n"))
+        return "\n".join(caller.pseudonym if name == caller.name else name for name in callers.split("\n"))
 
     changed += _change(engine, named_callers.c.callers, (caller.name,), without_name)
 
@@ -58,22 +58,26 @@ def replace(engine: sa.Engine, caller: Renaming) -> int:
     return changed + _change(engine, rejects.c.sample, caller.plain_spellings, hidden)
 
 
-def _change(engine: sa.Engine, column: sa.Column[Any], wanted: tuple[str, ...], change: ReplaceValue) -> int:
+def _change(
+    engine: sa.Engine, column: sa.Column[Any], spellings: tuple[str, ...], change: ReplaceValue
+) -> int:
     """Changes the values of a column that contain a text; returns how many."""
-    found = [
-        (key, new) for key, value in _containing(engine, column, wanted) if (new := change(value)) != value
+    changes = [
+        (key, new) for key, value in _containing(engine, column, spellings) if (new := change(value)) != value
     ]
     key_columns = list(column.table.primary_key.columns)
-    for first in range(0, len(found), AT_ONCE):
+    for first in range(0, len(changes), AT_ONCE):
         with writing(engine) as db:
-            for key, new in found[first : first + AT_ONCE]:
-                is_row = sa.and_(*(of == value for of, value in zip(key_columns, key, strict=True)))
+            for key, new in changes[first : first + AT_ONCE]:
+                is_row = sa.and_(
+                    *(key_column == value for key_column, value in zip(key_columns, key, strict=True))
+                )
                 db.execute(sa.update(column.table).where(is_row).values({column: new}))
-    return len(found)
+    return len(changes)
 
 
 def _containing(
-    engine: sa.Engine, column: sa.Column[Any], wanted: tuple[str, ...]
+    engine: sa.Engine, column: sa.Column[Any], spellings: tuple[str, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yields the keys and values of the rows whose value contains one of the texts."""
     is_binary = isinstance(column.type, sa.LargeBinary)
@@ -81,7 +85,7 @@ def _containing(
         # Both find a text in a text, and bytes in bytes.
         position = sa.func.pg_catalog.position if db.dialect.name == "postgresql" else sa.func.instr
         conditions = []
-        for text in wanted:
+        for text in spellings:
             part: Any = sa.literal(text.encode(), sa.LargeBinary) if is_binary else sa.literal(text)
             conditions.append(position(column, part) > 0)
         statement = sa.select(*column.table.primary_key.columns, column).where(sa.or_(*conditions))

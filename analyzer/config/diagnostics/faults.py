@@ -55,52 +55,52 @@ class ValueOrigins(NamedTuple):
     lines: Mapping[KeyPath, int]
     overrides: Mapping[KeyPath, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
 
-    def spelled(self, at: KeyPath) -> KeyPath:
+    def spelled(self, key: KeyPath) -> KeyPath:
         """The path that the file or a variable uses for our key: other Kafka clients have other names."""
-        if at[:1] != ("kafka",) or at in self.overrides or at in self.lines:
-            return at
-        name = our_name(map(str, at[1:]))
+        if key[:1] != ("kafka",) or key in self.overrides or key in self.lines:
+            return key
+        name = our_name(map(str, key[1:]))
         for paths in (self.overrides, self.lines):
-            aliases = [path for path in paths if path[:1] == at[:1] and our_name(map(str, path[1:])) == name]
+            aliases = [path for path in paths if path[:1] == key[:1] and our_name(map(str, path[1:])) == name]
             if aliases:
                 return max(aliases, key=len)  # not the tables that a dotted name opens
-        return at
+        return key
 
-    def place(self, at: KeyPath) -> tuple[str, int | None]:
+    def place(self, key: KeyPath) -> tuple[str, int | None]:
         """The file and line of the key, or of the nearest table around it.
 
         A variable that sets a list of tables replaces the list of the file, whose lines do not matter then.
         """
-        if at[:1] in self.overrides and len(at) > 1 and isinstance(at[1], int):
-            return self.overrides[at[:1]], None
-        for length in range(len(at), 0, -1):
-            if at[:length] in self.overrides:
-                return self.overrides[at[:length]], None
-            if at[:length] in self.lines:
-                return self.file, self.lines[at[:length]]
+        if key[:1] in self.overrides and len(key) > 1 and isinstance(key[1], int):
+            return self.overrides[key[:1]], None
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.overrides:
+                return self.overrides[key[:length]], None
+            if key[:length] in self.lines:
+                return self.file, self.lines[key[:length]]
         return self.file, None
 
 
 def locate(fault: KeyFault, origins: ValueOrigins, document: Mapping[str, object]) -> ConfigFault:
     """The fault with its file and line."""
-    at = origins.spelled(fault.at)
-    file, line = origins.place(at)
-    cure = fault.cure_of_variable if at in origins.overrides and fault.cure_of_variable else fault.cure
-    return ConfigFault(file, line, display_path(at, document), fault.what, cure)
+    path = origins.spelled(fault.at)
+    file, line = origins.place(path)
+    cure = fault.cure_of_variable if path in origins.overrides and fault.cure_of_variable else fault.cure
+    return ConfigFault(file, line, display_path(path, document), fault.what, cure)
 
 
-def display_path(at: KeyPath, document: Mapping[str, object]) -> str:
+def display_path(path: KeyPath, document: Mapping[str, object]) -> str:
     """The key as a TOML file writes it: `[kafka] group_id`, `[[policies]] "daily", window.zone`."""
-    match at:
+    match path:
         case (str(table), int(index), *rest):
             item = _item(document.get(table), index)
             names = [item[key] for key in ("name", "topic", "file") if isinstance(item.get(key), str)]
             title = quote(names[0]) if names else f"no. {index + 1}"
             return ", ".join(filter(None, (f"[[{table}]] {title}", _dotted(rest))))
         case (str(table), _, *_):
-            return f"[{table}] {_dotted(at[1:])}"
+            return f"[{table}] {_dotted(path[1:])}"
         case _:
-            return _dotted(at) or "the file"
+            return _dotted(path) or "the file"
 
 
 def _item(items: object, index: int) -> Mapping[str, object]:
@@ -108,9 +108,9 @@ def _item(items: object, index: int) -> Mapping[str, object]:
     return item if isinstance(item, dict) else {}
 
 
-def _dotted(at: Iterable[str | int]) -> str:
+def _dotted(path: Iterable[str | int]) -> str:
     text = ""
-    for part in at:
+    for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{_key(part)}" if text else _key(part)
     return text
 

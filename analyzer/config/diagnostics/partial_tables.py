@@ -40,9 +40,9 @@ def valid_part(model: type[Model], raw: object) -> Model | None:
         return None
 
 
-def _repair(table: dict[str, Any], at: tuple[str | int, ...]) -> None:
+def _repair(table: dict[str, Any], location: tuple[str | int, ...]) -> None:
     """Removes the invalid value at this path, or puts a placeholder there."""
-    path = tuple(str(part) for part in at)
+    path = tuple(str(part) for part in location)
     if not path:  # a fault of the whole table
         return
     if path[:1] == ("fields",) and len(path) > 1:

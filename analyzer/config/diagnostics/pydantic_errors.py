@@ -83,15 +83,15 @@ class TranslatedErrors(NamedTuple):
     faults: list[KeyFault]
     covered: frozenset[KeyPath]
 
-    def covers(self, at: KeyPath) -> bool:
-        return not self.covered.isdisjoint((at[:2], at[:3], at[:4]))
+    def covers(self, path: KeyPath) -> bool:
+        return not self.covered.isdisjoint((path[:2], path[:3], path[:4]))
 
 
 def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
     errors = invalid.errors(include_url=False)
     unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
-    replaced = {at for at in map(_intended_key, unknown) if at is not None}
+    replaced = {path for path in map(_intended_key, unknown) if path is not None}
     faults = [
         unknown_key(error["loc"]) if error["loc"] in unknown else _known_key(error)
         for error in errors
@@ -110,30 +110,30 @@ def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     )
 
 
-def _dependent_keys(at: KeyPath) -> Iterator[KeyPath]:
-    """Yields the keys whose checks mean nothing while the key at `at` is faulty."""
-    match at:
+def _dependent_keys(path: KeyPath) -> Iterator[KeyPath]:
+    """Yields the keys whose checks mean nothing while the key at `path` is faulty."""
+    match path:
         case ("sources", int(), "format"):
             for key in ("fields", "caller", "deny_if", "count_if", "groupings"):
-                yield (*at[:2], key)
+                yield (*path[:2], key)
         case ("kafka", "sasl_plain_password"):
             yield ("kafka", "sasl_plain_password_file")
         case ("meters", int(), _):
-            yield (*at[:2], "count")  # of count, sum, max and distinct it may have meant one
+            yield (*path[:2], "count")  # of count, sum, max and distinct it may have meant one
 
 
 def _known_key(error: ErrorDetails) -> KeyFault:
-    at, context = error["loc"], error.get("ctx", {})
+    path, context = error["loc"], error.get("ctx", {})
     if error["type"] in ("refused", "unavailable"):
-        return KeyFault(at, context["what"], context["cure"])
+        return KeyFault(path, context["what"], context["cure"])
     if error["type"] == "missing":
         example = _example(error)
-        return KeyFault(at, "is missing", "add it" if example is None else f"write {example}")
-    what = WRONG_TYPE.get(error["type"])
-    if what is None:
-        return KeyFault(at, "cannot be read", error["msg"])
-    is_section = len(at) == 1 or (len(at) == 2 and isinstance(at[1], int))
-    return _wrong_section(at, what) if is_section else _wrong_type(at, what)
+        return KeyFault(path, "is missing", "add it" if example is None else f"write {example}")
+    problem = WRONG_TYPE.get(error["type"])
+    if problem is None:
+        return KeyFault(path, "cannot be read", error["msg"])
+    is_section = len(path) == 1 or (len(path) == 2 and isinstance(path[1], int))
+    return _wrong_section(path, problem) if is_section else _wrong_type(path, problem)
 
 
 def _example(error: ErrorDetails) -> str | None:
@@ -144,60 +144,64 @@ def _example(error: ErrorDetails) -> str | None:
     return EXAMPLES.get(key)
 
 
-def _wrong_section(at: KeyPath, what: str) -> KeyFault:
+def _wrong_section(path: KeyPath, problem: str) -> KeyFault:
     """A whole section, or one of its tables, that is written as something else."""
-    section = at[0]
-    if len(at) == 1 and what == LIST:
+    section = path[0]
+    if len(path) == 1 and problem == LIST:
         return KeyFault(
-            at,
+            path,
             "must be a list of tables",
             f"begin each table with a line [[{section}]]",
             "write a JSON list of objects",
         )
-    heading = f"[{section}]" if len(at) == 1 else f"[[{section}]]"
-    return KeyFault(at, what, f"begin it with a line {heading}, and write key = value below")
+    heading = f"[{section}]" if len(path) == 1 else f"[[{section}]]"
+    return KeyFault(path, problem, f"begin it with a line {heading}, and write key = value below")
 
 
-def _wrong_type(at: KeyPath, what: str) -> KeyFault:
-    if at[-1] == "window":
-        return KeyFault(at, what, f"{WINDOW}; a window that begins with each request is not available")
-    otherwise = {TABLE: "{ key = value }", "must be text": "it in quotation marks"}.get(what, "true or false")
-    return KeyFault(at, what, f"write {EXAMPLES.get(str(at[-1]), otherwise)}")
+def _wrong_type(path: KeyPath, problem: str) -> KeyFault:
+    if path[-1] == "window":
+        return KeyFault(path, problem, f"{WINDOW}; a window that begins with each request is not available")
+    otherwise = {TABLE: "{ key = value }", "must be text": "it in quotation marks"}.get(
+        problem, "true or false"
+    )
+    return KeyFault(path, problem, f"write {EXAMPLES.get(str(path[-1]), otherwise)}")
 
 
-def unknown_key(at: KeyPath) -> KeyFault:
+def unknown_key(path: KeyPath) -> KeyFault:
     """The fault of a key that this version does not have."""
-    table = _table(at)
-    planned = _planned(at)
+    table = _table(path)
+    planned = _planned(path)
     if planned is not None:
-        return KeyFault(at, planned.what, planned.cure)
-    known = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
+        return KeyFault(path, planned.what, planned.cure)
+    names = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
     otherwise = f"use one of {', '.join(_keys(table))}"
-    return KeyFault(at, "is not a known key", suggestion(str(at[-1]), known, _elsewhere(at) or otherwise))
+    return KeyFault(
+        path, "is not a known key", suggestion(str(path[-1]), names, _elsewhere(path) or otherwise)
+    )
 
 
-def _elsewhere(at: KeyPath) -> str:
+def _elsewhere(path: KeyPath) -> str:
     """Returns where a key belongs that its table does not have; "" if no table has it."""
-    key, table = str(at[-1]), _table(at)
-    tables = [one for one in TABLES if one != table and key in _keys(one)]
-    tables = [one for one in tables if one[:1] == table[:1]] or tables  # those nearby before others
-    headings = [f"[[{one[0]}]]" if one in OF_SEVERAL else f"[{'.'.join(one)}]" for one in tables]
+    key, table = str(path[-1]), _table(path)
+    tables = [name for name in TABLES if name != table and key in _keys(name)]
+    tables = [name for name in tables if name[:1] == table[:1]] or tables  # those nearby before others
+    headings = [f"[[{name[0]}]]" if name in OF_SEVERAL else f"[{'.'.join(name)}]" for name in tables]
     return f"it is a key of {' and of '.join(headings)}: move it there" if headings else ""
 
 
-def _intended_key(at: KeyPath) -> KeyPath | None:
+def _intended_key(path: KeyPath) -> KeyPath | None:
     """The key that an unknown one probably stands for, which is then not reported as missing."""
-    planned = _planned(at)
-    key = closest(str(at[-1]), _keys(_table(at))) if planned is None else planned.instead_of
-    return None if key is None else (*at[:-1], key)
+    planned = _planned(path)
+    key = closest(str(path[-1]), _keys(_table(path))) if planned is None else planned.instead_of
+    return None if key is None else (*path[:-1], key)
 
 
-def _planned(at: KeyPath) -> UnavailableKey | None:
-    return UNAVAILABLE.get(_table(at), {}).get(str(at[-1]))
+def _planned(path: KeyPath) -> UnavailableKey | None:
+    return UNAVAILABLE.get(_table(path), {}).get(str(path[-1]))
 
 
-def _table(at: KeyPath) -> tuple[str, ...]:
-    return tuple(part for part in at[:-1] if isinstance(part, str))
+def _table(path: KeyPath) -> tuple[str, ...]:
+    return tuple(part for part in path[:-1] if isinstance(part, str))
 
 
 def _keys(table: tuple[str, ...]) -> list[str]:

@@ -20,13 +20,13 @@ SCALAR = re.compile(r"[^,\]}\n#]*")  # dates, numbers and booleans; STRING is tr
 BARE = re.compile(r"[^\"'=\]]+")
 
 
-def lines_of(text: str) -> dict[KeyPath, int]:
+def key_lines(text: str) -> dict[KeyPath, int]:
     r"""The line, counted from 1, of every key, table and array element in `text`.
 
     `text` must be valid TOML. A table that is opened several times has the line of its first opening;
     array elements have their index as the last part of the path.
 
-    >>> lines_of("[kafka]\ngroup_id = 'x'")[("kafka", "group_id")]
+    >>> key_lines("[kafka]\ngroup_id = 'x'")[("kafka", "group_id")]
     2
     """
     scanner = _Scanner(text)
@@ -119,9 +119,9 @@ class _Scanner:
         while self.text[self.at] not in "=]":
             self.skip(STRING) or self.skip(BARE)
         names: list[str] = []
-        found: object = tomllib.loads(f"{self.text[start : self.at]} = 0")
-        while isinstance(found, dict):
-            ((name, found),) = found.items()
+        value: object = tomllib.loads(f"{self.text[start : self.at]} = 0")
+        while isinstance(value, dict):
+            ((name, value),) = value.items()
             names.append(name)
         return names
 
@@ -132,8 +132,8 @@ class _Scanner:
 
     def skip(self, pattern: re.Pattern[str]) -> bool:
         """Moves past `pattern` if it matches here; returns whether it did."""
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             return False
-        self.at = found.end()
+        self.at = match.end()
         return True

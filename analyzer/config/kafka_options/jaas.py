@@ -24,12 +24,12 @@ def parse_login(value: Any) -> Iterator[tuple[str, Any]]:
     line = LINE.fullmatch(value) if isinstance(value, str) else None
     if line is None:
         raise OptionFault("is not a login line that can be parsed", CURE)
-    module, rest = line[1].rpartition(".")[2], line[2]
+    module, options = line[1].rpartition(".")[2], line[2]
     if module not in ("ScramLoginModule", "PlainLoginModule"):
         raise OptionFault(f"{module} is not available", "use SCRAM-SHA-512, PLAIN over TLS, or a certificate")
-    if ENTRY.sub("", rest).strip():
+    if ENTRY.sub("", options).strip():
         raise OptionFault("is not a login line that can be parsed", CURE)
-    entries = {name: unquote(text) for name, text in ENTRY.findall(rest)}
+    entries = {name: unquote(text) for name, text in ENTRY.findall(options)}
     if not entries.get("username") or not entries.get("password"):
         raise OptionFault("lacks the user or the password", CURE)
     yield LOGIN_MODULE, module

@@ -47,7 +47,7 @@ class GivenOption(NamedTuple):
     value: Any
 
 
-def translate(given: Mapping[str, Any]) -> TranslatedOptions:
+def translate(section: Mapping[str, Any]) -> TranslatedOptions:
     """`[kafka]` with our names. Options with unknown names are left as they are."""
     table: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -57,16 +57,16 @@ def translate(given: Mapping[str, Any]) -> TranslatedOptions:
     def put(path: KeyPath, name: str, value: Any) -> None:
         earlier = first.setdefault(name, GivenOption(path, value))
         if earlier.value != value:
-            what = f"differs from {dotted(earlier.path)}, which is the same option"
-            faults.append(KeyFault(("kafka", *path), what, "remove one of the two"))
+            problem = f"differs from {dotted(earlier.path)}, which is the same option"
+            faults.append(KeyFault(("kafka", *path), problem, "remove one of the two"))
         elif name in OPTIONS:
             options[name] = value
         elif name != LOGIN_MODULE:
             table[name] = value
 
-    for path, value in flattened(given):
+    for path, value in flattened(section):
         try:
-            for name, translated in settings_of(path, value):
+            for name, translated in option_settings(path, value):
                 if name in KEYS or name in OPTIONS or name == LOGIN_MODULE:
                     put(path, name, translated)
                 else:
@@ -74,8 +74,8 @@ def translate(given: Mapping[str, Any]) -> TranslatedOptions:
         except OptionFault as fault:
             faults.append(KeyFault(("kafka", *path), *fault.args))
     faults += _contradicting_logins(first)
-    if options or "options" in given:
-        table["options"] = options if isinstance(given.get("options", {}), dict) else given["options"]
+    if options or "options" in section:
+        table["options"] = options if isinstance(section.get("options", {}), dict) else section["options"]
     return TranslatedOptions(table, faults)
 
 
@@ -84,21 +84,21 @@ def _contradicting_logins(first: Mapping[str, GivenOption]) -> Iterator[KeyFault
     if LOGIN_MODULE in first and "sasl_mechanism" in first:
         login, mechanism = first[LOGIN_MODULE], first["sasl_mechanism"]
         if str(mechanism.value).startswith("SCRAM") != (login.value == "ScramLoginModule"):
-            what = f"{login.value} does not fit the mechanism in {dotted(mechanism.path)}"
+            problem = f"{login.value} does not fit the mechanism in {dotted(mechanism.path)}"
             cure = "use ScramLoginModule for SCRAM, PlainLoginModule for PLAIN"
-            yield KeyFault(("kafka", *login.path), what, cure)
+            yield KeyFault(("kafka", *login.path), problem, cure)
 
 
-def flattened(given: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def flattened(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value with its path. TOML makes tables of a dotted key that is not in quotation marks."""
-    for key, value in given.items():
+    for key, value in table.items():
         if isinstance(value, dict) and value:
-            yield from flattened(value, (*at, key))
-        elif (*at, key) != ("options",):
-            yield (*at, key), value
+            yield from flattened(value, (*path, key))
+        elif (*path, key) != ("options",):
+            yield (*path, key), value
 
 
-def settings_of(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+def option_settings(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
     """Our names and values for the option at `path`. Raises OptionFault."""
     parts = without_options(path)
     name = normalized(parts)

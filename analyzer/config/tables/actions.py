@@ -36,10 +36,10 @@ def _action(value: object) -> LockAction:
         case {"deny": status, **others} if not others:
             return LockAction(status=_status(status))
         case "slow":
-            what, cure = '"slow" needs a rate', 'write action = { slow = "10/s" }'
+            problem, cure = '"slow" needs a rate', 'write action = { slow = "10/s" }'
         case _:
-            what, cure = f"{quote(value)} is not an action", suggestion(value, ACTIONS, CURE)
-    return raise_fault(what, cure)
+            problem, cure = f"{quote(value)} is not an action", suggestion(value, ACTIONS, CURE)
+    return raise_fault(problem, cure)
 
 
 def _status(value: object) -> int:
@@ -52,16 +52,16 @@ def _status(value: object) -> int:
 
 def parse_rate(value: object) -> Rate:
     """Requests per time: "10/s", "100/m", "5/30s"."""
-    found = RATE.fullmatch(value) if isinstance(value, str) else None
-    limit = int(found[1]) if found else 0
-    if found is None or not 1 <= limit <= RATE_MAX or not int(found[2] or 1):
+    match = RATE.fullmatch(value) if isinstance(value, str) else None
+    limit = int(match[1]) if match else 0
+    if match is None or not 1 <= limit <= RATE_MAX or not int(match[2] or 1):
         raise_fault(
             f"{quote(value)} is not a rate", 'write a number of requests and a time: "10/s", "100/m", "5/30s"'
         )
-    return Rate(limit, float(int(found[2] or 1) * UNITS_S[found[3]]))
+    return Rate(limit, float(int(match[2] or 1) * UNITS_S[match[3]]))
 
 
-def rate_of(text: str) -> Rate:
+def rate_from_text(text: str) -> Rate:
     """Returns a rate, outside of a configuration. Raises ValueError with the fault."""
     try:
         return parse_rate(text)

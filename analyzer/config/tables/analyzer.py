@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import Listen, Name, Text, duration_between, one_of
+from analyzer.config.values import Listen, Name, Text, duration_between, known_words
 from analyzer.kernel.refused_values import raise_fault
 from analyzer.kernel.secrets import SecretFile
 from gatekeeper.identity import SECRET_BYTES_MIN, NameDigest
@@ -35,7 +35,7 @@ class AnalyzerTable(ConfigTable):
     http: Listen = "127.0.0.1:8321"
     http_cert: Text | None = None  # PEM files; with both, the web application uses TLS
     http_key: Text | None = None
-    log: Annotated[LogLines, one_of(LogLines)] | None = None  # None: console on a terminal, else JSON
+    log: Annotated[LogLines, known_words(LogLines)] | None = None  # None: console on a terminal, else JSON
 
     # Key of the digests by which fields with `digest` are counted; gates use the same one.
     digest_secret: Annotated[SecretStr, AfterValidator(long_enough)] | None = None

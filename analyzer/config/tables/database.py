@@ -22,18 +22,18 @@ def _database_url(value: object) -> object:
         value = value.get_secret_value()
     if not isinstance(value, str) or "://" not in value:
         raise_fault("must be a database URL", URL_EXAMPLES)
-    scheme, _, rest = value.partition("://")
+    scheme, _, location = value.partition("://")
     if scheme in ("postgres", "postgresql"):
         raise_fault(f"{scheme}:// does not name the driver", "write postgresql+psycopg://")
     if scheme not in ("sqlite", "postgresql+psycopg"):
         raise_fault(f"{quote(scheme)} is not a database that this version supports", URL_EXAMPLES)
-    if scheme == "sqlite" and (not rest.strip("/") or ":memory:" in rest):
+    if scheme == "sqlite" and (not location.strip("/") or ":memory:" in location):
         raise_fault("a database in memory keeps nothing", 'name a file: "sqlite:///gatelock.db"')
     if "@" in (_host(value) or ""):
         raise_fault(
             "the password or user in this URL has an @ that is not encoded", "write %40 for it, and %2F for /"
         )
-    host = rest.rpartition("@")[2].partition("/")[0]
+    host = location.rpartition("@")[2].partition("/")[0]
     if re.search(r":(?!\d*$)[^:\]]*$", host):
         raise_fault(
             "the port in this URL is not a number",

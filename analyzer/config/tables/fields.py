@@ -16,7 +16,7 @@ from analyzer.config.values import (
     Text,
     Zone,
     integer_between,
-    one_of,
+    known_words,
 )
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.mapping import (
@@ -56,7 +56,7 @@ class FieldEntry(ConfigTable):
 
 
 class TimeEntry(FieldEntry):
-    unit: Annotated[TimeUnit, one_of(TimeUnit)]
+    unit: Annotated[TimeUnit, known_words(TimeUnit)]
     zone: Zone | None = None  # of texts that name no offset
 
     @model_validator(mode="after")
@@ -89,11 +89,11 @@ class ResourceEntry(FieldEntry):
 class PlainEntry(FieldEntry):
     """A field under a name of the operator's choice: text, or a number by `kind`, `unit` or a meter."""
 
-    kind: Annotated[FieldKind, one_of(FieldKind)] | None = None
-    unit: Annotated[DurationUnit, one_of(DurationUnit)] | None = None
+    kind: Annotated[FieldKind, known_words(FieldKind)] | None = None
+    unit: Annotated[DurationUnit, known_words(DurationUnit)] | None = None
     default: Amount | None = None
     required: bool = False
-    digest: Annotated[DigestName, one_of(DigestName)] | None = None
+    digest: Annotated[DigestName, known_words(DigestName)] | None = None
 
     @property
     def is_declared_number(self) -> bool:
@@ -152,12 +152,12 @@ class FieldsTable(ConfigTable):
     @property
     def entries(self) -> dict[str, FieldEntry]:
         """All mapped fields by name."""
-        found: dict[str, FieldEntry | None] = {
+        built_in: dict[str, FieldEntry | None] = {
             "time": self.time,
             "address": self.address,
             "resource": self.resource,
         }
-        return {name: entry for name, entry in (found | dict(self.plain)).items() if entry is not None}
+        return {name: entry for name, entry in (built_in | dict(self.plain)).items() if entry is not None}
 
     @property
     def names(self) -> frozenset[str]:

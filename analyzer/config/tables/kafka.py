@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from analyzer.config.kafka_options.names import OPTIONS, SPELLINGS, SaslMechanism, SecurityProtocol
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import Text, duration_between, one_of, suggestion
+from analyzer.config.values import Text, duration_between, known_words, suggestion
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.kernel.secrets import SecretFile
 
@@ -59,11 +59,11 @@ def _options(value: object) -> object:
 class KafkaTable(ConfigTable):
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ("localhost:9092",)
     group_id: Text = "gatelock"
-    assign: Annotated[Assignment, one_of(Assignment)] = "group"
+    assign: Annotated[Assignment, known_words(Assignment)] = "group"
     # Kafka gives the partitions of a killed analyzer to others after this long.
     session_timeout: Annotated[float, duration_between(1, 1800)] = 6.0
-    security_protocol: Annotated[SecurityProtocol, one_of(SecurityProtocol)] = "PLAINTEXT"
-    sasl_mechanism: Annotated[SaslMechanism, one_of(SaslMechanism)] | None = None
+    security_protocol: Annotated[SecurityProtocol, known_words(SecurityProtocol)] = "PLAINTEXT"
+    sasl_mechanism: Annotated[SaslMechanism, known_words(SaslMechanism)] | None = None
     sasl_plain_username: Text | None = None
     sasl_plain_password: SecretStr | None = None
     sasl_plain_password_file: SecretFile | None = None

@@ -97,8 +97,10 @@ class ExemptTable(ExceptionTable):
 
     @model_validator(mode="after")
     def _is_for_one(self) -> Self:
-        given: list[Any] = [one for one in (self.caller, self.tenant, self.address) if one is not None]
-        if len(given) != 1:
+        targets: list[Any] = [
+            target for target in (self.caller, self.tenant, self.address) if target is not None
+        ]
+        if len(targets) != 1:
             raise_fault("needs one of caller, tenant and address", 'write address = "10.0.0.0/8"')
         return self
 

@@ -11,7 +11,7 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.fields import FieldsTable
 from analyzer.config.values import ConditionTable, Name, Text, alternatives, suggestion
 from analyzer.kernel.refused_values import quote, raise_fault
-from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, grouping_of
+from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, parse_grouping
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.meters import DISTINCT, Meter
 
@@ -28,12 +28,12 @@ SYNONYMS = {
 def _grouping(value: object, names: Sequence[str] = COUNTED) -> str:
     try:
         # Addresses of networks and outcomes are counted for judgements alone.
-        return grouping_of("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
+        return parse_grouping("" if str(value).endswith((BY_ADDRESS, BY_OUTCOME)) else str(value)).name
     except ValueError:
         otherwise = f'use {alternatives(names)}, perhaps followed by "{BY_RESOURCE}"'
-        known = [name for name in names if "/" not in name]
+        plain_names = [name for name in names if "/" not in name]
         is_network = "/" in str(value)  # its prefix is wrong, not its name
-        cure = otherwise if is_network else suggestion(value, known, otherwise)
+        cure = otherwise if is_network else suggestion(value, plain_names, otherwise)
         if str(value) in SYNONYMS:
             cure = f"did you mean {quote(SYNONYMS[str(value)])}?"
         raise_fault(f"{quote(value)} is not a grouping", cure)
@@ -41,7 +41,7 @@ def _grouping(value: object, names: Sequence[str] = COUNTED) -> str:
 
 def _judged_grouping(value: object) -> str:
     name = _grouping(value, SHOWN)
-    if not grouping_of(name).is_judged:
+    if not parse_grouping(name).is_judged:
         raise_fault(
             f"{quote(value)} cannot be limited, because no gate knows the plan of a request",
             'limit callers by their plan: per = "caller", limit = { free = 1_000, default = 100 }',
@@ -96,5 +96,5 @@ class MeterTable(ConfigTable):
         return next((kind for kind in kinds if kind != "whole"), None)
 
     def meter(self) -> Meter:
-        where = tuple(wanted.condition(name) for name, wanted in self.where.items())
+        where = tuple(values.condition(name) for name, values in self.where.items())
         return Meter(self.name, self.field, self.join, where, self.renamed_from or "")

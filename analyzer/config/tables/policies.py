@@ -33,7 +33,7 @@ from analyzer.config.values import (
     duration_between,
     format_duration,
     integer_between,
-    one_of,
+    known_words,
     time_zone,
     whole_number,
     whole_seconds,
@@ -116,16 +116,16 @@ def _policy_limit(value: object) -> PolicyLimit:
                 f"{quote(name)} is not the name of a plan",
                 "use letters, digits, points, hyphens, underscores",
             )
-    by_plan = {str(name): limit_readings(one) for name, one in value.items() if name != DEFAULT}
+    by_plan = {str(name): limit_readings(limit) for name, limit in value.items() if name != DEFAULT}
     return PolicyLimit(limit_readings(value[DEFAULT]), by_plan)
 
 
-def in_unit(found: LimitReadings, unit: Unit | None) -> int:
+def in_unit(limit: LimitReadings, unit: Unit | None) -> int:
     """Returns what a limit means for a meter of this unit."""
-    return found[unit] if unit in found else next(iter(found.values()))
+    return limit[unit] if unit in limit else next(iter(limit.values()))
 
 
-def readings_of(value: object) -> LimitReadings:
+def readings_from_text(value: object) -> LimitReadings:
     """Returns what a limit means, outside of a configuration. Raises ValueError with the fault."""
     try:
         return limit_readings(value)
@@ -140,17 +140,17 @@ def limit_readings(value: object) -> LimitReadings:
             cure = f'write text if the meter adds up decimals: limit = "{value:.2f}"; or digits: 100_000'
             raise_fault(f"must be a whole number, or text with a unit, not {quote(value)}", cure)
         return {None: whole_number(value, 1, LIMIT_MAX)}
-    found = readings(value)
-    if not found:
+    amounts = readings(value)
+    if not amounts:
         raise_fault(
             f"must be a whole number, or text with a unit, not {quote(value)}",
             'write 100_000; or a duration "1h30m", a decimal "50.00", a size "2 GiB"',
         )
-    for unit, amount in found.items():
+    for unit, amount in amounts.items():
         if amount != int(amount):
             raise_fault(f"{quote(value)} is finer than {STORED_IN[unit or 'bytes']}", "write fewer digits")
         whole_number(int(amount), 1, LIMIT_MAX, shown=value)
-    return {unit: int(amount) for unit, amount in found.items()}
+    return {unit: int(amount) for unit, amount in amounts.items()}
 
 
 def _limit_of_kind(value: object, info: ValidationInfo) -> PolicyLimit:
@@ -189,24 +189,24 @@ def _thresholds(value: object) -> tuple[int, ...]:
     """Fractions of the limit, in thousandths, ascending."""
     if not isinstance(value, (list, tuple)) or not value:
         raise_fault(f"must be a list of fractions of the limit, not {quote(value)}", NOTIFY_CURE)
-    found = []
+    thresholds = []
     for item in value:
         is_number = isinstance(item, (int, float)) and not isinstance(item, bool)
         if not is_number or not 0.001 <= item <= NOTIFY_MAX or round(item * 1_000, 6) % 1:
-            what = f"{quote(item)} is not a fraction of the limit from 0.001 to {NOTIFY_MAX}"
-            raise_fault(f"{what}, with three digits at most", NOTIFY_CURE)
-        found.append(round(item * 1_000))
-    if len(set(found)) < len(found):
+            problem = f"{quote(item)} is not a fraction of the limit from 0.001 to {NOTIFY_MAX}"
+            raise_fault(f"{problem}, with three digits at most", NOTIFY_CURE)
+        thresholds.append(round(item * 1_000))
+    if len(set(thresholds)) < len(thresholds):
         raise_fault("has a fraction twice", "remove one of them")
-    return tuple(sorted(found))
+    return tuple(sorted(thresholds))
 
 
 def _grace(value: object) -> Grace:
     """A percentage of the limit, an amount, or a time after the limit was reached."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Grace(amount=whole_number(value, 1, LIMIT_MAX))
-    if isinstance(value, str) and (found := PERCENT.fullmatch(value)):
-        if thousandths := round(float(found[1]) * 10):
+    if isinstance(value, str) and (match := PERCENT.fullmatch(value)):
+        if thousandths := round(float(match[1]) * 10):
             return Grace(thousandths=thousandths)
         raise_fault(f"{quote(value)} is nothing", 'write grace = "10%", or remove it')
     if isinstance(value, str) and value[:1].isdigit():
@@ -230,7 +230,7 @@ def _anchor(value: object) -> str:
 class WindowTable(ConfigTable):
     """A calendar period, or a rolling window."""
 
-    per: Annotated[CalendarPeriod, one_of(CalendarPeriod), BeforeValidator(_period)] | None = None
+    per: Annotated[CalendarPeriod, known_words(CalendarPeriod), BeforeValidator(_period)] | None = None
     zone: Annotated[str, BeforeValidator(_zone_or_caller)] = "UTC"
     default_zone: Zone = "UTC"
     anchor: Annotated[Literal["caller"], BeforeValidator(_anchor)] | None = None
@@ -303,7 +303,7 @@ class PolicyTable(ConfigTable):
     """At most `limit` of a meter for each series of `per` in each window."""
 
     name: Name
-    kind: Annotated[PolicyKind, one_of(PolicyKind)] = "quota"
+    kind: Annotated[PolicyKind, known_words(PolicyKind)] = "quota"
     meter: Name = "requests"
     per: JudgedGroupingName = "caller"
     limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)] = Field(default_factory=PolicyLimit)
@@ -312,8 +312,8 @@ class PolicyTable(ConfigTable):
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
-    on_stale: Annotated[OnStale, one_of(OnStale)] = "keep"
-    mode: Annotated[PolicyMode, one_of(PolicyMode)] = "enforce"
+    on_stale: Annotated[OnStale, known_words(OnStale)] = "keep"
+    mode: Annotated[PolicyMode, known_words(PolicyMode)] = "enforce"
     candidate: CandidateTable | None = None
     brake: Annotated[Brake, PlainValidator(brake_of_table)] | None = None
     notify: Annotated[tuple[int, ...], BeforeValidator(_thresholds)] | None = None
@@ -323,7 +323,7 @@ class PolicyTable(ConfigTable):
     forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
     share: Annotated[int, BeforeValidator(part_of_whole)] | None = None
     share_of: Name = "requests"
-    of: Annotated[WholeName, one_of(WholeName)] | None = None
+    of: Annotated[WholeName, known_words(WholeName)] | None = None
     floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
     hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
     release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
@@ -333,14 +333,14 @@ class PolicyTable(ConfigTable):
         """The policies that this table states: one, or that and its candidate."""
         if self.candidate is None:
             return [self]
-        stated = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
-        if "limit" in stated and not self.candidate.limit.by_plan:
+        written = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
+        if "limit" in written and not self.candidate.limit.by_plan:
             # One number is that of callers without a plan: those with one keep what they have.
-            stated["limit"] = self.candidate.limit._replace(by_plan=self.limit.by_plan)
+            written["limit"] = self.candidate.limit._replace(by_plan=self.limit.by_plan)
         if self.candidate.capacity is not None and self.capacity is not None:
             capacity = self.candidate.capacity
             if not capacity.by_resource:
-                stated["capacity"] = capacity._replace(by_resource=self.capacity.by_resource)
+                written["capacity"] = capacity._replace(by_resource=self.capacity.by_resource)
         changed = {
             "name": self.name + CANDIDATE,
             "mode": SHADOW,
@@ -348,15 +348,15 @@ class PolicyTable(ConfigTable):
             "notify": None,
             "brake": None,
         }
-        changed |= stated
+        changed |= written
         values = {name: getattr(self, name) for name in type(self).model_fields} | changed
-        given = (self.model_fields_set - changed.keys()) | stated.keys()
-        return [self, self.model_construct(_fields_set=given, **values)]
+        fields_set = (self.model_fields_set - changed.keys()) | written.keys()
+        return [self, self.model_construct(_fields_set=fields_set, **values)]
 
     def _plan_limits(self, unit: Unit | None) -> Any:
         if not self.limit.by_plan:
             return NO_PLAN_LIMITS
-        return tuple((name, in_unit(found, unit)) for name, found in sorted(self.limit.by_plan.items()))
+        return tuple((name, in_unit(limit, unit)) for name, limit in sorted(self.limit.by_plan.items()))
 
     def policy(self, unit: Unit | None = None) -> Policy:
         """Returns the policy that is stored and judged; `unit` is that of its meter."""
@@ -400,9 +400,9 @@ class PolicyTable(ConfigTable):
             "hold_s": self.hold,
         }
         if self.capacity is not None:
-            stated, by_resource = self.capacity
+            overall, by_resource = self.capacity
             return CapacityShare(
-                **compared | {"limit": 0 if stated is None else stated.within(unit, window_s)},
+                **compared | {"limit": 0 if overall is None else overall.within(unit, window_s)},
                 release=RELEASE if self.release is None else self.release,
                 capacities=tuple(
                     (name, rate.within(unit, window_s)) for name, rate in sorted(by_resource.items())

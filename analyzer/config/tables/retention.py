@@ -17,12 +17,12 @@ FOREVER = "forever"
 
 
 def _time_of_day(value: object) -> int:
-    found = TIME_OF_DAY.fullmatch(value) if isinstance(value, str) else None
+    match = TIME_OF_DAY.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < DAY_S:
         return value  # the default
-    if found is None:
+    if match is None:
         raise_fault(f"must be a time of day in UTC, not {quote(value)}", 'write hours and minutes: "03:10"')
-    return (int(found[1]) * 60 + int(found[2])) * 60
+    return (int(match[1]) * 60 + int(match[2])) * 60
 
 
 def _duration_or_forever(least_s: int, most_s: int) -> BeforeValidator:

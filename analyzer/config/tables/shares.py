@@ -50,10 +50,10 @@ def part_of_whole(value: object) -> int:
 
 def load_rate(value: object) -> LoadRate:
     """Returns an amount per time: "30/s", "500ms/s", "2 MiB/m"."""
-    found = RATE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or not (means := readings(found["amount"])) or not any(means.values()):
+    match = RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not (means := readings(match["amount"])) or not any(means.values()):
         raise_fault(f"{quote(value)} is not an amount per time", RATE_CURE)
-    return LoadRate(means, RATE_S[found["unit"]])
+    return LoadRate(means, RATE_S[match["unit"]])
 
 
 def multiple(value: object) -> int:
@@ -83,10 +83,10 @@ def capacity_of_resources(value: object) -> Capacity:
         return Capacity(load_rate(value))
     if not value:
         raise_fault("is empty", 'write capacity = "500/s"')
-    by_resource = {str(name): load_rate(one) for name, one in value.items() if name != DEFAULT}
+    by_resource = {str(name): load_rate(rate) for name, rate in value.items() if name != DEFAULT}
     return Capacity(load_rate(value[DEFAULT]) if DEFAULT in value else None, by_resource)
 
 
-def judged_grouping(per: str, of: WholeName) -> str:
+def judged_grouping(per: str, whole: WholeName) -> str:
     """Returns the grouping of the series that are compared with the whole."""
-    return per + BY_RESOURCE if of == "resource" else per
+    return per + BY_RESOURCE if whole == "resource" else per

@@ -19,7 +19,7 @@ from analyzer.config.values import (
     Text,
     duration_between,
     integer_between,
-    one_of,
+    known_words,
     several,
 )
 from analyzer.counting.records.envelopes import ENVELOPES
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 else:
     FormatName = Literal[tuple(FORMATS)]
     EnvelopeName = Literal[tuple(ENVELOPES)]
-EnvelopeNames = Annotated[tuple[Annotated[EnvelopeName, one_of(EnvelopeName)], ...], BeforeValidator(several)]
+EnvelopeNames = Annotated[
+    tuple[Annotated[EnvelopeName, known_words(EnvelopeName)], ...], BeforeValidator(several)
+]
 StartPosition = Literal["earliest", "latest"]
 FactName = Literal["plan", "tenant", "zone", "anchor"]
-FactNames = tuple[Annotated[FactName, one_of(FactName)], ...]
+FactNames = tuple[Annotated[FactName, known_words(FactName)], ...]
 
 
 class SourceTable(ConfigTable):
@@ -55,7 +57,7 @@ class SourceTable(ConfigTable):
     name: Text = ""
     topic: Text | None = None
     file: Text | None = None
-    format: Annotated[FormatName, one_of(FormatName)] = "json"
+    format: Annotated[FormatName, known_words(FormatName)] = "json"
     envelope: EnvelopeNames = ()  # what shippers put around each record, from the outside in
     caller: Names | None = None
     deny_if: ConditionTable = Field(default_factory=dict)
@@ -63,7 +65,7 @@ class SourceTable(ConfigTable):
     # authenticated one, a statement for `gatelock check` that changes no count.
     count_if: ConditionTable = Field(default_factory=dict)
     authenticated: bool = False
-    start: Annotated[StartPosition, one_of(StartPosition)] = "earliest"
+    start: Annotated[StartPosition, known_words(StartPosition)] = "earliest"
     # The fields that state facts about callers; None: those among FACTS that are mapped.
     facts: FactNames | None = None
     weight: Text | None = None  # the field with the number of requests that a record stands for
@@ -85,12 +87,12 @@ class SourceTable(ConfigTable):
         """Defaults that depend on other keys: the name, and the fields of the format."""
         if not isinstance(value, dict):
             return value
-        named = [value[key] for key in ("topic", "file") if isinstance(value.get(key), str)]
-        name = named[0] if "topic" in value and named else PurePath(*named[:1]).name
+        locations = [value[key] for key in ("topic", "file") if isinstance(value.get(key), str)]
+        name = locations[0] if "topic" in value and locations else PurePath(*locations[:1]).name
         filled: dict[str, Any] = ({"name": name} if name else {}) | value
-        known = FORMATS.get(str(filled.get("format")))
-        if known is not None and known.table and isinstance(filled.get("fields", {}), dict):
-            filled["fields"] = dict(known.table) | filled.get("fields", {})
+        log_format = FORMATS.get(str(filled.get("format")))
+        if log_format is not None and log_format.table and isinstance(filled.get("fields", {}), dict):
+            filled["fields"] = dict(log_format.table) | filled.get("fields", {})
         return filled
 
     @property
@@ -139,8 +141,8 @@ class SourceTable(ConfigTable):
             time=None if time is None else time.field(),
             caller=self.callers,
             fields=fields,
-            deny_if=tuple(wanted.condition(name) for name, wanted in self.deny_if.items()),
-            count_if=tuple(wanted.condition(name) for name, wanted in self.count_if.items()) or COUNT_ALL,
+            deny_if=tuple(values.condition(name) for name, values in self.deny_if.items()),
+            count_if=tuple(values.condition(name) for name, values in self.count_if.items()) or COUNT_ALL,
             rejected_in_row_max=self.stop_after_rejected,
             callers_max=self.callers_per_hour,
             weight=NO_WEIGHT if self.weight is None else self.weight,

@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 
 from analyzer.counting.records.reader import Projection, RequestColumns
 from analyzer.kernel.model import DistinctLayout, Series, SlotLayout
-from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, CALLER, RESOURCE, Dimension, Grouping, grouping_of
+from analyzer.plan.groupings import (
+    BY_ADDRESS,
+    BY_OUTCOME,
+    CALLER,
+    RESOURCE,
+    Dimension,
+    Grouping,
+    parse_grouping,
+)
 from analyzer.plan.mapping import DURATION, Condition
 from analyzer.plan.meters import (
     BUCKET_S,
@@ -57,12 +65,12 @@ class CompiledGrouping(NamedTuple):
         parts = [columns[part] for part in (self.key, self.resource) if part is not None]
         return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
-    def series_of(self, dimensions: Sequence[str]) -> Series:
+    def request_series(self, dimensions: Sequence[str]) -> Series:
         """Returns the series of one request."""
         key = "" if self.key is None else dimensions[self.key]
         return Series(self.grouping.name, key, "" if self.resource is None else dimensions[self.resource])
 
-    def parts_of(self, names: Sequence[Any]) -> tuple[Sequence[str], Sequence[str]]:
+    def split_names(self, names: Sequence[Any]) -> tuple[Sequence[str], Sequence[str]]:
         """Returns keys and resources of series as `names` returns them."""
         if self.key is not None and self.resource is not None:
             return [key for key, _ in names], [resource for _, resource in names]
@@ -117,16 +125,16 @@ class CountLayout:
         if unknown := {layout.meter for layout in distinct} - of_values.keys():
             raise ValueError(f"{', '.join(sorted(unknown))}: no meter of distinct values that is counted")
         read = [*self.meters, *(of_values[layout.meter] for layout in sorted(distinct))]
-        outcomes = sorted(wanted for wanted in slots if wanted.grouping.endswith(BY_OUTCOME))
-        slots = [wanted for wanted in slots if not wanted.grouping.endswith(BY_OUTCOME)]
+        outcomes = sorted(slot for slot in slots if slot.grouping.endswith(BY_OUTCOME))
+        slots = [slot for slot in slots if not slot.grouping.endswith(BY_OUTCOME)]
         self.in_minutes = frozenset(grouping.name for grouping in groupings)
-        by_slots = {wanted.grouping for wanted in slots if wanted.grouping.endswith(BY_ADDRESS)}
-        groupings = [*groupings, *map(grouping_of, by_slots)]
+        by_slots = {slot.grouping for slot in slots if slot.grouping.endswith(BY_ADDRESS)}
+        groupings = [*groupings, *map(parse_grouping, by_slots)]
         dimensions = sorted(
             {dimension for grouping in groupings for dimension in grouping.dimensions},
             key=lambda dimension: (dimension.field, dimension.network or ()),
         )
-        index = {dimension: at for at, dimension in enumerate(dimensions)}
+        index = {dimension: position for position, dimension in enumerate(dimensions)}
         self.groupings = [
             CompiledGrouping(
                 grouping,
@@ -139,7 +147,7 @@ class CountLayout:
         self.projection = self._projection(dimensions, read, has_outcomes=bool(outcomes))
         self.caller_index = index.get(CALLER)  # index of the caller's column; None: no grouping uses it
         self.resource_index = index.get(RESOURCE)
-        self.bucket_s = gcd(BUCKET_S, *(wanted.width_s for wanted in (*slots, *outcomes)))
+        self.bucket_s = gcd(BUCKET_S, *(slot.width_s for slot in (*slots, *outcomes)))
         self.slots = self._compiled_slots(slots)
         self.distinct = [
             self._compiled_distinct(layout, of_values[layout.meter]) for layout in sorted(distinct)
@@ -167,7 +175,7 @@ class CountLayout:
 
     def _compiled_outcomes(self, layout: SlotLayout) -> CompiledOutcomes:
         name = layout.grouping.removesuffix(BY_OUTCOME)
-        parts = next((one for one in self.groupings if one.grouping.name == name), None)
+        parts = next((compiled for compiled in self.groupings if compiled.grouping.name == name), None)
         if parts is None or layout.width_s < 1:
             raise ValueError(f"{layout} is of a grouping or a width that is not counted")
         projection = self.projection
@@ -178,17 +186,25 @@ class CountLayout:
     def _compiled_slots(self, slots: Sequence[SlotLayout]) -> dict[str, list[CompiledSlots]]:
         """Returns the slots by grouping, narrow ones first."""
         meters = [meter.name for meter in self.meters]
-        found: dict[str, list[CompiledSlots]] = {compiled.grouping.name: [] for compiled in self.groupings}
-        for wanted in sorted(slots):
-            if wanted.grouping not in found or not set(wanted.meters) <= set(meters) or wanted.width_s < 1:
-                raise ValueError(f"{wanted} is of a grouping, a meter or a width that is not counted")
-            found[wanted.grouping].append(
-                CompiledSlots(wanted.width_s, tuple(map(meters.index, wanted.meters)))
+        slots_by_grouping: dict[str, list[CompiledSlots]] = {
+            compiled.grouping.name: [] for compiled in self.groupings
+        }
+        for slot in sorted(slots):
+            if (
+                slot.grouping not in slots_by_grouping
+                or not set(slot.meters) <= set(meters)
+                or slot.width_s < 1
+            ):
+                raise ValueError(f"{slot} is of a grouping, a meter or a width that is not counted")
+            slots_by_grouping[slot.grouping].append(
+                CompiledSlots(slot.width_s, tuple(map(meters.index, slot.meters)))
             )
-        return found
+        return slots_by_grouping
 
     def _compiled_distinct(self, layout: DistinctLayout, meter: Meter) -> CompiledDistinct:
-        grouping = next((one for one in self.groupings if one.grouping.name == layout.grouping), None)
+        grouping = next(
+            (compiled for compiled in self.groupings if compiled.grouping.name == layout.grouping), None
+        )
         if grouping is None or meter.field is None or layout.width_s < 1:
             raise ValueError(f"{layout} is of a grouping or a width that is not counted")
         field = self.projection.distinct.index(meter.field)
@@ -211,15 +227,15 @@ class MeterValues:
         self._is_unrecorded, self._is_duplicates = meter == UNRECORDED, meter == DUPLICATES
 
     def add(self, cells: Sequence[int], requests: RequestColumns) -> None:
-        numbers = self._numbers_of(requests)
+        numbers = self._addends(requests)
         if numbers is not None and not numbers:
             return
         denied = requests.denied
         if self._condition is not None:
-            wanted = requests.conditions[self._condition]
-            cells = list(compress(cells, wanted))
-            numbers = None if numbers is None else list(compress(numbers, wanted))
-            denied = list(compress(denied, wanted))
+            mask = requests.conditions[self._condition]
+            cells = list(compress(cells, mask))
+            numbers = None if numbers is None else list(compress(numbers, mask))
+            denied = list(compress(denied, mask))
         if True not in denied:
             self._add(self.admitted, cells, numbers)
             return
@@ -227,7 +243,7 @@ class MeterValues:
         self._add(self.admitted, *_selected(admitted, cells, numbers))
         self._add(self.denied, *_selected(denied, cells, numbers))
 
-    def _numbers_of(self, requests: RequestColumns) -> Sequence[int] | None:
+    def _addends(self, requests: RequestColumns) -> Sequence[int] | None:
         """Returns what each record adds; None: 1; empty: this source or record adds nothing."""
         if self._is_duplicates:
             return []  # see `Aggregate.add_duplicates`
@@ -246,9 +262,9 @@ class MeterValues:
 
 
 def _selected(
-    wanted: Sequence[bool], cells: Sequence[int], numbers: Sequence[int] | None
+    mask: Sequence[bool], cells: Sequence[int], numbers: Sequence[int] | None
 ) -> tuple[Iterable[int], Iterable[int] | None]:
-    return compress(cells, wanted), None if numbers is None else compress(numbers, wanted)
+    return compress(cells, mask), None if numbers is None else compress(numbers, mask)
 
 
 class CellTable(defaultdict[Any, int]):

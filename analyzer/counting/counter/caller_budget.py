@@ -64,7 +64,7 @@ class NamedHour:
         if self.total[how] + len(callers) <= callers_max:
             return True
         used = self._used_by_kind(how)
-        return all(used[kind] + number <= callers_max for kind, number in kinds_of(callers).items())
+        return all(used[kind] + number <= callers_max for kind, number in count_kinds(callers).items())
 
     def is_full(self, how: NamedHow, kind: str, callers_max: int) -> bool:
         """Whether the rule "old" or "new" may name no further caller of a kind."""
@@ -74,13 +74,13 @@ class NamedHour:
         # Sorted by kind only when there are too many callers of all kinds together: ordinarily never.
         used, unsorted = self.used[how], self.unsorted[how]
         if unsorted:
-            used += kinds_of(unsorted)
+            used += count_kinds(unsorted)
             unsorted.clear()
         return used
 
     def draw(self, caller: str, callers_max: int) -> None:
         """Names a caller by the rule "drawn", or makes it the one drawn last; the first one makes room."""
-        drawn = self.drawn.setdefault(kind_of(caller), OrderedDict())
+        drawn = self.drawn.setdefault(caller_kind(caller), OrderedDict())
         drawn[caller] = None
         drawn.move_to_end(caller)
         self.names.add(caller)
@@ -90,7 +90,7 @@ class NamedHour:
 
     def is_drawn(self, caller: str) -> bool:
         """Whether the caller has its name by the rule "drawn"."""
-        return caller in self.drawn.get(kind_of(caller), ())
+        return caller in self.drawn.get(caller_kind(caller), ())
 
     def drain(self) -> list[NamedCallers]:
         """Returns the callers that were added since the last call."""
@@ -115,22 +115,22 @@ class CallerBudget:
         self._behind_run = state.behind_run
         self._before = NamedHour(state.hour_before, stored=True)
         self._hour = NamedHour(state.hour, stored=True)
-        for named in sorted(state.named, key=lambda named: named.how == "drawn"):
+        for entry in sorted(state.named, key=lambda entry: entry.how == "drawn"):
             for hour in (self._before, self._hour):
-                if hour.number == named.hour:
-                    self._restore(hour, named)
+                if hour.number == entry.hour:
+                    self._restore(hour, entry)
         self._before.drain()
         self._hour.drain()
 
-    def _restore(self, hour: NamedHour, named: NamedCallers) -> None:
-        if named.how != "drawn":
-            hour.add(named.how, set(named.callers) - hour.names)
+    def _restore(self, hour: NamedHour, entry: NamedCallers) -> None:
+        if entry.how != "drawn":
+            hour.add(entry.how, set(entry.callers) - hour.names)
             return
-        for caller in named.callers:
+        for caller in entry.callers:
             if caller not in hour.names or hour.is_drawn(caller):
                 hour.draw(caller, self._max)
 
-    def names_of(
+    def names_to_count(
         self,
         callers: list[str],
         times_ms: Sequence[int],
@@ -182,10 +182,10 @@ class CallerBudget:
 
         With the prefix OF_RESOURCE each resource, of which an empty one stays as it is.
         """
-        names, before = self._hour.names, self._before.names
+        names, previous = self._hour.names, self._before.names
         return [
             name
-            if (prefix and not name) or (typed := prefix + name) in names or typed in before
+            if (prefix and not name) or (typed := prefix + name) in names or typed in previous
             else OVERFLOW
             for name in callers
         ]
@@ -200,7 +200,7 @@ class CallerBudget:
             hour=self._hour.number,
             hour_before=self._before.number,
             behind_run=self._behind_run,
-            named=[named for hour in hours for named in hour.drain()],
+            named=[entry for hour in hours for entry in hour.drain()],
             kept=hours_to_keep,
         )
 
@@ -236,7 +236,7 @@ class CallerBudget:
             if is_drawn and hour.is_drawn(caller):
                 hour.draw(caller, self._max)
             return True
-        kind = kind_of(caller)
+        kind = caller_kind(caller)
         if caller in self._before.names and not hour.is_full("old", kind, self._max):
             hour.add("old", [caller])
         elif not hour.is_full("new", kind, self._max):
@@ -259,8 +259,8 @@ class CallerBudget:
             if not (run >= BEHIND_RUN_MAX if number < current else run <= -AHEAD_RUN_MAX):
                 return
             self._behind_run = 0
-        known = self._before if self._before.number == number else NamedHour(number, stored=False)
-        self._before, self._hour = self._hour, known
+        hour = self._before if self._before.number == number else NamedHour(number, stored=False)
+        self._before, self._hour = self._hour, hour
 
 
 def typed_resources(resources: Iterable[str]) -> set[str]:
@@ -272,12 +272,12 @@ def typed_resources(resources: Iterable[str]) -> set[str]:
     return {OF_RESOURCE + resource for resource in set(resources) if resource}
 
 
-def kind_of(caller: str) -> str:
+def caller_kind(caller: str) -> str:
     """Returns the kind of a caller's name: the field that named it, or "unnamed"."""
     return caller.partition(":")[0]
 
 
-def kinds_of(callers: Iterable[str]) -> Counter[str]:
+def count_kinds(callers: Iterable[str]) -> Counter[str]:
     """Returns how many callers there are of each kind."""
     return Counter([caller.partition(":")[0] for caller in callers])
 

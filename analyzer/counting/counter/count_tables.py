@@ -23,11 +23,11 @@ class CountTables(NamedTuple):
     slots: list[CountTable]  # one per layout, sorted by grouping and width
 
 
-def tables_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> CountTables:
+def join_tables(layout: CountLayout, aggregates: Sequence[Aggregate]) -> CountTables:
     """Returns the tables of everything that was counted in all partitions."""
     if not any(aggregate.buckets for aggregate in aggregates):
         return CountTables([], [])
-    values = [_values_of(meter, layout, aggregates) for meter in range(len(layout.meters))]
+    values = [_cell_values(meter, layout, aggregates) for meter in range(len(layout.meters))]
     minutes: list[CountTable] = []
     slots: list[CountTable] = []
     for compiled in layout.groupings:
@@ -35,8 +35,8 @@ def tables_of(layout: CountLayout, aggregates: Sequence[Aggregate]) -> CountTabl
         if compiled.grouping.name in layout.in_minutes:
             minutes.append(joiner.table(BUCKET_S, values))
         slots += [
-            joiner.table(wanted.width_s, [values[meter] for meter in wanted.meters])
-            for wanted in layout.slots[compiled.grouping.name]
+            joiner.table(slot.width_s, [values[meter] for meter in slot.meters])
+            for slot in layout.slots[compiled.grouping.name]
         ]
     return CountTables(minutes, slots)
 
@@ -51,10 +51,10 @@ class CellValues(NamedTuple):
     has_denied: bool
 
 
-def _values_of(meter: int, layout: CountLayout, aggregates: Sequence[Aggregate]) -> CellValues:
-    found = [aggregate.meters[meter] for aggregate in aggregates]
-    admitted = list(chain.from_iterable(values.admitted for values in found))
-    denied = list(chain.from_iterable(values.denied for values in found))
+def _cell_values(meter: int, layout: CountLayout, aggregates: Sequence[Aggregate]) -> CellValues:
+    parts = [aggregate.meters[meter] for aggregate in aggregates]
+    admitted = list(chain.from_iterable(values.admitted for values in parts))
+    denied = list(chain.from_iterable(values.denied for values in parts))
     described = layout.meters[meter]
     return CellValues(described.name, JOINS[described.join].add_column, admitted, denied, any(denied))
 
@@ -68,11 +68,11 @@ class Placement(NamedTuple):
 
     def joined(self, column: Sequence[int], add_column: AddColumn) -> Iterable[int]:
         """Returns the value of each row from the values of all cells."""
-        found = map(column.__getitem__, self.cells)
+        cell_values = map(column.__getitem__, self.cells)
         if self.rows is None:
-            return found  # by C loops alone
+            return cell_values  # by C loops alone
         values = [0] * len(self.names)
-        add_column(values, self.rows, found)
+        add_column(values, self.rows, cell_values)
         return values
 
 
@@ -100,13 +100,13 @@ class Joiner:
         denied: list[list[int]] = [[] for _ in meters] if has_denied else []
         for start_s, numbers in self._joined_buckets(width_s):
             placement = self._placement(numbers)
-            for at, values in enumerate(meters):
-                admitted[at].extend(placement.joined(values.admitted, values.add_column))
+            for position, values in enumerate(meters):
+                admitted[position].extend(placement.joined(values.admitted, values.add_column))
                 if has_denied:
-                    denied[at].extend(placement.joined(values.denied, values.add_column))
+                    denied[position].extend(placement.joined(values.denied, values.add_column))
             names += placement.names
             buckets_s += [start_s] * len(placement.names)
-        keys, resources = self._compiled.parts_of(names)
+        keys, resources = self._compiled.split_names(names)
         return CountTable(
             self._compiled.grouping.name,
             width_s,
@@ -124,8 +124,8 @@ class Joiner:
         if per_bucket == 1:
             yield from ((number * width_s, (number,)) for number in self._numbers)
             return
-        for at, numbers in groupby(self._numbers, lambda number: number // per_bucket):
-            yield at * width_s, tuple(numbers)
+        for wide_number, numbers in groupby(self._numbers, lambda number: number // per_bucket):
+            yield wide_number * width_s, tuple(numbers)
 
     def _placement(self, numbers: tuple[int, ...]) -> Placement:
         if not self._has_slots:

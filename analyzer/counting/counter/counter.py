@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 from analyzer.counting.counter.aggregate import Aggregate, CountLayout
-from analyzer.counting.counter.count_tables import tables_of
-from analyzer.counting.counter.distinct_values import DistinctValues, distinct_tables_of
-from analyzer.counting.counter.outcomes import Outcomes, outcome_tables_of
+from analyzer.counting.counter.count_tables import join_tables
+from analyzer.counting.counter.distinct_values import DistinctValues, distinct_value_tables
+from analyzer.counting.counter.outcomes import Outcomes, outcome_tables
 from analyzer.counting.counter.partition_counter import PartitionCounter, PartitionMemory, TooManyRejected
 from analyzer.counting.counter.verdict_counts import VerdictCounts
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
@@ -25,7 +25,7 @@ from analyzer.kernel.model import (
     SlotLayout,
 )
 from analyzer.kernel.shipping_delays import DelaySample
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.mapping import SourceMapping
 from analyzer.plan.meters import REQUESTS, Meter, built_in_meters
 from analyzer.sources.batches.codecs import Decompressor
@@ -79,7 +79,7 @@ class PythonCounter:
         self._id_secret = id_secret
         self._forgotten = forgotten
         self._layout = CountLayout(
-            [grouping_of(name) for name in groupings],
+            [parse_grouping(name) for name in groupings],
             meters,
             slots,
             distinct,
@@ -98,21 +98,21 @@ class PythonCounter:
         self._partitions: dict[Partition, PartitionCounter] = {}
         self._memories: dict[Partition, PartitionMemory] = {}
 
-    def feed(self, taken: RecordSet | Records) -> FeedResult:
+    def feed(self, record_set: RecordSet | Records) -> FeedResult:
         """See `Counter.feed`.
 
         Raises ValueError for a set that does not follow the one before, because the skipped offsets would
         then be treated as counted; KeyError for a source without a mapping.
         """
-        partition = self._partition(taken.part, taken.start)
-        seen, counted = partition.seen, partition.counted
+        partition = self._partition(record_set.part, record_set.start)
+        seen_before, counted = partition.seen, partition.counted
         refused: DecodedBatch | TooManyRejected | None
-        if isinstance(taken, Records):
-            refused = _count_records(partition, taken)
+        if isinstance(record_set, Records):
+            refused = _count_records(partition, record_set)
         else:
-            refused = self._count_batches(partition, taken)
+            refused = self._count_batches(partition, record_set)
         # Fewer than before where records of a run that began in an earlier set are taken back.
-        result = FeedResult(partition.next, max(0, partition.seen - seen), partition.counted - counted)
+        result = FeedResult(partition.next, max(0, partition.seen - seen_before), partition.counted - counted)
         match refused:
             case None:
                 return result
@@ -141,20 +141,22 @@ class PythonCounter:
             partition for _, partition in sorted(self._partitions.items()) if partition.has_progress
         ]
         self._partitions = {}
-        outcomes = outcome_tables_of(self._layout, [(one.aggregate, one.outcomes) for one in progressed])
-        facts = [one.memory.facts.drain(one.part) for one in progressed]
+        outcomes = outcome_tables(
+            self._layout, [(partition.aggregate, partition.outcomes) for partition in progressed]
+        )
+        facts = [partition.memory.facts.drain(partition.part) for partition in progressed]
         if sum(memory.facts.known for memory in self._memories.values()) > FACTS_KNOWN_MAX:
             for memory in self._memories.values():
                 memory.facts.forget()
-        tables = tables_of(self._layout, [partition.aggregate for partition in progressed])
+        tables = join_tables(self._layout, [partition.aggregate for partition in progressed])
         return DrainedCounts(
             [partition.drain() for partition in progressed],
             tables.minutes,
             [rejected for partition in progressed for rejected in partition.rejected],
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
             tables.slots + outcomes,
-            distinct_tables_of(self._layout, [partition.distinct for partition in progressed]),
-            [stated for stated in facts if stated is not None],
+            distinct_value_tables(self._layout, [partition.distinct for partition in progressed]),
+            [partition_facts for partition_facts in facts if partition_facts is not None],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:
@@ -182,15 +184,15 @@ class PythonCounter:
         return partition
 
     def _count_batches(
-        self, partition: PartitionCounter, taken: RecordSet
+        self, partition: PartitionCounter, record_set: RecordSet
     ) -> DecodedBatch | TooManyRejected | None:
         """Counts the batches up to one that is refused, and returns that."""
-        partition.resume_token = taken.resume_token or partition.resume_token
+        partition.resume_token = record_set.resume_token or partition.resume_token
         pending: list[RecordColumns] = []
         records = 0
         refused = None
         for batch in decode_batches(
-            taken.raw, taken.start, taken.aborted, self._decompressors[taken.part.source]
+            record_set.raw, record_set.start, record_set.aborted, self._decompressors[record_set.part.source]
         ):
             if batch.status != "ok":
                 refused = batch
@@ -206,22 +208,22 @@ class PythonCounter:
         return partition.count(concatenate(pending)) or refused
 
 
-def _count_records(partition: PartitionCounter, taken: Records) -> TooManyRejected | None:
+def _count_records(partition: PartitionCounter, record_set: Records) -> TooManyRejected | None:
     """Counts the records up to a run of rejected ones that is too long, and returns that."""
-    records = _from_start(taken)
+    records = _from_start(record_set)
     # A resume token describes the end of the set only: reading can continue there or at the set's start.
-    if taken.resume_token:
-        too_many = partition.count_all_or_none(records, taken.read_ms)
+    if record_set.resume_token:
+        too_many = partition.count_all_or_none(records, record_set.read_ms)
     else:
-        too_many = partition.count(records, taken.read_ms)
+        too_many = partition.count(records, record_set.read_ms)
     if too_many is None:
-        partition.next = max(partition.next, taken.next)
-        partition.resume_token = taken.resume_token or partition.resume_token
+        partition.next = max(partition.next, record_set.next)
+        partition.resume_token = record_set.resume_token or partition.resume_token
     return too_many
 
 
-def _from_start(taken: Records) -> RecordColumns:
+def _from_start(record_set: Records) -> RecordColumns:
     """Returns the records at or after `start`."""
-    columns = taken.columns
-    before = bisect_left(columns.offsets, taken.start)
-    return columns.part(before, len(columns.offsets)) if before else columns
+    columns = record_set.columns
+    skipped = bisect_left(columns.offsets, record_set.start)
+    return columns.part(skipped, len(columns.offsets)) if skipped else columns

@@ -30,15 +30,15 @@ class DistinctValues:
 
     def add(self, requests: RequestColumns) -> None:
         """Adds the values of requests; denied ones are left out."""
-        for wanted, entries in zip(self._layouts, self.entries, strict=True):
-            if values := requests.distinct[wanted.field]:
-                entries.update(_entries_of(wanted, requests, values))
+        for compiled, entries in zip(self._layouts, self.entries, strict=True):
+            if values := requests.distinct[compiled.field]:
+                entries.update(_distinct_entries(compiled, requests, values))
 
 
-def _entries_of(
-    wanted: CompiledDistinct, requests: RequestColumns, values: Sequence[int | str]
+def _distinct_entries(
+    compiled: CompiledDistinct, requests: RequestColumns, values: Sequence[int | str]
 ) -> Iterable[Entry]:
-    width_ms, grouping = wanted.layout.width_s * 1000, wanted.grouping
+    width_ms, grouping = compiled.layout.width_s * 1000, compiled.grouping
     keys, resources = (
         repeat("") if part is None else requests.dimensions[part]
         for part in (grouping.key, grouping.resource)
@@ -46,8 +46,8 @@ def _entries_of(
     slots = [ms // width_ms for ms in requests.times_ms]
     entries: Iterable[Entry] = zip(slots, keys, resources, values, strict=False)  # `repeat` has no end
     masks: list[Sequence[bool]] = []
-    if wanted.condition is not None:
-        masks.append(requests.conditions[wanted.condition])
+    if compiled.condition is not None:
+        masks.append(requests.conditions[compiled.condition])
     if True in requests.denied:
         masks.append([not is_denied for is_denied in requests.denied])
     if NO_VALUE in values:
@@ -55,14 +55,14 @@ def _entries_of(
     return compress(entries, map(all, zip(*masks, strict=True))) if masks else entries
 
 
-def distinct_tables_of(layout: CountLayout, partitions: Sequence[DistinctValues]) -> list[DistinctTable]:
+def distinct_value_tables(layout: CountLayout, partitions: Sequence[DistinctValues]) -> list[DistinctTable]:
     """Returns one table per layout, over all partitions; none without an entry."""
     tables = []
-    for at, wanted in enumerate(layout.distinct):
-        entries = sorted(set[Entry]().union(*(partition.entries[at] for partition in partitions)))
+    for position, compiled in enumerate(layout.distinct):
+        entries = sorted(set[Entry]().union(*(partition.entries[position] for partition in partitions)))
         if entries:
             numbers, keys, resources, values = zip(*entries, strict=True)
-            grouping, width_s, meter = wanted.layout
+            grouping, width_s, meter = compiled.layout
             starts_s = tuple(number * width_s for number in numbers)
             tables.append(DistinctTable(grouping, meter, width_s, starts_s, keys, resources, values))
     return tables

@@ -71,7 +71,7 @@ class EventIds:
         self._generations = [
             _restored(list(of_one)) for _, of_one in groupby(blobs, lambda blob: blob.generation)
         ]
-        self._known = set(chain.from_iterable(one.hashes for one in self._generations))
+        self._known = set(chain.from_iterable(generation.hashes for generation in self._generations))
         self._next = self._generations[-1].number + 1 if self._generations else 0
         self._forgotten_to: int | None = None  # since the last drain: generations before this one
 
@@ -87,23 +87,27 @@ class EventIds:
         `callers` are those before the limit on their number, None where no grouping has them; `ids` has ""
         for none; `times_ms` are Kafka times, or the requests' own where there is none (at least one).
         """
-        known, hashes = self._known, self._hashes(callers, ids)
+        remembered, hashes = self._known, self._hashes(callers, ids)
         first_ms, last_ms = min(times_ms), max(times_ms)
         if not self._is_uneventful(first_ms, last_ms, len(hashes)):
             return self._one_by_one(ids, hashes, times_ms)
         self._reached_ms, self._far_run = max(self._reached_ms or 0, last_ms), 0
-        if known.isdisjoint(hashes):
-            before = len(known)
-            known.update(hashes)
-            if len(known) == before + len(hashes):
+        if remembered.isdisjoint(hashes):
+            size = len(remembered)
+            remembered.update(hashes)
+            if len(remembered) == size + len(hashes):
                 self._generations[-1].hashes += hashes
                 return None
-            known.difference_update(hashes)  # one of them comes twice among these records
+            remembered.difference_update(hashes)  # one of them comes twice among these records
         return self._one_by_one(ids, hashes, repeat(None, len(ids)))
 
     def drain(self) -> IdState:
         """Returns the state for the records to come, with the ids that are new since the last call."""
-        added = [one.drain() for one in self._generations if one.stored < len(one.hashes)]
+        added = [
+            generation.drain()
+            for generation in self._generations
+            if generation.stored < len(generation.hashes)
+        ]
         forgotten_to, self._forgotten_to = self._forgotten_to, None
         return IdState(
             reached_ms=self._reached_ms,
@@ -159,18 +163,18 @@ class EventIds:
         self, ids: Sequence[str], hashes: Iterable[bytes], times_ms: Iterable[int | None]
     ) -> list[bool] | None:
         """Answers `are_new` record by record; a time of None moves nothing."""
-        found, hashes, known = [], iter(hashes), self._known
+        answers, hashes, remembered = [], iter(hashes), self._known
         for id_, ms in zip(ids, times_ms, strict=True):
             if ms is not None:
                 self._reach(ms)
             is_new = True
             if id_:
                 hashed = next(hashes)
-                is_new = hashed not in known
+                is_new = hashed not in remembered
                 if is_new:
                     self._remember(hashed)
-            found.append(is_new)
-        return found if False in found else None
+            answers.append(is_new)
+        return answers if False in answers else None
 
     def _reach(self, ms: int) -> None:
         reached_ms, run = self._reached_ms, self._far_run
@@ -191,7 +195,7 @@ class EventIds:
         if self._has_past(ms):
             began_ms = [generation.began_ms for generation in self._generations]
             past_ms = ms - self._horizon_ms
-            self._forget(max(at for at, began in enumerate(began_ms) if began <= past_ms))
+            self._forget(max(index for index, began in enumerate(began_ms) if began <= past_ms))
 
     def _has_past(self, reached_ms: int) -> bool:
         """Whether a generation is forgotten when the partition's time is this."""
@@ -232,7 +236,7 @@ def without_ids(state: IdState | None) -> IdState | None:
 def _restored(blobs: Sequence[IdBlob]) -> Generation:
     """Returns a stored generation. Blobs of retries, the first ones, do not know when it began."""
     joined = b"".join(blob.hashes for blob in blobs)
-    hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
+    hashes = [joined[position : position + HASH_BYTES] for position in range(0, len(joined), HASH_BYTES)]
     last = blobs[-1]
     latest = len(hashes) - len(last.hashes) // HASH_BYTES
     return Generation(last.generation, last.began_ms, hashes, len(hashes), last.number + 1, latest)

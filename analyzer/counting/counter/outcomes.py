@@ -53,7 +53,7 @@ class Outcomes:
             admitted = [not is_denied for is_denied in requests.denied]
             cells, requests = list(compress(cells, admitted)), requests.only(admitted)
         durations = requests.numbers[self._layouts[0].duration] or [0] * len(cells)
-        classes = classes_of(durations)
+        classes = duration_classes(durations)
         errors = requests.conditions[self._layouts[0].error]
         if requests.weights:
             for cell, class_, weight in zip(cells, classes, requests.weights, strict=True):
@@ -67,25 +67,25 @@ class Outcomes:
         for cell, duration in zip(cells, durations, strict=True):
             times_us[cell] += duration
 
-    def requests_of(self, cells: int) -> Sequence[int]:
+    def cell_requests(self, cells: int) -> Sequence[int]:
         """Returns the requests of each cell, up to a number of them."""
-        found = [0] * cells
+        requests = [0] * cells
         for (cell, _), value in self.classes.items():
-            found[cell] += value
-        return found
+            requests[cell] += value
+        return requests
 
-    def times_of(self, cells: int) -> Sequence[int]:
+    def cell_times_us(self, cells: int) -> Sequence[int]:
         """Returns the microseconds of each cell, up to a number of them."""
-        found = [0] * cells
+        times_us = [0] * cells
         for cell, value in self.times_us.items():
-            found[cell] = value
-        return found
+            times_us[cell] = value
+        return times_us
 
 
-def classes_of(durations_us: Sequence[int]) -> list[int]:
+def duration_classes(durations_us: Sequence[int]) -> list[int]:
     """Returns the class of each duration; UNTIMED for one that is not known, or nothing.
 
-    >>> classes_of([0, 7, 15, 16, 1000, 1023, 1024])
+    >>> duration_classes([0, 7, 15, 16, 1000, 1023, 1024])
     [-1, 7, 15, 16, 63, 63, 64]
     """
     exact, bits = 2 << CLASS_BITS, CLASS_BITS + 1
@@ -100,7 +100,7 @@ def classes_of(durations_us: Sequence[int]) -> list[int]:
 def middle_us(number: int) -> float:
     """Returns the middle of a class of durations.
 
-    >>> middle_us(63), middle_us(*classes_of([250_000])) / 250_000 - 1 < 0.0625
+    >>> middle_us(63), middle_us(*duration_classes([250_000])) / 250_000 - 1 < 0.0625
     (992.0, True)
     """
     shift = (number >> CLASS_BITS) - 1
@@ -110,18 +110,16 @@ def middle_us(number: int) -> float:
     return (least + 0.5) * (1 << shift)
 
 
-def outcome_tables_of(
-    layout: CountLayout, partitions: Sequence[tuple[Aggregate, Outcomes]]
-) -> list[CountTable]:
+def outcome_tables(layout: CountLayout, partitions: Sequence[tuple[Aggregate, Outcomes]]) -> list[CountTable]:
     """Returns one table per layout, over all partitions; none without an entry."""
     tables = []
-    for wanted in layout.outcomes:
-        rows = sorted(_rows(wanted, layout.bucket_s, partitions).items())
+    for compiled in layout.outcomes:
+        rows = sorted(_rows(compiled, layout.bucket_s, partitions).items())
         if rows:
-            width_s = wanted.layout.width_s
+            width_s = compiled.layout.width_s
             tables.append(
                 CountTable(
-                    wanted.layout.grouping,
+                    compiled.layout.grouping,
                     width_s,
                     [OUTCOMES],
                     [slot * width_s for (slot, _, _), _ in rows],
@@ -142,20 +140,22 @@ class _CellParts(NamedTuple):
 
 
 def _rows(
-    wanted: CompiledOutcomes, bucket_s: int, partitions: Sequence[tuple[Aggregate, Outcomes]]
+    compiled: CompiledOutcomes, bucket_s: int, partitions: Sequence[tuple[Aggregate, Outcomes]]
 ) -> dict[OutcomeKey, int]:
     """Returns the values by slot, whole, and outcome with the name of its series in front.
 
     Cell by cell, in loops over columns: a flush may have ten thousand series, and few of them are heavy.
     """
     numbers: dict[tuple[int, str], int] = {}  # of each slot and whole
-    placed = [_cell_parts(wanted, bucket_s, aggregate, numbers) for aggregate, _ in partitions]
+    placed = [_cell_parts(compiled, bucket_s, aggregate, numbers) for aggregate, _ in partitions]
     heavy = _heavy(placed, [outcomes for _, outcomes in partitions])
     sums: defaultdict[tuple[int, str], defaultdict[int | str, int]] = defaultdict(lambda: defaultdict(int))
     for parts, (_, outcomes) in zip(placed, partitions, strict=True):
         of_whole = [sums[whole, ""] for whole in parts.wholes]
         of_heavy = {
-            cell: sums[at] for cell, at in enumerate(zip(*parts, strict=True)) if at in heavy and at[1]
+            cell: sums[series]
+            for cell, series in enumerate(zip(*parts, strict=True))
+            if series in heavy and series[1]
         }
         for (cell, class_), value in outcomes.classes.items():
             of_whole[cell][class_] += value
@@ -176,30 +176,30 @@ def _rows(
 
 
 def _cell_parts(
-    wanted: CompiledOutcomes, bucket_s: int, aggregate: Aggregate, numbers: dict[tuple[int, str], int]
+    compiled: CompiledOutcomes, bucket_s: int, aggregate: Aggregate, numbers: dict[tuple[int, str], int]
 ) -> _CellParts:
     """Returns the parts of each cell; `numbers` gets those of wholes that are new."""
     size = len(aggregate.meters[0].admitted)
-    found = _CellParts([0] * size, [""] * size)
+    parts = _CellParts([0] * size, [""] * size)
     for number, cells in aggregate.buckets.items():
-        slot = number * bucket_s // wanted.layout.width_s
-        keys, wholes = wanted.parts.parts_of(wanted.parts.names(cells))
+        slot = number * bucket_s // compiled.layout.width_s
+        keys, wholes = compiled.parts.split_names(compiled.parts.names(cells))
         number_of = {whole: numbers.setdefault((slot, whole), len(numbers)) for whole in {*wholes}}
         for cell, key, whole in zip(cells.values(), keys, wholes, strict=True):
-            found.wholes[cell] = number_of[whole]
-            found.keys[cell] = key
-    return found
+            parts.wholes[cell] = number_of[whole]
+            parts.keys[cell] = key
+    return parts
 
 
 def _heavy(placed: Sequence[_CellParts], counted: Sequence[Outcomes]) -> set[tuple[int, str]]:
     """Returns the series, by whole and key, with a large part of the requests or of the time of a whole."""
     heavy: set[tuple[int, str]] = set()
-    for column_of in (Outcomes.requests_of, Outcomes.times_of):
+    for column_of in (Outcomes.cell_requests, Outcomes.cell_times_us):
         of_series: defaultdict[tuple[int, str], int] = defaultdict(int)
         of_whole: defaultdict[int, int] = defaultdict(int)
         for (wholes, keys), outcomes in zip(placed, counted, strict=True):
             for whole, key, value in zip(wholes, keys, column_of(outcomes, len(keys)), strict=True):
                 of_whole[whole] += value
                 of_series[whole, key] += value
-        heavy |= {at for at, value in of_series.items() if value * HEAVY >= of_whole[at[0]] > 0}
+        heavy |= {series for series, value in of_series.items() if value * HEAVY >= of_whole[series[0]] > 0}
     return heavy

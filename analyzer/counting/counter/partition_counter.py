@@ -130,7 +130,7 @@ class PartitionCounter:
         trial = replace(self.memory.run, first=None)
         rejected: list[Rejected] = []
         for chunk in chunks:
-            rejected += self._rejected_of(chunk)
+            rejected += self._rejected_records(chunk)
             index = trial.extend(chunk.records.offsets, chunk.reasons, chunk.fieldless)
             if index is not None:
                 first = next(record for record in rejected if record.offset == trial.first)
@@ -145,16 +145,16 @@ class PartitionCounter:
             return self._stop_before_run(chunk, chunk.records.offsets[index] + 1)
         self._take(chunk.requests, chunk.readable())
         if chunk.reasons:
-            self._reject(self._rejected_of(chunk))
+            self._reject(self._rejected_records(chunk))
         return None
 
     def _stop_before_run(self, chunk: ReadChunk, end: int) -> TooManyRejected:
         """Counts the requests before the run, and keeps the records that were rejected before it."""
-        run, rejected = self.memory.run, self.rejected + self._rejected_of(chunk)
+        run, rejected = self.memory.run, self.rejected + self._rejected_records(chunk)
         first = next(record for record in rejected if record.offset == run.first)
         records = chunk.readable()
-        before = [offset < first.offset for offset in records.offsets]
-        self._take(chunk.requests.only(before), records.only(before))
+        is_before = [offset < first.offset for offset in records.offsets]
+        self._take(chunk.requests.only(is_before), records.only(is_before))
         self.seen -= len(self.rejected)
         self.rejected, self.late = [], 0
         self._reject([record for record in rejected if record.offset < first.offset])
@@ -174,7 +174,7 @@ class PartitionCounter:
             self.without_id += requests.ids.count("")
         # Behind the ids, which are remembered by the name.
         if self.forgotten is not None and column is not None and callers is not None:
-            requests = _with_column(requests, column, self.forgotten.names_of(callers))
+            requests = _with_column(requests, column, self.forgotten.names_to_count(callers))
         if new is None:
             self._count(requests, records)
         else:
@@ -197,11 +197,11 @@ class PartitionCounter:
         begin = 0
         for is_new, run in groupby(new):
             end = begin + len(list(run))
-            here = requests.part(begin, end)
+            part = requests.part(begin, end)
             if is_new:
-                self._count(here, records.part(begin, end))
+                self._count(part, records.part(begin, end))
             else:
-                self._count_duplicates(here)
+                self._count_duplicates(part)
             begin = end
 
     def _count_duplicates(self, requests: RequestColumns) -> None:
@@ -250,9 +250,9 @@ class PartitionCounter:
     ) -> None:
         """Adds the denied requests by policy; `callers` has the names before the limit on their number."""
         denied, logged = requests.only(requests.denied), records.only(requests.denied)
-        named = [""] * len(logged.values) if callers is None else list(compress(callers, requests.denied))
+        names = [""] * len(logged.values) if callers is None else list(compress(callers, requests.denied))
         policies = self.reader.policies([value or b"" for value in logged.values])
-        self.verdicts.add(denied, policies, named, minutes_s(logged.kafka_ms, denied.times_ms))
+        self.verdicts.add(denied, policies, names, minutes_s(logged.kafka_ms, denied.times_ms))
 
     def _within_budget(
         self, requests: RequestColumns, column: int, span_ms: tuple[int, int], offsets: Sequence[int]
@@ -262,7 +262,9 @@ class PartitionCounter:
         `column` is the index of the caller's column.
         """
         callers, resources = requests.dimensions[column], self._bounded_resources(requests)
-        names, routes = self.memory.budget.names_of(callers, requests.times_ms, span_ms, offsets, resources)
+        names, routes = self.memory.budget.names_to_count(
+            callers, requests.times_ms, span_ms, offsets, resources
+        )
         if names is callers:
             return requests
         self.overflow += names.count(OVERFLOW)
@@ -280,7 +282,7 @@ class PartitionCounter:
         self.seen += len(rejected)
         self.late += sum(record.reason == "past" for record in rejected)
 
-    def _rejected_of(self, chunk: ReadChunk) -> list[Rejected]:
+    def _rejected_records(self, chunk: ReadChunk) -> list[Rejected]:
         offsets, kafka_ms, values, _ = chunk.records
         return [
             Rejected(
@@ -330,9 +332,9 @@ class PartitionCounter:
 
 def _times_ms(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> Sequence[int]:
     """Returns the Kafka time of each record, and the request's own where there is none."""
-    known = [ms for ms in kafka_ms if ms is not None and ms >= 0]
-    if len(known) == len(kafka_ms):
-        return known
+    known_ms = [ms for ms in kafka_ms if ms is not None and ms >= 0]
+    if len(known_ms) == len(kafka_ms):
+        return known_ms
     return [own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True)]
 
 
@@ -340,5 +342,5 @@ def _with_column(requests: RequestColumns, column: int | None, names: Sequence[s
     """Returns the requests with other names in a column; as they are without the column."""
     if column is None:
         return requests
-    before, after = requests.dimensions[:column], requests.dimensions[column + 1 :]
-    return requests._replace(dimensions=[*before, list(names), *after])
+    preceding, following = requests.dimensions[:column], requests.dimensions[column + 1 :]
+    return requests._replace(dimensions=[*preceding, list(names), *following])

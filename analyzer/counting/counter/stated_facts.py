@@ -54,11 +54,11 @@ class FactLog:
         state nothing.
         """
         touched: set[str] = set()
-        for name, known, column in zip(self._names, self._known, facts, strict=True):
-            before = list(map(known.get, callers))
-            if before != column:
+        for name, values_by_caller, column in zip(self._names, self._known, facts, strict=True):
+            last_values = list(map(values_by_caller.get, callers))
+            if last_values != column:
                 self._unusable[name] += column.count(UNUSABLE)
-                pairs = zip(callers, before, column, strict=True)
+                pairs = zip(callers, last_values, column, strict=True)
                 touched |= {caller for caller, last, value in pairs if value and last != value}
         touched.difference_update(NOT_CALLERS)
         if touched:
@@ -73,9 +73,9 @@ class FactLog:
         return StatedFacts(part, self._names, runs, unusable) if runs or unusable else None
 
     def _state(self, caller: str, values: Sequence[str], moment: Callable[[int], Moment], index: int) -> None:
-        for at, value in enumerate(values):
-            last = self._known[at].get(caller)
+        for position, value in enumerate(values):
+            last = self._known[position].get(caller)
             if value and last != value:
                 runs = self._runs.setdefault(caller, [None] * len(self._names))
-                runs[at] = FactRun(value, moment(index), is_first=last is None)
-                self._known[at][caller] = value
+                runs[position] = FactRun(value, moment(index), is_first=last is None)
+                self._known[position][caller] = value

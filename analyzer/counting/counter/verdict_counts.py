@@ -52,7 +52,7 @@ class VerdictCounts:
                     int(minute),
                     slot_s - slot_s % BUCKET_S,
                     slot_s,
-                    tuple(compiled.series_of(dimensions) for compiled in self._layout.groupings),
+                    tuple(compiled.request_series(dimensions) for compiled in self._layout.groupings),
                     tuple(meter.denied[cell] for meter in self._aggregate.meters),
                 )
 
@@ -63,8 +63,8 @@ def minutes_s(kafka_ms: Sequence[int | None], times_ms: Sequence[int]) -> list[i
     >>> minutes_s([61_000, None, -1], [0, 125_000, 1])
     [60, 120, 0]
     """
-    known = (own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True))
-    return [ms // MINUTE_MS * MINUTE_S for ms in known]
+    record_ms = (own if ms is None or ms < 0 else ms for ms, own in zip(kafka_ms, times_ms, strict=True))
+    return [ms // MINUTE_MS * MINUTE_S for ms in record_ms]
 
 
 def with_admitted(
@@ -100,8 +100,8 @@ def _moved(
     joins: Mapping[str, str],
 ) -> CountTable:
     """Returns a table with these requests as admitted ones; `columns_of` has its meters among the values."""
-    rows = [_row_of(verdict, table) for verdict in verdicts]
-    places = {row: _place_of(row, table) for row in {rows[index] for index in disbelieved}}
+    rows = [_row_key(verdict, table) for verdict in verdicts]
+    places = {row: _find_row(row, table) for row in {rows[index] for index in disbelieved}}
     admitted, denied = ([list(column) for column in columns] for columns in (table.admitted, table.denied))
     for column in denied:
         for place in places.values():
@@ -113,17 +113,17 @@ def _moved(
             place = places[row]
             columns = admitted if index in disbelieved else denied
             # Without columns of denied requests there is nothing to add: they are 0 in these meters.
-            for column, merge, at in zip(columns, merges, columns_of, strict=False):
-                column[place] = merge(column[place], verdict.values[at])
+            for column, merge, position in zip(columns, merges, columns_of, strict=False):
+                column[place] = merge(column[place], verdict.values[position])
     return table._replace(admitted=admitted, denied=denied if any(map(any, denied)) else ())
 
 
-def _row_of(verdict: Verdict, table: CountTable) -> Row:
+def _row_key(verdict: Verdict, table: CountTable) -> Row:
     [series] = [series for series in verdict.series if series.grouping == table.grouping]
     return verdict.slot_s - verdict.slot_s % table.width_s, series.key, series.resource
 
 
-def _place_of(row: Row, table: CountTable) -> int:
+def _find_row(row: Row, table: CountTable) -> int:
     def row_at(place: int) -> Row:
         return table.buckets_s[place], table.keys[place], table.resources[place]
 

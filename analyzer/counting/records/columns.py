@@ -28,11 +28,11 @@ from analyzer.plan.value_rules import (
     UNUSABLE,
     Digests,
     MemoizedRule,
+    as_event_id,
     caller_rule,
     condition_rule,
     distinct_rule,
     fact_rule,
-    id_of,
     network_rule,
     text_rule,
     time_rule,
@@ -93,16 +93,16 @@ class CallerColumn:
         ]
 
     def read(self, columns: Columns) -> CallerNames:
-        (column, rule), *others = self._rules
+        (column, rule), *further_rules = self._rules
         names = rule.read(columns[column])
         if all(names):  # most columns
             return CallerNames(names, [])
         unusable: set[int] = set()
         not_text: set[int] = set()
         _note(names, unusable, not_text)
-        for column, rule in others:
+        for column, rule in further_rules:
             further = rule.read(columns[column])
-            names = [name or other for name, other in zip(names, further, strict=True)]
+            names = [name or fallback for name, fallback in zip(names, further, strict=True)]
             if all(names):
                 break
             _note(names, unusable, not_text)
@@ -145,17 +145,17 @@ class CountIfColumn:
         Requests that a gate denied keep it: the gate responded before a secret was checked. Records
         without a readable caller stay so.
         """
-        named = self._conditions.read(columns)  # None: a value that cannot be compared
+        answers = self._conditions.read(columns)  # None: a value that cannot be compared
         if denied:
-            named = [held or was_denied for held, was_denied in zip(named, denied, strict=True)]
-        if all(named):
+            answers = [answer or was_denied for answer, was_denied in zip(answers, denied, strict=True)]
+        if all(answers):
             return callers
-        addresses: Answers = [None] * len(named)
+        addresses: Answers = [None] * len(answers)
         if self._address is not None:
             column, rule = self._address
             addresses = rule.read(columns[column])
-        names, renamed = list(callers.names), callers.renamed or [False] * len(named)
-        for index, keeps_name in enumerate(named):
+        names, renamed = list(callers.names), callers.renamed or [False] * len(answers)
+        for index, keeps_name in enumerate(answers):
             if not keeps_name and names[index] is not None:
                 name = addresses[index] or UNNAMED
                 renamed[index] = renamed[index] or name != names[index]
@@ -304,7 +304,7 @@ class IdColumn:
         if set(map(type, column)) == {str}:
             # Ids do not repeat, so nothing is memoized; most columns are returned as they are.
             return ["" if raw == DASH else raw for raw in column] if DASH in column else column
-        return [id_of(raw) for raw in column]
+        return [as_event_id(raw) for raw in column]
 
 
 class ConditionColumn:
@@ -329,7 +329,7 @@ class ConditionColumn:
         answers = [rule.read(columns[column]) for column, rule in self._rules]
         if len(answers) < 2:
             return answers[0] if answers else []
-        return [None if None in held else all(held) for held in zip(*answers, strict=True)]
+        return [None if None in row else all(row) for row in zip(*answers, strict=True)]
 
 
 class TextColumn:

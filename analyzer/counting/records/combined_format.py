@@ -146,17 +146,17 @@ def match_lines(values: Sequence[bytes]) -> tuple[LineParts, dict[int, RejectRea
 def _front_parts(match: re.Match[str]) -> tuple[str | None, ...] | None:
     """Returns the parts of a line that LINE matches; None when no time stands in front of its request."""
     vhost, address, empty_user, front, *behind = match.groups()
-    before, bracket, time = front[:-2].rpartition("[")
+    prefix, bracket, time = front[:-2].rpartition("[")
     if not (bracket and time and front.endswith("] ")) or "]" in time:
         return None
     if empty_user is None:  # a blank is between the user and the bracket
-        if not before.endswith(" "):
+        if not prefix.endswith(" "):
             return None
-        before = before[:-1]
-    elif before:
+        prefix = prefix[:-1]
+    elif prefix:
         return None
     # No user is made of hyphens: a line of another format would have one.
-    user = "-" if set(before.split(" ")) <= {"-", ""} else before
+    user = "-" if set(prefix.split(" ")) <= {"-", ""} else prefix
     return vhost, address, user, time, *behind
 
 
@@ -172,8 +172,8 @@ def split_block(values: Sequence[bytes]) -> LineParts | None:
     except UnicodeDecodeError:
         return None
     texts = text.split('"')  # of each line `quotes` texts: in front of, between and behind its quotes
-    quotes, rest = divmod(len(texts) - 1, count)
-    is_regular = not rest and quotes in QUOTES and not texts[-1] and text.count("\n") == count - 1
+    quotes, remainder = divmod(len(texts) - 1, count)
+    is_regular = not remainder and quotes in QUOTES and not texts[-1] and text.count("\n") == count - 1
     if not is_regular or "\\" in text:
         return None
     gaps = {*texts[4::quotes], *texts[6:-1:quotes]} if quotes > ORDINARY_QUOTES else {*texts[4::quotes]}

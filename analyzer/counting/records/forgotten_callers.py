@@ -10,10 +10,10 @@ FORGOTTEN = "forgotten"  # kind of the pseudonyms, which no field of a source ma
 KNOWN_MAX = 100_000  # names in memory; then all are looked up again
 
 
-def pseudonym_of(reference: str) -> str:
+def make_pseudonym(reference: str) -> str:
     """Returns the name under which a forgotten caller is counted and reported.
 
-    >>> pseudonym_of("058ea18ec06f363c")
+    >>> make_pseudonym("058ea18ec06f363c")
     'forgotten:058ea18ec06f363c'
     """
     return f"{FORGOTTEN}:{reference}"
@@ -42,15 +42,15 @@ class ForgottenCallers:
         self._digest = digest
         self._names: dict[str, str] = {}
 
-    def names_of(self, callers: Sequence[str]) -> Sequence[str]:
+    def names_to_count(self, callers: Sequence[str]) -> Sequence[str]:
         """Returns the names with pseudonyms in place of forgotten ones; `callers` itself where none is."""
         distinct = set(callers)
         if len(self._names) > KNOWN_MAX:
             self._names = {}
         for name in distinct - self._names.keys():
             reference = self._digest.of(name)
-            self._names[name] = pseudonym_of(reference) if reference in self._references else name
-        known = self._names
-        if all(known[name] == name for name in distinct):
+            self._names[name] = make_pseudonym(reference) if reference in self._references else name
+        names = self._names
+        if all(names[name] == name for name in distinct):
             return callers
-        return [known[name] for name in callers]
+        return [names[name] for name in callers]

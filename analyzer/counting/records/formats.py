@@ -44,7 +44,7 @@ FORMATS: Mapping[str, RecordFormat] = {
 }
 
 
-def decoder_of(mapping: SourceMapping, paths: Sequence[FieldPath]) -> FormatDecoder:
+def make_decoder(mapping: SourceMapping, paths: Sequence[FieldPath]) -> FormatDecoder:
     """Returns the decoder of a source's records. Raises KeyError for an unknown format."""
     decoder = FORMATS[mapping.format].decoder(paths)
     return UnwrappingDecoder(mapping.envelopes, decoder) if mapping.envelopes else decoder
@@ -52,8 +52,8 @@ def decoder_of(mapping: SourceMapping, paths: Sequence[FieldPath]) -> FormatDeco
 
 def with_default_fields(mapping: SourceMapping) -> SourceMapping:
     """Returns `mapping`, with the callers of its format, and its fields where it maps none."""
-    known = FORMATS[mapping.format]
-    mapping = replace(mapping, caller=mapping.caller or known.caller)
-    if mapping.fields or not known.fields:
+    log_format = FORMATS[mapping.format]
+    mapping = replace(mapping, caller=mapping.caller or log_format.caller)
+    if mapping.fields or not log_format.fields:
         return mapping
-    return replace(mapping, fields=dict(known.fields), time=mapping.time or known.time)
+    return replace(mapping, fields=dict(log_format.fields), time=mapping.time or log_format.time)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from analyzer.counting.records.columns import ColumnIndex
-from analyzer.counting.records.formats import decoder_of
+from analyzer.counting.records.formats import make_decoder
 from analyzer.plan.format_decoder import RawValue
 from analyzer.plan.mapping import SourceMapping, TextField
 from analyzer.plan.value_rules import MemoizedRule
@@ -35,7 +35,7 @@ class PolicyNames:
             (index.of(field.path), MemoizedRule(lambda raw: rule(raw, mapping.name_bytes_max)))
             for field in fields
         ]
-        self._format = decoder_of(mapping, index.paths) if fields else None
+        self._format = make_decoder(mapping, index.paths) if fields else None
 
     def read(self, values: Sequence[bytes]) -> list[str]:
         """Returns the policy that each record names; "" where it names none. `values` is not empty."""

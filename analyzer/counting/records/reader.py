@@ -27,7 +27,7 @@ from analyzer.counting.records.columns import (
     TimeColumn,
     WeightColumn,
 )
-from analyzer.counting.records.formats import decoder_of, with_default_fields
+from analyzer.counting.records.formats import make_decoder, with_default_fields
 from analyzer.counting.records.policy_names import PolicyNames
 from analyzer.kernel.model import RecordColumns, RejectReason
 from analyzer.plan.format_decoder import Columns
@@ -65,9 +65,9 @@ class RequestColumns(NamedTuple):
     facts: Sequence[list[Any]] = ()
     ids: list[str] = []  # noqa: RUF012 - never changed; of the events, "" for none; empty: no ids
 
-    def only(self, wanted: Sequence[bool]) -> RequestColumns:
-        """The requests for which `wanted` is true."""
-        return self._each(lambda column: list(compress(column, wanted)))
+    def only(self, mask: Sequence[bool]) -> RequestColumns:
+        """The requests for which `mask` is true."""
+        return self._each(lambda column: list(compress(column, mask)))
 
     def part(self, begin: int, end: int) -> RequestColumns:
         return self._each(lambda column: column[begin:end])
@@ -132,7 +132,7 @@ class RecordReader:
         self._distinct = [DistinctColumn(mapping, name, index, digests) for name in projection.distinct]
         self._facts = [FactColumn(mapping, name, index, digests) for name in mapping.fact_names]
         self._ids = IdColumn(mapping, index)
-        self._format = decoder_of(mapping, index.paths)
+        self._format = make_decoder(mapping, index.paths)
 
     def read(self, records: RecordColumns, read_ms: int | None = None) -> ReadRecords:
         """Returns the requests among `records` (at least one).

@@ -42,8 +42,8 @@ def doubt(requests: int, callers: int, caller: str, elsewhere: str = "") -> str:
         )
     else:
         return ""
-    asked = f"one caller has 100 % of {requests:,} requests, {caller}: {question}"
-    return f"{asked} {elsewhere}" if elsewhere else asked
+    sentence = f"one caller has 100 % of {requests:,} requests, {caller}: {question}"
+    return f"{sentence} {elsewhere}" if elsewhere else sentence
 
 
 class ReadingTally:

@@ -121,9 +121,9 @@ class _IterativeReader:
 
     def _takes(self, token: str) -> bool:
         self._skip_space()
-        found = self._text.startswith(token, self._at)
-        self._at += found * len(token)
-        return found
+        matches = self._text.startswith(token, self._at)
+        self._at += matches * len(token)
+        return matches
 
     def _expect(self, token: str) -> None:
         if not self._takes(token):

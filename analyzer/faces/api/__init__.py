@@ -1,10 +1,11 @@
 """The API for applications and operators: lists, views of callers, and acts, by a table of endpoints.
 
 - `endpoint_table`: every endpoint, put together from those below
-- `usage_endpoints`, `lock_endpoints`, `installation_endpoints`, `limit_endpoints`: their rows, by subject
+- `made_endpoints`: those made from the table of acts; `usage_endpoints`, `installation_endpoints`: by hand
 - `callers_endpoint`: what one caller has used, for its application to pass on
 - `event_stream`: server-sent events about what has changed
-- `endpoints`: what a row of the table is; `parameters`, `request_bodies`, `pages`: how requests are read
+- `endpoints`: what a row of the table is
+- `requested_values`, `request_bodies`, `pages`: how requests are read
 - `serving_endpoints`: adds the table to the application
 - `openapi`: the document of the API
 

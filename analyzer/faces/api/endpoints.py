@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analyzer.acting.foreseen import Foreseen, NotConfirmed
-from analyzer.acting.parameters import Field, Switch, Text, Whole
+from analyzer.acting.parameters import OfText, Parameter, Switch, Whole
 from analyzer.config.settings import Settings
 from analyzer.faces.api.pages import ROWS, ROWS_MAX, PagePlace, PlacedRow
-from analyzer.faces.api.parameters import parameter
+from analyzer.faces.api.requested_values import parameter
 from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import Engine
-from analyzer.kernel.time_expressions import second_of
+from analyzer.kernel.time_expressions import parse_second
 from analyzer.kernel.tokens import TokenScope
 
-CURSOR = parameter("cursor", Text(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
+CURSOR = parameter("cursor", OfText(), "The `next` of the page before.", "WzE3NjM2MTYwMDBd")
 LIMIT = parameter("limit", Whole(1, ROWS_MAX), "Rows of the page.", ROWS, ROWS)
 REASON = parameter(
-    "reason", Text(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a reason"),
+    "reason", OfText(r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$", "a reason"),
     "Why; kept in the audit log with the name of the token.", "INC-311", required=True,
 )  # fmt: skip
 
@@ -46,7 +46,7 @@ class ApiContext(NamedTuple):
 
     def second(self, text: str | None) -> int:
         """Returns a time in seconds since 1970, by the database's clock; 0 for None."""
-        return 0 if text is None else second_of(text, database_now(self.engine))
+        return 0 if text is None else parse_second(text, database_now(self.engine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Endpoint(NamedTuple):
     about: str
     answer: Callable[[ApiContext, Asked], Mapping[str, object] | Iterable[PlacedRow]]
     example: Mapping[str, Any]
-    parameters: tuple[Field, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
     place: PagePlace | None = None
     foresee: Callable[[ApiContext, Asked], Foreseen] | None = None
 
@@ -106,7 +106,7 @@ class Endpoint(NamedTuple):
         return self.method == "POST"
 
     @property
-    def all_parameters(self) -> tuple[Field, ...]:
+    def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters, with those of pages or the reason of an act."""
         if self.acts:
             return (*self.parameters, *([CONFIRMED] if self.foresee else []), REASON)

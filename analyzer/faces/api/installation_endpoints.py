@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.acting.parameters import Caller, Text, Time
+from analyzer.acting.parameters import Caller, OfText, Time
 from analyzer.callers.caller_answers import shown_caller
 from analyzer.callers.explained_caller import explained_caller
 from analyzer.faces.acts import LOCK, POLICY
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotThere
-from analyzer.faces.api.parameters import parameter
+from analyzer.faces.api.requested_values import parameter
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.plan.plan import Plan
@@ -19,7 +19,7 @@ from analyzer.plan.policies import CANDIDATE
 def show_policy(at: ApiContext, asked: Asked) -> Mapping[str, object]:
     """Returns a policy and its candidate, and what each has done."""
     plan, name = plan_in_force(at.engine) or Plan(), asked["policy"]
-    shown = [policy for each in (name, name + CANDIDATE) if (policy := plan.policy(each)) is not None]
+    shown = [policy for title in (name, name + CANDIDATE) if (policy := plan.policy(title)) is not None]
     if not shown:
         raise NotThere("no such policy is in force")
     return {"policies": shown_policies(at.engine, shown, at.second(asked["since"]))}
@@ -43,7 +43,7 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/policies/show", "view", "A policy and its candidate, and what each has done.",
         show_policy, {"policies": [POLICY | {"outcomes": []}]},
-        (parameter("policy", Text(), "Its name.", "daily", required=True), SINCE),
+        (parameter("policy", OfText(), "Its name.", "daily", required=True), SINCE),
     ),
     Endpoint(
         "GET", "/v1/callers/show", "view",

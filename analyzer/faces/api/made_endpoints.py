@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from analyzer.acting.acts import ActContext, Done, Note, NothingFound, fields_of
+from analyzer.acting.act import ActContext, Done, Note, NothingFound, fields_of
 from analyzer.acting.foreseen import Foreseen
-from analyzer.acting.parameters import Fault, Field, Param, Switch
+from analyzer.acting.parameters import Fault, Param, Parameter, Switch
 from analyzer.faces.acts import ACTS, Act, List, function
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import PlacedRow
 from analyzer.kernel.by import By
 
-DRY_RUN = Field(
+DRY_RUN = Parameter(
     "dry_run", "dry_run", Param(Switch(), "Show what would change, and change nothing.", True), False
 )
 
@@ -42,11 +42,11 @@ def _context(at: ApiContext, asked: Asked) -> ActContext:
     return ActContext(at.engine, at.settings, by, at.settings.counted_name, asked.after)
 
 
-def _arguments(fields: tuple[Field, ...], asked: Asked) -> dict[str, Any]:
+def _arguments(fields: tuple[Parameter, ...], asked: Asked) -> dict[str, Any]:
     return {field.keyword: asked.values[field.keyword] for field in fields}
 
 
-def _answered(run: Callable[[], Any], fields: tuple[Field, ...]) -> Any:
+def _answered(run: Callable[[], Any], fields: tuple[Parameter, ...]) -> Any:
     """Returns what `run` does. Raises NotPossible for a fault, NotThere where nothing is found."""
     try:
         return run()
@@ -56,7 +56,7 @@ def _answered(run: Callable[[], Any], fields: tuple[Field, ...]) -> Any:
         raise NotThere(str(nothing)) from nothing
 
 
-def spelled(fault: Fault, fields: Iterable[Field]) -> str:
+def spelled(fault: Fault, fields: Iterable[Parameter]) -> str:
     """Returns the sentence of a fault, with parameters in place of their names."""
     sentence = f"`{fault.name}`: {fault.why}" if fault.name else fault.why
     for field in fields:
@@ -65,21 +65,21 @@ def spelled(fault: Fault, fields: Iterable[Field]) -> str:
 
 
 def _done(
-    run: Callable[..., Done], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+    run: Callable[..., Done], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
 ) -> Mapping[str, object]:
     done = _answered(lambda: run(_context(at, asked), **_arguments(fields, asked)), fields)
     return {done.name: list(done.fields)} if done.name else done.fields[0]
 
 
 def _foreseen(
-    foresee: Callable[..., Foreseen], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+    foresee: Callable[..., Foreseen], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
 ) -> Foreseen:
     foreseen: Foreseen = _answered(lambda: foresee(_context(at, asked), **_arguments(fields, asked)), fields)
     return foreseen
 
 
 def _rows(
-    run: Callable[..., Any], fields: tuple[Field, ...], at: ApiContext, asked: Asked
+    run: Callable[..., Any], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
 ) -> Iterator[PlacedRow]:
     rows = run(_context(at, asked), **_arguments(fields, asked))
     while (row := _answered(lambda: next(rows, None), fields)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from analyzer.acting.parameters import Field
+from analyzer.acting.parameters import Parameter
 from analyzer.faces.api.endpoints import Endpoint
 from analyzer.kernel.tokens import SCOPES
 
@@ -78,7 +78,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def _parameter(one: Field) -> dict[str, Any]:
+def _parameter(one: Parameter) -> dict[str, Any]:
     return {
         "name": one.name,
         "in": "query",
@@ -103,7 +103,7 @@ def _body(endpoint: Endpoint) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _with_default(one: Field) -> dict[str, Any]:
+def _with_default(one: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = one.param.kind.schema()
     return schema if one.default is None or one.name == "since" else schema | {"default": one.default}
 

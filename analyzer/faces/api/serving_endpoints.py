@@ -16,8 +16,8 @@ from analyzer.faces.api.callers_endpoint import etag_of, etags_of
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.openapi import openapi_document
 from analyzer.faces.api.pages import PlacedRow, page_of, place_of
-from analyzer.faces.api.parameters import of_body, of_query
 from analyzer.faces.api.request_bodies import body_of
+from analyzer.faces.api.requested_values import of_body, of_query
 from analyzer.faces.authentication import RETRY_SOON, Authenticator
 from analyzer.kernel.errors import AnalyzerError, StoreAway
 from analyzer.kernel.secrets import masked

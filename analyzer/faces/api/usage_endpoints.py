@@ -8,20 +8,20 @@ from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from analyzer.acting.parameters import Caller, OneOf, Text, Time, Whole
+from analyzer.acting.parameters import Caller, OfText, OneOf, Time, Whole
 from analyzer.billing.audit.audit_outcomes import outcomes
-from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
+from analyzer.billing.reports.day_report import NotFrozen, read_report, report_rows
 from analyzer.billing.reports.day_status import day_statuses
-from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.callers.counted_names import never_counted
 from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
 from analyzer.counting.usage_rows import UsageAnswer
 from analyzer.counting.usage_windows import counted_meters, final_until_s
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
-from analyzer.faces.api.parameters import parameter
+from analyzer.faces.api.requested_values import parameter
 from analyzer.faces.day_answers import audit_fields, day_fields
-from analyzer.plan.groupings import Grouping, grouping_of
+from analyzer.plan.groupings import Grouping, parse_grouping
 from analyzer.plan.windows import is_zone
 
 WIDTHS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -30,11 +30,11 @@ DATE = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 DAYS_MAX = 62  # of a report
 
 BY = parameter(
-    "by", Text(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
+    "by", OfText(r"^[a-z0-9_/+-]+$", "a grouping"), "What to group by: caller, tenant, resource, address, "
     "address/24, everyone; caller+resource splits by resource.", "caller", "caller",
 )  # fmt: skip
 ZONE = parameter(
-    "zone", Text(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
+    "zone", OfText(r"^[A-Za-z0-9_+/-]+$", "a time zone"), "The time zone of the days.", "UTC", "UTC"
 )
 
 
@@ -69,7 +69,7 @@ def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[Us
 
 def _grouping(at: ApiContext, name: str) -> Grouping:
     try:
-        grouping = grouping_of(name)
+        grouping = parse_grouping(name)
     except ValueError as error:
         raise NotPossible(f"`by`: {error}") from error
     if grouping.name != "caller" and not is_counted(at.engine, grouping.name):
@@ -107,18 +107,18 @@ def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
     if zone not in at.settings.billing.zones:
         raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(at.settings.billing.zones)}")
     try:
-        grouping_of(asked["by"])
-        found = report_of(at.engine, zone, first, last, asked["by"], asked["meter"])
+        parse_grouping(asked["by"])
+        found = read_report(at.engine, zone, first, last, asked["by"], asked["meter"])
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error
     if len(found.days) > DAYS_MAX:
         raise NotPossible(
             f"a report has at most {DAYS_MAX} days here: `gatelock billing report write` has more"
         )
-    columns = columns_of(found)
-    lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    columns = report_columns(found)
+    lines = usage_lines(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
     for number, line in enumerate(lines):
-        yield (number,), dict(zip(columns, cells_of(line, columns), strict=True))
+        yield (number,), dict(zip(columns, line_cells(line, columns), strict=True))
 
 
 def _is_day(text: str) -> bool:
@@ -129,7 +129,7 @@ def _is_day(text: str) -> bool:
     return True
 
 
-METER = parameter("meter", Text(), "Only this meter, such as requests.", "requests")
+METER = parameter("meter", OfText(), "Only this meter, such as requests.", "requests")
 COUNTED = (
     BY,
     parameter("width", OneOf([*WIDTHS_S]), "Length of a bucket, in UTC.", "hour", "day"),
@@ -167,8 +167,8 @@ ENDPOINTS = (
         "GET", "/v1/reports/list", "view", "What was counted of closed days, line by line, for invoices.",
         list_report, {"day": "2026-11-20", "caller": "api_key:acme", "requests": 100_214},
         (
-            parameter("from", Text(DATE, "a date"), "The first day.", "2026-11-01", required=True),
-            parameter("to", Text(DATE, "a date"), "The last day, included.", "2026-11-20", required=True),
+            parameter("from", OfText(DATE, "a date"), "The first day.", "2026-11-01", required=True),
+            parameter("to", OfText(DATE, "a date"), "The last day, included.", "2026-11-20", required=True),
             ZONE, BY, METER,
         ),
         (0,),

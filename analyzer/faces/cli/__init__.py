@@ -16,8 +16,8 @@ try:
 except ImportError as missing:
     sys.exit(f"gatelock: {missing.name} is not installed; pip install 'gatelock[analyzer]'")
 
-from analyzer.faces.cli.command_table import COMMANDS, Command, Group, Heading
-from analyzer.faces.cli.parameters import CONFIG_HELP, SETTINGS, make_command
+from analyzer.faces.cli.command_table import COMMANDS, Command, CommandGroup, Heading
+from analyzer.faces.cli.described_options import CONFIG_HELP, SETTINGS, make_command
 
 
 class LazyGroup(click.Group):
@@ -70,8 +70,8 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-def _made(entry: Command | Group, words: str) -> click.Command:
-    if isinstance(entry, Group):
+def _made(entry: Command | CommandGroup, words: str) -> click.Command:
+    if isinstance(entry, CommandGroup):
         text = entry.line
         if entry.default:
             text += f"\n\n`{entry.name} ...` is short for `{entry.name} {entry.default} ...`."
@@ -94,9 +94,11 @@ def _keep_config(context: click.Context, _param: click.Parameter, config: Path |
 
 def _print_version(context: click.Context, _param: click.Parameter, requested: bool) -> None:
     if requested:
-        from importlib.metadata import version  # a third of the time of the help
+        from importlib.metadata import version  # what the help does not need
 
-        click.echo(f"gatelock {version('gatelock')}")
+        from analyzer.faces.cli.output import say
+
+        say(f"gatelock {version('gatelock')}")
         context.exit()
 
 

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 from analyzer.billing.days.day_rows import day_at
 from analyzer.billing.reports.day_report import NotFrozen
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import parse_time, second_at
-from analyzer.faces.cli.parameters import Option
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -91,7 +91,7 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
 def of_known_names(by: str) -> Iterator[None]:
     """Exits with 2 for a grouping or a meter that closed days do not have."""
     try:
-        grouping_of(by)
+        parse_grouping(by)
         yield
     except NotFrozen as error:
         raise usage_error(

@@ -25,7 +25,7 @@ class Command(NamedTuple):
     line: str
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands about one kind of thing.
 
     Attributes:
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
     name: str
     line: str
-    commands: tuple[Command | Group, ...]
+    commands: tuple[Command | CommandGroup, ...]
     default: str = ""
 
 
@@ -45,7 +45,7 @@ class Heading(NamedTuple):
     """A part of the list of commands."""
 
     title: str
-    entries: tuple[Command | Group, ...]
+    entries: tuple[Command | CommandGroup, ...]
 
 
 LINES = {row.words: row.line for row in ACTS}
@@ -72,11 +72,11 @@ RUN = (
 CALLERS_AND_LIMITS = (
     Command("explain", "verbs.explain:explain", "Say why a caller is locked, or why not."),
     Command("usage", "verbs.usage:usage", "Show what was counted."),
-    Group(
+    CommandGroup(
         "locks", "Locks in force, notices, and the switch that opens every gate.",
         _made("locks", "list", "unlock", "lock", "extend", "met", "notices", "suspend", "resume"),
     ),
-    Group(
+    CommandGroup(
         "callers", "Facts about callers, other limits, exemptions.",
         (
             *_made("callers", "list"),
@@ -86,7 +86,7 @@ CALLERS_AND_LIMITS = (
             *_made("callers", "forget"),
         ),
     ),
-    Group(
+    CommandGroup(
         "policies", "Policies in force, and the configuration they come from.",
         (
             *_made("policies", "list"),
@@ -102,10 +102,10 @@ CALLERS_AND_LIMITS = (
         ),
     ),
 )  # fmt: skip
-BILLING = Group(
+BILLING = CommandGroup(
     "billing", "Reports for invoices, closed days, and the proof of both.",
     (
-        Group(
+        CommandGroup(
             "report", "What was counted of closed days, for invoices.",
             (
                 Command("write", "verbs.report:write", "Write what was counted of closed days."),
@@ -117,7 +117,7 @@ BILLING = Group(
             ),
             default="write",
         ),
-        Group(
+        CommandGroup(
             "days", "Closed days, what they wait for, and corrections.",
             (
                 Command("list", "nouns.days:list_", "Show which days are closed, and what was booked since."),
@@ -131,28 +131,28 @@ BILLING = Group(
         Command("audit", "verbs.audit:audit", "Compare everything that was counted with itself."),
     ),
 )  # fmt: skip
-UPKEEP = Group(
+UPKEEP = CommandGroup(
     "upkeep", "Tables, sources, records, gates, tokens, jobs.",
     (
-        Group(
+        CommandGroup(
             "db", "The version of the database's tables.",
             (
                 Command("upgrade", "nouns.db:upgrade", "Upgrade the tables to this program's version."),
                 Command("check", "nouns.db:check", "Compare the tables with those that this program needs."),
             ),
         ),
-        Group(
+        CommandGroup(
             "sources", "Partitions that are read, by which analyzer, how far behind.",
             _made("upkeep sources", "list", "retire"),
         ),
-        Group(
+        CommandGroup(
             "gaps", "Stopped partitions, and the decision where they continue.",
             (
                 Command("list", "nouns.gaps:list_", "Show why partitions stopped, and how to continue."),
                 Command("accept", "nouns.gaps:accept", "Continue a stopped partition."),
             ),
         ),
-        Group(
+        CommandGroup(
             "rejects", "Records that could not be read, and counting them after a repair.",
             (
                 Command("list", "nouns.rejects:list_", "Show rejected records, the latest first."),
@@ -162,7 +162,7 @@ UPKEEP = Group(
             ),
         ),
         Command("import", "verbs.import_:import_", "Count the records of complete files, once."),
-        Group(
+        CommandGroup(
             "replay", "Count logs again by the plan in force, and swap it in.",
             (
                 Command("start", "nouns.replays:start", "Count logs again, beside the live counts."),
@@ -178,10 +178,10 @@ UPKEEP = Group(
                 Command("list", "nouns.replays:list_", "Show the replays, how far they are, and who asked."),
             ),
         ),
-        Group(
+        CommandGroup(
             "gates", "Gates that report their status.", _made("upkeep gates", "list", "forget"),
         ),
-        Group(
+        CommandGroup(
             "tokens", "Tokens for access over HTTP.",
             (
                 Command("create", "nouns.tokens:create", "Create a token; it is shown only once."),
@@ -191,7 +191,7 @@ UPKEEP = Group(
                 ),
             ),
         ),
-        Group(
+        CommandGroup(
             "jobs", "Work that one analyzer does for all, by a schedule.",
             (
                 *_made("upkeep jobs", "list", "history"),
@@ -201,7 +201,7 @@ UPKEEP = Group(
                 ),
             ),
         ),
-        Group(
+        CommandGroup(
             "events", "Acts of operators, and changes of the plan.", _made("upkeep events", "list"),
         ),
     ),

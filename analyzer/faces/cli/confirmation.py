@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import click
 from click.exceptions import Exit
 
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import USAGE, usage_error
 from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.parameters import Option
 
 if TYPE_CHECKING:
     from analyzer.acting.foreseen import Foreseen

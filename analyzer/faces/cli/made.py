@@ -13,17 +13,17 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
-from analyzer.acting.acts import ActContext, Done, Note, NothingFound, Row, fields_of
+from analyzer.acting.act import ActContext, Done, ListRow, Note, NothingFound, fields_of
 from analyzer.acting.foreseen import Foreseen
-from analyzer.acting.parameters import Caller, Fault, Field, Param, Switch, read_values
+from analyzer.acting.parameters import Caller, Fault, Param, Parameter, Switch, read_values
 from analyzer.config.settings import Settings
 from analyzer.faces.acts import ACTS, Act, List, function
 from analyzer.faces.cli.confirmation import is_confirmed
+from analyzer.faces.cli.described_options import CONFIG_HELP, SETTINGS
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import caller_as_counted, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, say, table
-from analyzer.faces.cli.parameters import CONFIG_HELP, SETTINGS
 from analyzer.kernel.by import By
 from analyzer.kernel.database.engine import Engine
 
@@ -57,7 +57,7 @@ def command(words: str) -> click.Command:
     )
 
 
-def _short(field: Field) -> Field:
+def _short(field: Parameter) -> Parameter:
     """Returns a parameter as commands have it: a caller may be written without its kind."""
     param = field.param
     if not isinstance(param.kind, Caller):
@@ -65,7 +65,7 @@ def _short(field: Field) -> Field:
     return field._replace(param=Param(Caller(may_be_short=True), param.about, param.example))
 
 
-def example(row: Act | List, fields: tuple[Field, ...]) -> str:
+def example(row: Act | List, fields: tuple[Parameter, ...]) -> str:
     """Returns an example of a command: with what it needs, or its first option."""
     words = ["gatelock", row.words]
     named = [field for field in fields if field.required or field.positional]
@@ -85,7 +85,7 @@ def _option(name: str, text: str, **settings: Any) -> click.Option:
     return click.Option([name], help=text, **settings)
 
 
-def _parameter(field: Field) -> click.Parameter:
+def _parameter(field: Parameter) -> click.Parameter:
     """Returns click's parameter, which hands on the text as it was written."""
     kind = field.param.kind
     if field.positional:
@@ -102,7 +102,7 @@ def _parameter(field: Field) -> click.Parameter:
     )  # fmt: skip
 
 
-def _act(row: Act, run: Any, fields: tuple[Field, ...], **options: Any) -> None:
+def _act(row: Act, run: Any, fields: tuple[Parameter, ...], **options: Any) -> None:
     reason, is_json = options["reason"], options["json"]
     is_shown_only = options.get("dry_run", False)
     if row.reason == "required" and not (reason or "").strip():
@@ -131,7 +131,7 @@ def _print(done: Done, *, is_shown_only: bool, is_json: bool) -> None:
         raise Exit(FOUND)
 
 
-def _list(row: List, run: Any, fields: tuple[Field, ...], **options: Any) -> None:
+def _list(row: List, run: Any, fields: tuple[Parameter, ...], **options: Any) -> None:
     with _answering(fields):
         arguments = _arguments(fields, options)
         with reporting_errors(), _context(options["config"], By("", "")) as context:
@@ -144,9 +144,9 @@ def _list(row: List, run: Any, fields: tuple[Field, ...], **options: Any) -> Non
                 say(note.sentence, err=True)
             del notes[:]
             if options["json"]:
-                json_lines(each.fields for each in rows)
+                json_lines(listed.fields for listed in rows)
             else:
-                cells = (_cells(row.columns, each) for each in rows if each.cells is not None)
+                cells = (_cells(row.columns, listed) for listed in rows if listed.cells is not None)
                 is_filtered = any(options[field.name] for field in fields)
                 table(row.columns, cells, "nothing matches" if is_filtered else row.empty)
             for note in notes:
@@ -156,23 +156,23 @@ def _list(row: List, run: Any, fields: tuple[Field, ...], **options: Any) -> Non
             raise Exit(FOUND)
 
 
-def _rows(rows: Iterator[Row | Note], notes: list[Note], found: list[bool]) -> Iterator[Row]:
+def _rows(rows: Iterator[ListRow | Note], notes: list[Note], found: list[bool]) -> Iterator[ListRow]:
     """Yields the rows; puts the notes, and whether something is wrong, into the lists."""
-    for each in rows:
-        if each.is_wrong:
+    for row in rows:
+        if row.is_wrong:
             found[:] = [True]
-        if isinstance(each, Note):
-            notes.append(each)
+        if isinstance(row, Note):
+            notes.append(row)
         else:
-            yield each
+            yield row
 
 
-def _cells(columns: Any, row: Row) -> list[object]:
+def _cells(columns: Any, row: ListRow) -> list[object]:
     values: Mapping[str, Any] = {**row.fields, **(row.cells or {})}
     return ["" if values[column] is None else values[column] for column in columns]
 
 
-def _arguments(fields: tuple[Field, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(fields: tuple[Parameter, ...], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of the function, from the texts of a command. Raises Fault."""
     texts = {field.name: options[field.name] for field in fields if options[field.name] is not None}
     switches = {name: value for name, value in texts.items() if isinstance(value, bool)}
@@ -181,7 +181,7 @@ def _arguments(fields: tuple[Field, ...], options: Mapping[str, Any]) -> dict[st
 
 
 @contextmanager
-def _answering(fields: tuple[Field, ...]) -> Iterator[None]:
+def _answering(fields: tuple[Parameter, ...]) -> Iterator[None]:
     """Exits with 2 for a fault, in the words of a command, and with 1 where nothing is found."""
     try:
         yield
@@ -192,9 +192,9 @@ def _answering(fields: tuple[Field, ...]) -> Iterator[None]:
         raise Exit(FOUND) from nothing
 
 
-def _spelled(fault: Fault, fields: tuple[Field, ...]) -> str:
+def _spelled(fault: Fault, fields: tuple[Parameter, ...]) -> str:
     """Returns the sentence of a fault, with options in place of the names of parameters."""
-    spelled = {each.name: each.param.kind.metavar if each.positional else each.option for each in fields}
+    spelled = {field.name: field.param.kind.metavar if field.positional else field.option for field in fields}
     sentence = f"{spelled.get(fault.name, fault.name)}: {fault.why}" if fault.name else fault.why
     for name, text in spelled.items():
         sentence = sentence.replace(f"<{name}>", text)

@@ -15,15 +15,15 @@ from analyzer.callers.counted_names import counted_as, has_kind, is_address, nev
 from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid
 from analyzer.config.settings import find, load
 from analyzer.config.values import suggestion
+from analyzer.faces.cli.described_options import CONFIG_HELP, Option
 from analyzer.faces.cli.exit_codes import usage_error
-from analyzer.faces.cli.parameters import CONFIG_HELP, Option
 from analyzer.faces.signals.status import installation_status
 from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import open_batch_engine, require_file
 from analyzer.kernel.database.revisions import behind_text, head
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.logs import printable
-from analyzer.kernel.time_expressions import second_of, stretch_of
+from analyzer.kernel.time_expressions import parse_second, parse_stretch
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -129,14 +129,14 @@ class AskedTime(NamedTuple):
 
     def second(self, engine: sa.Engine) -> int:
         """Returns the time in whole seconds since 1970. Raises StoreAway."""
-        return second_of(self.text, database_now(engine), self.zone)
+        return parse_second(self.text, database_now(engine), self.zone)
 
     def stretch(self, engine: sa.Engine) -> tuple[int, int]:
         """Returns its begin and exclusive end, in seconds: a day, a minute or a second, as it is written.
 
         Raises StoreAway.
         """
-        return stretch_of(self.text, database_now(engine), self.zone)
+        return parse_stretch(self.text, database_now(engine), self.zone)
 
 
 def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
@@ -146,7 +146,7 @@ def parse_time(text: str | None, zone: tzinfo = UTC) -> AskedTime | None:
     """
     try:
         if text is not None:
-            second_of(text, datetime.now(UTC), zone)
+            parse_second(text, datetime.now(UTC), zone)
     except ValueError as error:
         raise usage_error(str(error)) from error
     return None if text is None else AskedTime(text, zone)

@@ -12,7 +12,7 @@ from analyzer.forecast.look.traffic_profile import SeriesTraffic
 from analyzer.judging.brakes import exceeded_sentence
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.windows import HOUR_S
 
 WIDTH_MIN, WIDTH_MAX = 60, 120
@@ -43,7 +43,7 @@ def lines_of(report: LogReport, width: int, zone: tzinfo = UTC) -> Iterator[str]
 
 def noun_of(report: LogReport, count: int) -> str:
     """Returns the number of series with their noun, such as "3 callers"."""
-    grouping = grouping_of(report.by)
+    grouping = parse_grouping(report.by)
     noun = NOUNS[grouping.scope]
     if grouping.resource is not None and grouping.scope != "resource":
         noun = f"{noun} and resource"

@@ -8,7 +8,7 @@ from click.exceptions import Exit
 
 from analyzer.billing.day_recount import recount
 from analyzer.billing.recount.read_requests import Unsupported
-from analyzer.build import digests_of
+from analyzer.build import name_digests
 from analyzer.faces.cli.exit_codes import UNREACHABLE, usage_error
 from analyzer.faces.cli.output import say
 from analyzer.kernel.errors import LogsUnknown, LogUnreadable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
     """The second count of a day. Exits with 3 if a log cannot be read, with 2 for an unknown plan."""
     topics = {source.topic: source.name for source in settings.sources if source.topic is not None}
-    secrets = {one.fingerprint: one.secret for one in digests_of(settings) if isinstance(one.secret, bytes)}
+    secrets = {one.fingerprint: one.secret for one in name_digests(settings) if isinstance(one.secret, bytes)}
     try:
         return recount(engine, day, topics, settings.kafka.client(), secrets)
     except (LogUnreadable, LogsUnknown) as error:

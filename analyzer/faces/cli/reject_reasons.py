@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.counting.records.columns import ColumnIndex, NumberColumn, WeightColumn
 from analyzer.counting.records.envelopes import unwrapped
-from analyzer.counting.records.formats import decoder_of
+from analyzer.counting.records.formats import make_decoder
 from analyzer.plan.mapping import NumberField
 from analyzer.plan.timestamps import rfc3339_ms
-from analyzer.plan.value_rules import text_of
+from analyzer.plan.value_rules import as_text
 
 if TYPE_CHECKING:
     from analyzer.plan.mapping import FieldPath, SourceMapping
@@ -83,7 +83,7 @@ def advice(reason: str, sample: bytes, mapping: SourceMapping | None) -> str:
 
 def _values(sample: bytes, mapping: SourceMapping, paths: Sequence[FieldPath]) -> list[Any]:
     """The values of a record at these paths; None where it has none."""
-    columns, _ = decoder_of(mapping, paths).read([sample])
+    columns, _ = make_decoder(mapping, paths).read([sample])
     return [column[0] for column in columns]
 
 
@@ -112,7 +112,7 @@ def _about_fields(reason: str, sample: bytes, mapping: SourceMapping) -> Iterato
     for name, raw in zip(names, values, strict=True):
         path = ".".join(mapping.fields[name].path)
         if not wanted:
-            is_bad = text_of(raw) is None
+            is_bad = as_text(raw) is None
         elif name == mapping.weight:
             is_bad = WeightColumn(mapping, ColumnIndex()).read([[raw]]) == [None]
         else:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from analyzer.billing.reports.atomic_files import file_at, write_whole
-from analyzer.billing.reports.manifest import MANIFEST, manifest_of, replaced_file
+from analyzer.billing.reports.manifest import MANIFEST, encode_manifest, replaced_file
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.output import say
 
@@ -68,7 +68,7 @@ def write_with_manifest(out: Path, content: Iterable[bytes], contents: Contents,
             named = manifest.read_bytes()
         written = write_whole(out, content)
         replaces = replaced_file(before, written, named)
-        write_whole(manifest, [manifest_of(contents, sums, [written], replaces)])
+        write_whole(manifest, [encode_manifest(contents, sums, [written], replaces)])
     except OSError as error:
         raise usage_error(f"--out {out}: cannot be written: {error.strerror}") from error
     state = "final" if contents.is_final else "provisional"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analyzer.faces.cli.output import say, table
 from analyzer.forecast.simulation.policy_locks import SeriesChange, changes
-from analyzer.judging.brakes import brake_of, exceeded_sentence, first_exceeded_s
+from analyzer.judging.brakes import exceeded_sentence, first_exceeded_s, policy_brake
 from analyzer.judging.earned_notices import percent as threshold_text
-from analyzer.judging.kinds.compared import noun_of, plural_of
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.compared import series_noun, series_plural
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SimulationReport(NamedTuple):
         found: dict[str, Any] = {"policy": policy.name, "limit": policy.limit}
         if simulation is None or proposed is None:
             return found | {"refused": refusal}
-        keys = f"{plural_of(policy).replace(' ', '_')}"
+        keys = f"{series_plural(policy).replace(' ', '_')}"
         braked_s = self._braked_s(simulation, proposed)
         return found | {
             "from": format_second(simulation.span.from_s),
@@ -79,7 +79,7 @@ class SimulationReport(NamedTuple):
 
     def _sentence(self, simulation: Simulation, proposed: PolicyLocks) -> str:
         policy, present, before = self.comparison[0], self.comparison.present, self.comparison.before
-        limit = f"{with_noun(policy.limit, policy.meter_unit, policy.meter)} {phrase_of(window_of(policy))}"
+        limit = f"{with_noun(policy.limit, policy.meter_unit, policy.meter)} {as_phrase(window_of(policy))}"
         text = f"{policy.name} at {limit} would have locked {self._locked(simulation, proposed)}"
         if present is None:
             return f"{text}; no policy of this name is in force"
@@ -90,12 +90,12 @@ class SimulationReport(NamedTuple):
         at = amount_text(present.limit, present.meter_unit)
         if window_of(present) != window_of(policy) or present.meter != policy.meter:
             at = f"{with_noun(present.limit, present.meter_unit, present.meter)} "
-            at += phrase_of(window_of(present))
+            at += as_phrase(window_of(present))
         share = share_text(before.requests, simulation.requests)
         return f"{text}; at the present {at}: {self._keys(before.keys)}, {_times(before.locks)}, {share}"
 
     def _locked(self, simulation: Simulation, proposed: PolicyLocks) -> str:
-        if simulation.keys and grouping_of(self.comparison.policy.per).scope == "everyone":
+        if simulation.keys and parse_grouping(self.comparison.policy.per).scope == "everyone":
             traffic = share_text(proposed.requests, simulation.requests)
             return f"everyone {_times(proposed.locks)}, {traffic} of the traffic"
         if not proposed.series:
@@ -106,7 +106,7 @@ class SimulationReport(NamedTuple):
 
     def _keys(self, count: int) -> str:
         policy = self.comparison.policy
-        return f"{count:,} {noun_of(policy) if count == 1 else plural_of(policy)}"
+        return f"{count:,} {series_noun(policy) if count == 1 else series_plural(policy)}"
 
     def _details(self, simulation: Simulation, proposed: PolicyLocks) -> Iterator[str]:
         span = simulation.span
@@ -137,7 +137,7 @@ class SimulationReport(NamedTuple):
     def _braked_s(self, simulation: Simulation, proposed: PolicyLocks) -> int | None:
         """Returns the time of `first_exceeded_s`; None also if a bucket is wider than its interval."""
         policy = self.comparison.policy
-        if simulation.span.width_s > brake_of(policy).per_s:
+        if simulation.span.width_s > policy_brake(policy).per_s:
             return None
         begins_s = sorted(lock.began_s for one in proposed.series.values() for lock in one.locks)
         return first_exceeded_s(policy, begins_s)
@@ -152,12 +152,12 @@ class SimulationReport(NamedTuple):
 
     def _columns(self) -> list[str]:
         policy = self.comparison.policy
-        has_resource = grouping_of(policy.per).resource is not None
-        columns = ["change", noun_of(policy), *(["resource"] if has_resource else [])]
+        has_resource = parse_grouping(policy.per).resource is not None
+        columns = ["change", series_noun(policy), *(["resource"] if has_resource else [])]
         return [*columns, "first locked", "locked for", "present", "locks", "requests"]
 
     def _cells(self, one: SeriesChange) -> list[object]:
-        of, has_resource = one.of, grouping_of(self.comparison.policy.per).resource is not None
+        of, has_resource = one.of, parse_grouping(self.comparison.policy.per).resource is not None
         now, then = one.now, one.then
         return [
             one.change,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from analyzer.billing.reports.row_formats import csv_of
+from analyzer.billing.reports.row_formats import encode_csv
 
 CellKind = Literal["text", "count", "share", "time", "age", "caller", "policy", "bar", "state"]
 Mood = Literal["good", "watch", "bad"]
@@ -33,7 +33,7 @@ class PageTable(NamedTuple):
     def as_csv(self) -> bytes:
         """Returns the rows as CSV, as reports are written."""
         names = [column.name for column in self.columns]
-        return b"".join(csv_of(names, ([_cell(row.get(name)) for name in names] for row in self.rows)))
+        return b"".join(encode_csv(names, ([_cell(row.get(name)) for name in names] for row in self.rows)))
 
     def as_json(self) -> str:
         """Returns the rows as a JSON object with the list `items`."""

@@ -20,13 +20,13 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from analyzer.acting.foreseen import NotConfirmed
-from analyzer.billing.reports.day_report import NotFrozen, report_of, report_rows
-from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
-from analyzer.billing.reports.row_formats import csv_of
+from analyzer.billing.reports.day_report import NotFrozen, read_report, report_rows
+from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
+from analyzer.billing.reports.row_formats import encode_csv
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
-from analyzer.faces.api.parameters import of_query
 from analyzer.faces.api.request_bodies import body_of
+from analyzer.faces.api.requested_values import of_query
 from analyzer.faces.api.serving_endpoints import BODY_MAX, Workers
 from analyzer.faces.api.usage_endpoints import DATE
 from analyzer.faces.authentication import acts_need_a_token
@@ -174,15 +174,15 @@ def _report_file(at: ApiContext, visitors: Visitors, workers: Workers) -> Callab
 def _written_report(at: ApiContext, day: str, zone: str) -> Path:
     """Returns a temporary file with the report. Raises NotPossible for a day that is not closed."""
     try:
-        found = report_of(at.engine, zone, day, day, "caller", None)
+        found = read_report(at.engine, zone, day, day, "caller", None)
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error
     if not found.is_final:
         raise NotPossible("this day is not closed yet: its report is made when it is")
-    columns = columns_of(found)
-    lines = lines_of(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    columns = report_columns(found)
+    lines = usage_lines(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
     with NamedTemporaryFile(prefix="gatelock-report-", suffix=".csv", delete=False) as file:
-        for part in csv_of(columns, (cells_of(line, columns) for line in lines)):
+        for part in encode_csv(columns, (line_cells(line, columns) for line in lines)):
             file.write(part)
     return Path(file.name)
 

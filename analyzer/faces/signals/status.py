@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.judging.activation_steps import steps_of, unready_policies
+from analyzer.judging.activation_steps import decode_steps, unready_policies
 from analyzer.judging.locks.stored_locks import in_force
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows
 from analyzer.judging.sql.plans import active
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import reading
-from analyzer.kernel.database.revisions import revision_of
+from analyzer.kernel.database.revisions import stored_revision
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.billing_tables import DIFFERS, day_audits
 from analyzer.kernel.tables.schema import disbelieved, feed, locks, plans, postponed, rejects
@@ -50,7 +50,7 @@ class DatabaseStatus(NamedTuple):
 def installation_status(engine: sa.Engine, head: str) -> InstallationStatus:
     """Returns the present state; tables of another version than `head` are not read. Raises StoreAway."""
     with reading(engine) as db:
-        revision = revision_of(db)
+        revision = stored_revision(db)
         if revision != head:
             return InstallationStatus(revision, {}, 0)
         by_policy = sa.select(locks.c.policy, sa.func.count(), sa.func.max(locks.c.until_ms))
@@ -101,4 +101,4 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
         _, plan = active(db)
     except SchemaBehind:  # of another version of this program
         return []
-    return unready_policies(steps_of(pending), plan, sums_of(plan).numbers(known.sum_number))
+    return unready_policies(decode_steps(pending), plan, plan_sums(plan).numbers(known.sum_number))

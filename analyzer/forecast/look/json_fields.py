@@ -74,8 +74,8 @@ class JsonSource(NamedTuple):
 def json_source(documents: Sequence[Mapping[str, object]]) -> JsonSource:
     """Returns how documents are read; without a time or without callers where none is recognised."""
     columns = _columns(documents)
-    found = {name: _path_to(name, columns, len(documents)) for name in NAMES}
-    paths = {name: path for name, path in found.items() if path is not None}
+    matches = {name: _path_to(name, columns, len(documents)) for name in NAMES}
+    paths = {name: path for name, path in matches.items() if path is not None}
     callers = [name for name in CALLERS if name in paths]
     source: Table = {"format": "json", "caller": callers}
     if "gate" in paths:
@@ -106,8 +106,8 @@ def proxies_in(values: Sequence[object]) -> list[str]:
     lists = {value for value in values if isinstance(value, str) and "," in value}
     trusted: list[str] = []
     for text in lists:
-        *_, rest = text.partition(",")
-        for _ in rest.split(","):
+        *_, hops = text.partition(",")
+        for _ in hops.split(","):
             address = client_address(text, trusted=TrustedProxies(trusted))
             network = None if address is None else _private_network(address)
             if network is None or network in trusted:
@@ -144,7 +144,7 @@ def _entry(name: str, path: FieldPath, values: Sequence[object]) -> str | list[s
     match name:
         case "time":
             zone = {} if all(map(_has_offset, values)) else {"zone": "UTC"}
-            return {"path": shown, "unit": _unit_of(values), **zone}
+            return {"path": shown, "unit": _likely_unit(values), **zone}
         case "address":
             proxies = proxies_in(values)
             return {"path": shown, "prefix6": PREFIX6} | ({"trusted_proxies": proxies} if proxies else {})
@@ -165,8 +165,8 @@ def _path_to(name: str, columns: FieldValues, documents: int) -> FieldPath | Non
 
 def _paths_named(name: str, columns: FieldValues) -> Iterator[FieldPath]:
     plain = {path: _plain(".".join(path)) for path in columns}
-    for wanted in map(_plain, NAMES[name]):
-        matching = [path for path, text in plain.items() if wanted in (text, text.rpartition(".")[2])]
+    for alias in map(_plain, NAMES[name]):
+        matching = [path for path, text in plain.items() if alias in (text, text.rpartition(".")[2])]
         yield from sorted(matching, key=lambda path: (len(path), path))
 
 
@@ -189,7 +189,7 @@ def _is_readable(name: str, values: Sequence[object], documents: int) -> bool:
         return False
     match name:
         case "time":
-            return len(present) >= documents * MAJORITY and bool(_unit_of(present))
+            return len(present) >= documents * MAJORITY and bool(_likely_unit(present))
         case "bytes":  # one that the counter does not read rejects its record
             return None not in _as_numbers(values)
         case "status":
@@ -230,7 +230,7 @@ VALID: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _unit_of(values: Sequence[object]) -> TimeUnit | None:
+def _likely_unit(values: Sequence[object]) -> TimeUnit | None:
     """Returns the unit of most of these times; None if it is none that can be read."""
     units = [_unit(value) for value in values]
     likely = max(set(units), key=units.count)

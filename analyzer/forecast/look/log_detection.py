@@ -96,15 +96,15 @@ def _as_json(lines: Sequence[bytes]) -> DetectedLog | None:
     documents = [document for line in lines if (document := _document(line)) is not None]
     if not documents or len(documents) < len(lines) * READABLE_SHARE:
         return None
-    found = json_source(documents)
-    paths = frozenset(found.source["fields"])
+    guess = json_source(documents)
+    paths = frozenset(guess.source["fields"])
     keys = keys_in(documents)
     problem = ""
     if "time" not in paths:
         problem = f"no field looks like the time of a request; there are {keys}"
-    elif not found.source["caller"]:
+    elif not guess.source["caller"]:
         problem = f"no field looks like a caller (a key, a user or an address); there are {keys}"
-    return DetectedLog(f"JSON lines{program(documents)}", found.source, paths, problem, found.elsewhere)
+    return DetectedLog(f"JSON lines{program(documents)}", guess.source, paths, problem, guess.elsewhere)
 
 
 def _document(line: bytes) -> Mapping[str, object] | None:
@@ -144,12 +144,12 @@ def _combined_log(parts: Mapping[str, Sequence[str | None]], is_read: Sequence[b
     if are_hosts:
         source["caller"] = ["host"]
         source["fields"]["host"] = "address"
-        named = sum(host_name(word) is not None for word in words)
-        if named < max(1, len(words) * NAMED_SHARE):
-            at = next(at for at, word in enumerate(words) if host_name(word) is None)
-            line = [index for index, was_read in enumerate(is_read, 1) if was_read][at]
+        hosts = sum(host_name(word) is not None for word in words)
+        if hosts < max(1, len(words) * NAMED_SHARE):
+            place = next(place for place, word in enumerate(words) if host_name(word) is None)
+            line = [index for index, was_read in enumerate(is_read, 1) if was_read][place]
             problem = (
-                f"line {line} begins with {words[at][:SAMPLE_CHARS]!a}, which is neither an address nor a "
+                f"line {line} begins with {words[place][:SAMPLE_CHARS]!a}, which is neither an address nor a "
                 f"host name, so its caller is not known: {OTHERWISE}"
             )
     fields = {"time", "method", "status", "bytes", "resource"} | (set() if are_hosts else {"address"})

@@ -19,7 +19,7 @@ from analyzer.forecast.look.traffic_profile import COUNTED, METERS, TrafficProfi
 from analyzer.forecast.look.unread_formats import SAMPLE_CHARS, refusal
 from analyzer.kernel.model import Partition, RecordColumns, Records, Rejected, RejectReason, SlotLayout
 from analyzer.plan.format_decoder import text_of_bytes
-from analyzer.plan.groupings import BY_ADDRESS, grouping_of
+from analyzer.plan.groupings import BY_ADDRESS, parse_grouping
 from analyzer.plan.mapping import SourceMapping
 from analyzer.plan.windows import Rolling
 from analyzer.sources.files.compressed_files import DamagedFile
@@ -80,7 +80,7 @@ class LogScan:
         now_ms: int,
         mapping_of: Callable[[Table], SourceMapping],
     ) -> None:
-        grouping = grouping_of(by)
+        grouping = parse_grouping(by)
         is_of_networks = grouping.scope == "range"
         self.profile = TrafficProfile(rolling, is_of_networks=is_of_networks, floor=floor)
         self._grouping = grouping
@@ -100,20 +100,20 @@ class LogScan:
         while True:
             start = lines.next
             try:
-                taken = lines.take(final=True)
+                batch = lines.take(final=True)
             except READ_ERRORS as error:
                 file.problem = f"the rest cannot be read: {error}"
                 break
-            if taken is None and lines.next == start:
+            if batch is None and lines.next == start:
                 break
             file.size_bytes = lines.next
-            if taken is not None and taken.values:
+            if batch is not None and batch.values:
                 if counter is None:
-                    counter = self._counter_of(file, taken)
+                    counter = self._file_counter(file, batch)
                     if counter is None:
                         return
-                pending.note(taken)
-                counter.feed(Records(part, start, lines.next, taken, "-", self._now_ms))
+                pending.note(batch)
+                counter.feed(Records(part, start, lines.next, batch, "-", self._now_ms))
                 if counter.full():
                     self._drain(counter, pending)
             yield lines.next
@@ -122,11 +122,11 @@ class LogScan:
         elif not file.problem:
             file.problem = "is empty"
 
-    def _counter_of(self, file: ScannedFile, first: RecordColumns) -> PythonCounter | None:
+    def _file_counter(self, file: ScannedFile, first: RecordColumns) -> PythonCounter | None:
         """Returns a counter for a file with these first lines; None if it has a problem."""
         sample = [value for value in first.values[:SAMPLE_LINES] if value is not None]
         detected = detect(sample)
-        file.problem = _problem_of(detected, sample)
+        file.problem = _sample_problem(detected, sample)
         if detected is None or file.problem:
             return None
         file.fields = detected.fields
@@ -154,9 +154,9 @@ class _Pending:
         self._file = file
         self._takes: list[tuple[int, list[int]]] = []  # the number of lines before, and the offsets
 
-    def note(self, taken: RecordColumns) -> None:
-        self._takes.append((self._file.lines, taken.offsets))
-        self._file.lines += len(taken.offsets)
+    def note(self, batch: RecordColumns) -> None:
+        self._takes.append((self._file.lines, batch.offsets))
+        self._file.lines += len(batch.offsets)
 
     def drain(self, rejected: Sequence[Rejected]) -> None:
         for record in rejected:
@@ -167,9 +167,9 @@ class _Pending:
         self._takes = []
 
     def _number(self, offset: int) -> int:
-        before, offsets = next(take for take in reversed(self._takes) if take[1][0] <= offset)
-        return before + bisect_left(offsets, offset) + 1
+        lines, offsets = next(take for take in reversed(self._takes) if take[1][0] <= offset)
+        return lines + bisect_left(offsets, offset) + 1
 
 
-def _problem_of(detected: DetectedLog | None, sample: Sequence[bytes]) -> str:
+def _sample_problem(detected: DetectedLog | None, sample: Sequence[bytes]) -> str:
     return refusal(sample) if detected is None else detected.problem

@@ -37,10 +37,10 @@ class Rehearsal(NamedTuple):
     @property
     def locked(self) -> dict[tuple[str, str], list[RehearsedLock]]:
         """The locks by series, the one with most refused requests first."""
-        found: dict[tuple[str, str], list[RehearsedLock]] = {}
+        by_series: dict[tuple[str, str], list[RehearsedLock]] = {}
         for lock in self.locks:
-            found.setdefault((lock.key, lock.resource), []).append(lock)
-        return dict(sorted(found.items(), key=lambda item: -sum(lock.refused for lock in item[1])))
+            by_series.setdefault((lock.key, lock.resource), []).append(lock)
+        return dict(sorted(by_series.items(), key=lambda item: -sum(lock.refused for lock in item[1])))
 
     @property
     def locked_s(self) -> int:
@@ -101,7 +101,7 @@ class LogReport(NamedTuple):
         return requests / self.requests if self.requests else 0.0
 
 
-def report_of(
+def build_report(
     profile: TrafficProfile,
     series: Sequence[SeriesTraffic],
     files: Sequence[ScannedFile],
@@ -112,8 +112,8 @@ def report_of(
     is_interrupted: bool = False,
 ) -> LogReport:
     """Returns the report; `series` are all that the profile keeps, `top` how many of them are listed."""
-    peaks = Counter(one.peak for one in series) + profile.joined_peaks
-    found = frozenset[str]().union(*(file.fields for file in files))
+    peaks = Counter(traffic.peak for traffic in series) + profile.joined_peaks
+    fields = frozenset[str]().union(*(file.fields for file in files))
     return LogReport(
         files=files,
         by=by,
@@ -125,7 +125,9 @@ def report_of(
         client_errors=profile.client_errors,
         server_errors=profile.server_errors,
         bytes=profile.bytes,
-        top=heapq.nsmallest(top, series, key=lambda one: (-one.requests, one.key, one.resource)),
+        top=heapq.nsmallest(
+            top, series, key=lambda traffic: (-traffic.requests, traffic.key, traffic.resource)
+        ),
         highest=max(peaks, default=0),
         peaks=peak_ranges(peaks),
         hours=profile.hours(),
@@ -133,8 +135,8 @@ def report_of(
         joined=profile.joined,
         floor=profile.floor,
         late=profile.late,
-        has_status="status" in found,
-        has_bytes="bytes" in found,
+        has_status="status" in fields,
+        has_bytes="bytes" in fields,
         is_interrupted=is_interrupted,
     )
 
@@ -173,8 +175,8 @@ def as_json(report: LogReport) -> dict[str, Any]:
         "client_errors": report.client_errors if report.has_status else None,
         "server_errors": report.server_errors if report.has_status else None,
         "bytes": report.bytes if report.has_bytes else None,
-        "top": [_series_json(report, one) for one in report.top],
-        "peaks": [one._asdict() for one in report.peaks],
+        "top": [_series_json(report, traffic) for traffic in report.top],
+        "peaks": [peak._asdict() for peak in report.peaks],
         "hours": [
             {"hour_s": number * HOUR_S, "requests": hour.requests, "errors": hour.errors}
             for number, hour in report.hours.items()
@@ -195,22 +197,22 @@ def _file_json(file: ScannedFile) -> dict[str, Any]:
         "lines": file.lines,
         "bytes": file.size_bytes,
         "unread": dict(file.unread),
-        "first_unread": [one._asdict() for one in file.first_unread],
+        "first_unread": [line._asdict() for line in file.first_unread],
         "problem": file.problem or None,
         "guessed_zone": file.guessed_zone or None,
     }
 
 
-def _series_json(report: LogReport, one: SeriesTraffic) -> dict[str, Any]:
+def _series_json(report: LogReport, traffic: SeriesTraffic) -> dict[str, Any]:
     return {
-        "key": one.key,
-        "resource": one.resource,
-        "requests": one.requests,
-        "share": round(report.share(one.requests), 6),
-        "peak": one.peak,
-        "client_errors": one.client_errors if report.has_status else None,
-        "server_errors": one.server_errors if report.has_status else None,
-        "bytes": one.bytes if report.has_bytes else None,
+        "key": traffic.key,
+        "resource": traffic.resource,
+        "requests": traffic.requests,
+        "share": round(report.share(traffic.requests), 6),
+        "peak": traffic.peak,
+        "client_errors": traffic.client_errors if report.has_status else None,
+        "server_errors": traffic.server_errors if report.has_status else None,
+        "bytes": traffic.bytes if report.has_bytes else None,
     }
 
 

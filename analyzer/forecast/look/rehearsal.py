@@ -24,12 +24,12 @@ from typing import NamedTuple
 from analyzer.forecast.look.traffic_profile import COUNT_BITS, COUNT_MAX, Cells, SeriesTraffic, joined_cells
 from analyzer.judging.circumstances import Circumstances, Wait
 from analyzer.judging.judge import judge
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.rolling import AddressSums, Slot
 from analyzer.judging.totals import Standing, TotalKey, is_judged
-from analyzer.plan.groupings import grouping_of
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import ALWAYS
 from gatekeeper.model import LockKey, Set
@@ -48,15 +48,15 @@ class RehearsedLock(NamedTuple):
 
 def rehearse(policy: Surge, series: Iterable[SeriesTraffic]) -> list[RehearsedLock]:
     """Returns the locks in the order of their begin."""
-    plan = plan_of((), (), [policy], {})
-    grouping = grouping_of(policy.per)
-    found = [
+    plan = make_plan((), (), [policy], {})
+    grouping = parse_grouping(policy.per)
+    locks = [
         lock
-        for one in series
-        if one.peak >= policy.limit and is_judged(grouping, one.key, one.resource)
-        for lock in SeriesRehearsal(policy, plan, one).locks()
+        for traffic in series
+        if traffic.peak >= policy.limit and is_judged(grouping, traffic.key, traffic.resource)
+        for lock in SeriesRehearsal(policy, plan, traffic).locks()
     ]
-    return sorted(found, key=lambda lock: (lock.began_s, lock.key, lock.resource))
+    return sorted(locks, key=lambda lock: (lock.began_s, lock.key, lock.resource))
 
 
 class SeriesRehearsal:
@@ -69,27 +69,30 @@ class SeriesRehearsal:
         self._cells = joined_cells(series.members)
         self._slots = [cell >> COUNT_BITS for cell in self._cells]
         self._until = [0, *accumulate(cell & COUNT_MAX for cell in self._cells)]
-        self._total = TotalKey(kind_of(policy).sum_of(policy), series.key, series.resource, ALWAYS)
+        self._total = TotalKey(policy_kind(policy).judged_sum(policy), series.key, series.resource, ALWAYS)
         self._ends_s: list[int] = []  # of its locks
 
     def locks(self) -> Iterator[RehearsedLock]:
         """Yields the locks one after the other."""
-        at, due = 0, None  # the next slot with requests, by its index; a slot that is judged in any case
-        while at < len(self._slots) or due is not None:
-            has_requests = at < len(self._slots) and (due is None or self._slots[at] <= due)
-            slot = self._slots[at] if has_requests or due is None else due
-            at += has_requests
-            due = None if due == slot else due
+        index, awaited = (
+            0,
+            None,
+        )  # the next slot with requests, by its index; a slot that is judged in any case
+        while index < len(self._slots) or awaited is not None:
+            has_requests = index < len(self._slots) and (awaited is None or self._slots[index] <= awaited)
+            slot = self._slots[index] if has_requests or awaited is None else awaited
+            index += has_requests
+            awaited = None if awaited == slot else awaited
             answer = (
                 self._judged(slot) if self._sum(slot - self._span + 1, slot) >= self._policy.limit else None
             )
             if isinstance(answer, Wait):
-                due = slot + 1
+                awaited = slot + 1
             elif answer is not None:
-                due = answer.until_s // self._width_s
-                at = bisect_left(self._slots, due)
+                awaited = answer.until_s // self._width_s
+                index = bisect_left(self._slots, awaited)
                 self._ends_s.append(answer.until_s)
-                yield answer._replace(refused=self._sum(slot + 1, due - 1))
+                yield answer._replace(refused=self._sum(slot + 1, awaited - 1))
 
     def _sum(self, first: int, last: int) -> int:
         """Returns the requests in these slots and those between them."""
@@ -102,8 +105,8 @@ class SeriesRehearsal:
         slots = [Slot((cell >> COUNT_BITS) * self._width_s, cell & COUNT_MAX) for cell in window]
         used = self._until[bisect_left(self._slots, slot + 1)]
         standing = Standing(self._total, used, slots, addresses=self._addresses(slot, now_s))
-        at = Circumstances(datetime.fromtimestamp(now_s, UTC), offences=self._offences(now_s))
-        judged = judge(self._plan, [standing], {}, at)
+        context = Circumstances(datetime.fromtimestamp(now_s, UTC), offences=self._offences(now_s))
+        judged = judge(self._plan, [standing], {}, context)
         for change in judged.changes:
             if isinstance(change, Set):
                 until_s = ceil(change.lock.until.timestamp())
@@ -111,14 +114,14 @@ class SeriesRehearsal:
         return judged.waiting.get(self._total)
 
     def _addresses(self, slot: int, now_s: int) -> Mapping[int, AddressSums] | None:
-        if not kind_of(self._policy).needs(self._policy).addresses:
+        if not policy_kind(self._policy).needs(self._policy).addresses:
             return None
         windows = [_window(cells, slot, self._span) for cells in self._series.members]
         sums = [sum(cell & COUNT_MAX for cell in window) for window in windows if window]
         return {now_s: AddressSums(len(sums), max(sums, default=0))}
 
     def _offences(self, now_s: int) -> Mapping[LockKey, int]:
-        remembered_s = kind_of(self._policy).needs(self._policy).ended_locks_s
+        remembered_s = policy_kind(self._policy).needs(self._policy).ended_locks_s
         ended = sum(now_s - end_s < remembered_s for end_s in self._ends_s)
         return {lock_key(self._policy, self._total): ended}
 

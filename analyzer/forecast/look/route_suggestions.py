@@ -24,10 +24,10 @@ def suggest_routes(paths: Iterable[str], routes_max: int = ROUTES_MAX) -> list[s
     >>> suggest_routes(["/v1/items/7?x=1", "/v1/items/8", "/v1/search", "/", "nonsense"])
     ['/v1/items/{id}', '/', '/v1/search']
     """
-    found = Counter(segments for path in paths if (segments := _segments(path)) is not None)
+    counts = Counter(segments for path in paths if (segments := _segments(path)) is not None)
     for depth in range(DEPTH_MAX):
-        found = _with_names(found, depth)
-    ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        counts = _with_names(counts, depth)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ["/" + "/".join(segments) for segments, _ in ordered[:routes_max]]
 
 
@@ -45,22 +45,22 @@ def _segments(path: str) -> Segments | None:
     return segments if last in ("", ID) or FIXED.fullmatch(last) else (*segments[:-1], NAME)
 
 
-def _with_names(found: Counter[Segments], depth: int) -> Counter[Segments]:
+def _with_names(counts: Counter[Segments], depth: int) -> Counter[Segments]:
     """Returns the paths with a placeholder at `depth` for the rare ones of too many different segments."""
     children: defaultdict[Segments, Counter[str]] = defaultdict(Counter)
-    for segments, count in found.items():
+    for segments, count in counts.items():
         if len(segments) > depth and segments[depth] not in ("", ID):
             children[segments[:depth]][segments[depth]] += count
-    least = found.total() * FREQUENT_SHARE
+    least = counts.total() * FREQUENT_SHARE
     rare = {
-        (*before, name)
-        for before, following in children.items()
+        (*parent, name)
+        for parent, following in children.items()
         if len(following) > CHILDREN_MAX
         for name, count in following.items()
         if count < least
     }
     joined: Counter[Segments] = Counter()
-    for segments, count in found.items():
+    for segments, count in counts.items():
         is_rare = segments[: depth + 1] in rare
         joined[(*segments[:depth], NAME, *segments[depth + 1 :]) if is_rare else segments] += count
     return joined

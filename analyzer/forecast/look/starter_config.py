@@ -59,9 +59,9 @@ def toml_value(value: Any) -> str:
     ('{ path = "ts", unit = "s" }', '["a\\"b", 1]', '10_000')
     """
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml_value(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        items = [toml_value(one) for one in value]
+        items = [toml_value(item) for item in value]
         short = f"[{', '.join(items)}]"
         return short if len(short) <= 60 else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
     if isinstance(value, str):

@@ -189,18 +189,18 @@ class TrafficProfile:
     def series(self) -> Iterator[SeriesTraffic]:
         """Yields the series that are kept one by one."""
         for name, entries in self._grouped():
-            members = [cells_of(entry.cells) for entry in entries]
-            found = peak_of(joined_cells(members), self._span)
-            yield SeriesTraffic(*name, *_sums(entries), max(found, self._peaks.get(name, 0)), members)
+            members = [sorted_cells(entry.cells) for entry in entries]
+            peak = peak_sum(joined_cells(members), self._span)
+            yield SeriesTraffic(*name, *_sums(entries), max(peak, self._peaks.get(name, 0)), members)
 
     def _grouped(self) -> Iterable[tuple[tuple[str, str], Sequence[SeriesCounts]]]:
         """Returns the entries of each series. A network has one for each address."""
         if not self._is_of_networks:
             return (((key, resource), (entry,)) for (key, resource), entry in self._entries.items())
-        of: defaultdict[tuple[str, str], list[SeriesCounts]] = defaultdict(list)
+        by_network: defaultdict[tuple[str, str], list[SeriesCounts]] = defaultdict(list)
         for (network, _), entry in self._entries.items():
-            of[network, ""].append(entry)
-        return of.items()
+            by_network[network, ""].append(entry)
+        return by_network.items()
 
     @property
     def _recent(self) -> int:
@@ -211,19 +211,19 @@ class TrafficProfile:
         """Drops slots in no window that reaches the floor, which rises until half of the bound is free."""
         recent = self._recent
         while True:
-            left = 0
+            remaining = 0
             for name, entries in self._grouped():
-                together = joined_cells([cells_of(entry.cells) for entry in entries])
-                peak = peak_of(together, self._span)
+                together = joined_cells([sorted_cells(entry.cells) for entry in entries])
+                peak = peak_sum(together, self._span)
                 self._peaks[name] = max(peak, self._peaks.get(name, 0))
                 kept = busy_slots(together, self._span, self.floor) if peak >= self.floor else ()
                 for entry in entries:
                     if entry.cells:
-                        entry.cells = array("Q", _kept(cells_of(entry.cells), kept, recent))
+                        entry.cells = array("Q", _kept(sorted_cells(entry.cells), kept, recent))
                         entry.latest = entry.cells[-1] >> COUNT_BITS if entry.cells else -1
-                        left += len(entry.cells)
-            self._cells = left
-            if 2 * left <= self._cells_max or self.floor > COUNT_MAX:
+                        remaining += len(entry.cells)
+            self._cells = remaining
+            if 2 * remaining <= self._cells_max or self.floor > COUNT_MAX:
                 break
             self.floor *= 2
         self._dropped_to = max(self._dropped_to, recent)
@@ -239,13 +239,13 @@ class TrafficProfile:
         ]
         joined = 0
         for name, entries in small:
-            peak = peak_of(joined_cells([cells_of(entry.cells) for entry in entries]), self._span)
+            peak = peak_sum(joined_cells([sorted_cells(entry.cells) for entry in entries]), self._span)
             self.joined_peaks[max(peak, self._peaks.pop(name, 0))] += 1
             joined += sum(entry.requests for entry in entries)
             self._cells -= sum(len(entry.cells) for entry in entries)
-        gone = {name for name, _ in small}
+        names = {name for name, _ in small}
         for key, resource in list(self._entries):
-            if (key, "" if self._is_of_networks else resource) in gone:
+            if (key, "" if self._is_of_networks else resource) in names:
                 del self._entries[key, resource]
         self.joined = JoinedSeries(self.joined.series + len(small), self.joined.requests + joined)
         self.floor = max(self.floor, most + 1)
@@ -260,7 +260,7 @@ def _sums(entries: Sequence[SeriesCounts]) -> tuple[int, int, int, int]:
     return requests, client_errors, server_errors, size
 
 
-def cells_of(cells: Sequence[int]) -> Cells:
+def sorted_cells(cells: Sequence[int]) -> Cells:
     """Returns the cells sorted, each slot once: lines of a log may be out of order."""
     if len(cells) < 2 or all(map(operator.lt, cells, itertools.islice(cells, 1, None))):
         return cells
@@ -278,7 +278,7 @@ def joined_cells(members: Sequence[Cells]) -> Cells:
     return [slot << COUNT_BITS | min(count, COUNT_MAX) for slot, count in sorted(sums.items())]
 
 
-def peak_of(cells: Cells, span: int) -> int:
+def peak_sum(cells: Cells, span: int) -> int:
     """Returns the largest sum of `span` slots in a row."""
     largest = total = first = 0
     for cell in cells:
@@ -303,7 +303,7 @@ def busy_slots(cells: Cells, span: int, floor: int) -> set[int]:
             total -= cells[first] & COUNT_MAX
             first += 1
         if total >= floor:
-            busy.update(one >> COUNT_BITS for one in cells[first : index + 1])
+            busy.update(busy_cell >> COUNT_BITS for busy_cell in cells[first : index + 1])
     return busy
 
 

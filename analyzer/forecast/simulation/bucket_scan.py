@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.forecast.simulation.series_simulation import SeriesBucket
-from analyzer.kernel.database.row_parameters import as_parameters, is_one_of, rows_given
+from analyzer.kernel.database.row_parameters import as_parameters, is_among, rows_given
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan.catalog import Catalog, MeterColumn
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import REQUESTS, WIDTHS_S
 
 WORK_MB = 256  # of PostgreSQL's memory, while the series of a step are added up
@@ -66,11 +66,11 @@ class BucketScan(NamedTuple):
     widths_s: Sequence[int]
 
     @classmethod
-    def of(cls, known: Catalog, grouping: str, meter: str, widths_s: Sequence[int]) -> BucketScan:
+    def of(cls, catalog: Catalog, grouping: str, meter: str, widths_s: Sequence[int]) -> BucketScan:
         """Returns the scan of a grouping and a meter that have been counted."""
-        has_resource = grouping_of(grouping).resource is not None
-        meters = known.meters[meter], known.meters[REQUESTS.name]
-        return cls(known.groupings[grouping], has_resource, *meters, widths_s)
+        has_resource = parse_grouping(grouping).resource is not None
+        meters = catalog.meters[meter], catalog.meters[REQUESTS.name]
+        return cls(catalog.groupings[grouping], has_resource, *meters, widths_s)
 
     def stretch_sums(self, db: sa.Connection, stretch: ScanStep, window_s: int, bound: float) -> StretchSums:
         """Adds up the series of a stretch; names those that may have `bound` in a window of `window_s`."""
@@ -83,8 +83,8 @@ class BucketScan(NamedTuple):
     def _sums(
         self, db: sa.Connection, stretch: ScanStep, window_s: int, bound: float, meter: MeterColumn
     ) -> StretchSums:
-        asked = self.requests if self.requests.page == meter.page else meter
-        used, requests = _joined(meter), sa.func.sum(_amount(asked))
+        source = self.requests if self.requests.page == meter.page else meter
+        used, requests = _joined(meter), sa.func.sum(_amount(source))
         series = SERIES if self.has_resource else (buckets.c.key, NO_RESOURCE)
         enough = [used >= bound * ROUNDED]
         if meter.join == "sum" and stretch.until_s - stretch.from_s > window_s:
@@ -103,15 +103,15 @@ class BucketScan(NamedTuple):
         keys = sa.func.aggregate_strings(sums.c.key, NEWLINE)
         whole = sa.select(sa.func.sum(sums.c.requests), keys, sa.literal(""), sa.func.sum(sums.c.rows))
         reached = sa.select(sums.c.used, *(sums.c[column.name] for column in SERIES), sa.literal(0))
-        found: dict[SeriesName, float] = {}
+        amounts: dict[SeriesName, float] = {}
         requests_in, rows_in, names = 0, 0, None
         statement: sa.CompoundSelect[Any] = sa.union_all(whole, reached.where(sums.c.is_enough))
         for amount, key, resource, rows in db.execute(statement).all():
             if rows != 0:  # of the whole: None without rows
                 requests_in, rows_in, names = int(amount or 0), int(rows or 0), key
             else:
-                found[key, resource] = max(amount, found.get((key, resource), 0.0))
-        return StretchSums(rows_in, requests_in, [] if names is None else names.split(NEWLINE), found)
+                amounts[key, resource] = max(amount, amounts.get((key, resource), 0.0))
+        return StretchSums(rows_in, requests_in, [] if names is None else names.split(NEWLINE), amounts)
 
     def window_sums(
         self,
@@ -131,12 +131,12 @@ class BucketScan(NamedTuple):
         if chunk_s is not None:
             by_chunk.append((buckets.c.bucket_s - step.from_s) // chunk_s)
         statement = sa.select(*SERIES, used).where(*of_keys).group_by(*by_chunk)
-        found: dict[SeriesName, float] = {}
+        amounts: dict[SeriesName, float] = {}
         for key, resource, amount in db.execute(statement.having(used >= bound * ROUNDED), parameters):
-            found[key, resource] = max(amount, found.get((key, resource), 0.0))
-        return found
+            amounts[key, resource] = max(amount, amounts.get((key, resource), 0.0))
+        return amounts
 
-    def buckets_of(
+    def series_buckets(
         self, db: sa.Connection, step: ScanStep, series: Collection[SeriesName], rows: int
     ) -> Iterator[tuple[SeriesName, SeriesBucket]]:
         """Yields the buckets of these series in a step with some `rows` rows, in the order of time."""
@@ -146,10 +146,10 @@ class BucketScan(NamedTuple):
             of_requests = self._rows(db, step, keys, self.requests, rows)
             requests = {row[:4]: row[4] + row[5] for row in of_requests}
         for row in self._rows(db, step, keys, self.meter, rows):
-            bucket_s, width_s, key, resource, admitted, denied, asked = row
+            bucket_s, width_s, key, resource, admitted, denied, requested = row
             if (key, resource) in series:
-                asked = requests.get(row[:4], 0) if requests else asked
-                yield (key, resource), SeriesBucket(bucket_s, width_s, admitted, denied, asked)
+                requested = requests.get(row[:4], 0) if requests else requested
+                yield (key, resource), SeriesBucket(bucket_s, width_s, admitted, denied, requested)
 
     def _rows(
         self, db: sa.Connection, step: ScanStep, keys: Sequence[str], meter: MeterColumn, rows: int
@@ -157,12 +157,12 @@ class BucketScan(NamedTuple):
         columns = buckets.c
         counts = [sa.func.coalesce(columns[f"{kind}_{meter.place}"], 0) for kind in ("value", "denied")]
         place = self.requests.place if self.requests.page == meter.page else meter.place
-        asked = [sa.func.coalesce(columns[f"{kind}_{place}"], 0) for kind in ("value", "denied")]
-        selected = sa.select(columns.bucket_s, columns.width_s, *SERIES, *counts, asked[0] + asked[1])
+        requested = [sa.func.coalesce(columns[f"{kind}_{place}"], 0) for kind in ("value", "denied")]
+        selected = sa.select(columns.bucket_s, columns.width_s, *SERIES, *counts, requested[0] + requested[1])
         of_keys, parameters = self._of_keys(db.dialect.name, step, keys, meter, rows)
         statement = selected.where(*of_keys).order_by(columns.bucket_s)
-        with db.execute(statement, parameters, execution_options={"yield_per": ROWS_AT_ONCE}) as found:
-            yield from map(tuple, found)
+        with db.execute(statement, parameters, execution_options={"yield_per": ROWS_AT_ONCE}) as result:
+            yield from map(tuple, result)
 
     def _of_keys(
         self, dialect: str, step: ScanStep, keys: Sequence[str], meter: MeterColumn, rows: int
@@ -174,24 +174,24 @@ class BucketScan(NamedTuple):
         columns = buckets.c
         times = sorted({at_s for width_s in self.widths_s for at_s in self._times(step, width_s)})
         if len(keys) * len(times) * LOOKUP_ROWS < rows:
-            looked_up = (is_one_of(dialect, columns.bucket_s, times), is_one_of(dialect, columns.key, keys))
-            return (self._of(meter), *looked_up), {}
-        given = rows_given(dialect, [columns.key])
+            looked_up = (is_among(dialect, columns.bucket_s, times), is_among(dialect, columns.key, keys))
+            return (self._is_scanned(meter), *looked_up), {}
+        names = rows_given(dialect, [columns.key])
         parameters = as_parameters(dialect, [columns.key], [[key] for key in keys])
-        return (*self._in(step, meter), columns.key.in_(sa.select(given.c.key))), parameters
+        return (*self._in(step, meter), columns.key.in_(sa.select(names.c.key))), parameters
 
     def _times(self, step: ScanStep, width_s: int) -> range:
         """Returns the beginnings of the buckets of a width in a step."""
         return range(-(-step.from_s // width_s) * width_s, step.until_s, width_s)
 
-    def _of(self, meter: MeterColumn) -> sa.ColumnElement[bool]:
+    def _is_scanned(self, meter: MeterColumn) -> sa.ColumnElement[bool]:
         columns = buckets.c
         is_width = columns.width_s.in_(self.widths_s)
         return sa.and_(columns.grouping == self.grouping, columns.page == meter.page, is_width)
 
     def _in(self, step: ScanStep, meter: MeterColumn) -> tuple[sa.ColumnElement[bool], ...]:
-        at = buckets.c.bucket_s
-        return self._of(meter), at >= step.from_s, at < step.until_s
+        bucket_s = buckets.c.bucket_s
+        return self._is_scanned(meter), bucket_s >= step.from_s, bucket_s < step.until_s
 
 
 def _joined(meter: MeterColumn) -> sa.ColumnElement[float]:
@@ -211,23 +211,23 @@ def _amount(meter: MeterColumn) -> sa.ColumnElement[float]:
     return value + denied
 
 
-def stored_widths(db: sa.Connection, known: Catalog, grouping: str) -> list[StoredWidth]:
+def stored_widths(db: sa.Connection, catalog: Catalog, grouping: str) -> list[StoredWidth]:
     """Returns the widths of the buckets of a grouping that there are, the narrowest first."""
-    found, at = [], buckets.c.bucket_s
-    page = known.meters[REQUESTS.name].page
+    widths, bucket_s = [], buckets.c.bucket_s
+    page = catalog.meters[REQUESTS.name].page
     for width_s in WIDTHS_S:
         of_width = (
-            buckets.c.grouping == known.groupings[grouping],
+            buckets.c.grouping == catalog.groupings[grouping],
             buckets.c.page == page,
             buckets.c.width_s == width_s,
         )
         first, last = (
-            db.execute(sa.select(at).where(*of_width).order_by(order).limit(1)).scalar()
-            for order in (at.asc(), at.desc())
+            db.execute(sa.select(bucket_s).where(*of_width).order_by(order).limit(1)).scalar()
+            for order in (bucket_s.asc(), bucket_s.desc())
         )
         if first is not None and last is not None:
-            found.append(StoredWidth(width_s, first, last + width_s))
-    return found
+            widths.append(StoredWidth(width_s, first, last + width_s))
+    return widths
 
 
 def allow_large_sums(db: sa.Connection) -> None:

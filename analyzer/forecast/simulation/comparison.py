@@ -16,9 +16,9 @@ from analyzer.forecast.simulation.policy_simulation import (
     known_locks,
     simulate,
 )
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, meaning_of
+from analyzer.plan.plan import Plan, meaning_digest
 from analyzer.plan.policies import Policy, base_name
 
 
@@ -61,28 +61,30 @@ def compare(
     try:
         _require_equal_meter(policy, meters, plan)
         together = [policy] if present is None else [policy, present]
-        if present is not None and kind_of(present).sum_of(present) != kind_of(policy).sum_of(policy):
+        if present is not None and policy_kind(present).judged_sum(present) != policy_kind(policy).judged_sum(
+            policy
+        ):
             together = [policy]
         simulation = simulate(engine, together, from_s, progress)
     except NotSimulated as refused:
         return PolicyComparison(policy, present, str(refused))
-    found = PolicyComparison(policy, present, "", simulation, simulation.of[policy])
+    comparison = PolicyComparison(policy, present, "", simulation, simulation.of[policy])
     if present is None:
-        return found
-    before = simulation.of.get(present)
-    if before is None:
+        return comparison
+    present_locks = simulation.of.get(present)
+    if present_locks is None:
         try:
-            before = simulate(engine, [present], simulation.span.from_s, progress).of[present]
+            present_locks = simulate(engine, [present], simulation.span.from_s, progress).of[present]
         except NotSimulated:  # only what it has locked is known
-            before = None
+            present_locks = None
     in_force = known_locks(engine, present, simulation.span.from_s)
-    return found._replace(before=before, in_force=in_force)
+    return comparison._replace(before=present_locks, in_force=in_force)
 
 
 def _require_equal_meter(policy: Policy, meters: Sequence[Meter], plan: Plan | None) -> None:
     """Raises NotSimulated if the policy's meter is not the one that was counted under its name."""
-    proposed = {meter.name: meaning_of(meter) for meter in meters}
-    counted = {} if plan is None else {meter.name: meaning_of(meter) for meter in plan.meters}
+    proposed = {meter.name: meaning_digest(meter) for meter in meters}
+    counted = {} if plan is None else {meter.name: meaning_digest(meter) for meter in plan.meters}
     name = policy.meter
     if name in proposed and name in counted and proposed[name] != counted[name]:
         raise NotSimulated(f"its meter {name} is not the one that was counted under this name")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.plan.policies import Policy
 from analyzer.plan.sums import NEVER
 
@@ -15,8 +15,8 @@ from analyzer.plan.sums import NEVER
 def with_limit(policy: Policy, limit: int) -> Policy:
     """Returns the policy with another limit of series without a separate one."""
     changed: Any = policy
-    found: Policy = msgspec.structs.replace(changed, limit=limit)
-    return found
+    result: Policy = msgspec.structs.replace(changed, limit=limit)
+    return result
 
 
 def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:
@@ -35,5 +35,5 @@ def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:
     limits = [policy.limit, *overridden]
     if not isinstance(of_plans, msgspec.UnsetType):
         limits += [limit for _, limit in of_plans]
-    kind = kind_of(policy)
+    kind = policy_kind(policy)
     return min(next(iter(kind.thresholds(with_limit(policy, limit))), NEVER) for limit in limits)

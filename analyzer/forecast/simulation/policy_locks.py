@@ -43,15 +43,15 @@ class PolicyLocks(NamedTuple):
 
     @property
     def locks(self) -> int:
-        return sum(len(one.locks) for one in self.series.values())
+        return sum(len(series.locks) for series in self.series.values())
 
     @property
     def locked_s(self) -> int:
-        return sum(one.locked_s for one in self.series.values())
+        return sum(series.locked_s for series in self.series.values())
 
     @property
     def requests(self) -> int:
-        return sum(one.requests for one in self.series.values())
+        return sum(series.requests for series in self.series.values())
 
 
 class SeriesChange(NamedTuple):
@@ -64,27 +64,32 @@ class SeriesChange(NamedTuple):
     @property
     def of(self) -> SeriesLocks:
         """The locks by the policy that is simulated, else those by the present one."""
-        found = self.now or self.then
-        assert found is not None  # noqa: S101 - a series without any lock is not compared
-        return found
+        series = self.now or self.then
+        assert series is not None  # noqa: S101 - a series without any lock is not compared
+        return series
 
 
 def changes(now: PolicyLocks, then: PolicyLocks) -> list[SeriesChange]:
     """Returns the series with a lock by either policy: by kind of change, those with most requests first."""
     return sorted(
         _changes(now, then),
-        key=lambda one: (CHANGES.index(one.change), -one.of.requests, one.of.key, one.of.resource),
+        key=lambda change: (
+            CHANGES.index(change.change),
+            -change.of.requests,
+            change.of.key,
+            change.of.resource,
+        ),
     )
 
 
 def _changes(now: PolicyLocks, then: PolicyLocks) -> Iterator[SeriesChange]:
-    for at in now.series.keys() | then.series.keys():
-        one, other = now.series.get(at), then.series.get(at)
-        if other is None:
-            yield SeriesChange("newly locked", one, None)
-        elif one is None:
-            yield SeriesChange("no longer locked", None, other)
-        elif one.locked_s == other.locked_s:
-            yield SeriesChange("as before", one, other)
+    for name in now.series.keys() | then.series.keys():
+        new, old = now.series.get(name), then.series.get(name)
+        if old is None:
+            yield SeriesChange("newly locked", new, None)
+        elif new is None:
+            yield SeriesChange("no longer locked", None, old)
+        elif new.locked_s == old.locked_s:
+            yield SeriesChange("as before", new, old)
         else:
-            yield SeriesChange("longer" if one.locked_s > other.locked_s else "shorter", one, other)
+            yield SeriesChange("longer" if new.locked_s > old.locked_s else "shorter", new, old)

@@ -24,15 +24,15 @@ from analyzer.forecast.simulation.least_limits import least_threshold
 from analyzer.forecast.simulation.policy_locks import PolicyLocks, SeriesLocks
 from analyzer.forecast.simulation.series_simulation import SeriesSimulation, SimulatedLock, SimulatedPolicy
 from analyzer.judging.caller_limits import Limits
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_history
-from analyzer.judging.sql.directory import IN_FORCE, directory_of
+from analyzer.judging.sql.directory import IN_FORCE, read_directory
 from analyzer.judging.totals import is_judged, unjudged_keys
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import slow_reading, without_scans
 from analyzer.kernel.tables.schema import overrides
 from analyzer.plan import catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, DISTINCT, QUARTER_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy, base_name
@@ -86,37 +86,37 @@ def simulate(
 
     Their sums must be equal. Raises NotSimulated, StoreAway.
     """
-    [sum_] = {kind_of(policy).sum_of(policy) for policy in policies}
+    [sum_] = {policy_kind(policy).judged_sum(policy) for policy in policies}
     with slow_reading(engine) as db:
         without_scans(db)
         allow_large_sums(db)
-        known = catalog.load(db)
-        widest_s = _widest_bucket_s(policies[0], sum_, known)
-        reading = _reading(db, known, sum_, widest_s, from_s)
-        done = 0
+        numbers = catalog.load(db)
+        widest_s = _widest_bucket_s(policies[0], sum_, numbers)
+        reading = _reading(db, numbers, sum_, widest_s, from_s)
+        steps_done = 0
 
         def step_done() -> None:
-            nonlocal done
-            done += 1
-            progress(done, PASSES * len(reading.steps))
+            nonlocal steps_done
+            steps_done += 1
+            progress(steps_done, PASSES * len(reading.steps))
 
         bound = min(_least_threshold(db, policy) for policy in policies)
         first = _first_pass(db, reading, sum_, bound, step_done)
-        names = {series for found in first.reached for series in found}
-        directory = directory_of(db, {key for key, _ in names})
+        names = {series for amounts in first.reached for series in amounts}
+        directory = read_directory(db, {key for key, _ in names})
         # Equal policies are one: a bucket must be counted once for each.
         alone = [Plan(policies=(policy,)) for policy in dict.fromkeys(policies)]
         simulated = [SimulatedPolicy(plan, Limits(plan, directory)) for plan in alone]
         hot = _hot(simulated, sum_, reading, first.reached)
         players = _second_pass(db, reading, simulated, hot, first.rows, step_done)
-    found = {one.policy: _locks(players[one.policy].values(), reading.span) for one in simulated}
-    return Simulation(reading.span, first.keys, first.requests, found)
+    locks = {entry.policy: _locks(players[entry.policy].values(), reading.span) for entry in simulated}
+    return Simulation(reading.span, first.keys, first.requests, locks)
 
 
-def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
+def _widest_bucket_s(policy: Policy, sum_: Sum, numbers: catalog.Catalog) -> int:
     """Returns the width of the widest buckets that can be used. Raises NotSimulated."""
-    kind = kind_of(policy)
-    if kind.whole_of is not None:
+    kind = policy_kind(policy)
+    if kind.whole_sum is not None:
         raise NotSimulated(
             "a share compares two sums, and both grow within a minute: stored counts do not say in which "
             "order, so they show neither when a series was above its mark nor whether that lasted for its "
@@ -124,11 +124,11 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
         )
     if sum_.join == DISTINCT:
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
-    if known.has_old_rows:
+    if numbers.has_old_rows:
         raise NotSimulated("rows of an earlier version are still being moved: try again when that is done")
-    if sum_.grouping not in known.groupings:
+    if sum_.grouping not in numbers.groupings:
         raise NotSimulated(f'nothing was counted by {sum_.grouping}: write groupings = ["{sum_.grouping}"]')
-    if sum_.meter not in known.meters:
+    if sum_.meter not in numbers.meters:
         raise NotSimulated(f"the meter {sum_.meter} was never counted")
     widest_s = kind.widest_bucket_s(policy)
     if not widest_s:
@@ -139,13 +139,15 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, known: catalog.Catalog) -> int:
     return widest_s
 
 
-def _reading(db: sa.Connection, known: catalog.Catalog, sum_: Sum, widest_s: int, from_s: int) -> _Reading:
+def _reading(db: sa.Connection, numbers: catalog.Catalog, sum_: Sum, widest_s: int, from_s: int) -> _Reading:
     now_s = clock_ms(db) // 1000
-    stored = [one for one in stored_widths(db, known, sum_.grouping) if one.from_s < now_s]
+    stored = [width for width in stored_widths(db, numbers, sum_.grouping) if width.from_s < now_s]
     span = _span(sum_.window, stored, widest_s, from_s, now_s)
-    widths_s = [one.width_s for one in stored if one.width_s <= widest_s and one.until_s > span.from_s]
-    scan = BucketScan.of(known, sum_.grouping, sum_.meter, widths_s)
-    oldest_s = max((one.until_s for one in stored if one.width_s > widest_s), default=0)
+    widths_s = [
+        width.width_s for width in stored if width.width_s <= widest_s and width.until_s > span.from_s
+    ]
+    scan = BucketScan.of(numbers, sum_.grouping, sum_.meter, widths_s)
+    oldest_s = max((width.until_s for width in stored if width.width_s > widest_s), default=0)
     if isinstance(sum_.window, Calendar) and not sum_.window.facts and sum_.window.per not in SHORT:
         return _Reading(scan, span, list(_windows(sum_.window, span)), None)
     chunk_s = _chunk_s(sum_.window)
@@ -164,14 +166,14 @@ def _span(
     windows: Windows, stored: Sequence[StoredWidth], widest_s: int, from_s: int, now_s: int
 ) -> SimulatedTime:
     """Returns the time of which there are buckets that are narrow enough. Raises NotSimulated."""
-    fitting = [one for one in stored if one.width_s <= widest_s]
-    too_wide_s = max((one.until_s for one in stored if one.width_s > widest_s), default=0)
+    fitting = [width for width in stored if width.width_s <= widest_s]
+    too_wide_s = max((width.until_s for width in stored if width.width_s > widest_s), default=0)
     if not stored:
         raise NotSimulated(NOTHING_COUNTED)
     if not fitting:
-        widths = f"{min(one.width_s for one in stored)} s wide"
+        widths = f"{min(width.width_s for width in stored)} s wide"
         raise NotSimulated(f"it needs counts of {widest_s} s at most; those that are stored are {widths}")
-    begin_s = max(from_s, min(one.from_s for one in fitting), too_wide_s)
+    begin_s = max(from_s, min(width.from_s for width in fitting), too_wide_s)
     begin_s -= begin_s % QUARTER_S
     is_cut = too_wide_s > from_s
     if isinstance(windows, Calendar) and not windows.facts:
@@ -179,7 +181,7 @@ def _span(
         begin_s = window.start_s if window.start_s >= too_wide_s or not is_cut else window.until_s
     if begin_s >= now_s:
         raise NotSimulated(f"counts that are narrow enough ({widest_s} s) begin only in its present window")
-    width_s = max(one.width_s for one in fitting if one.until_s > begin_s)
+    width_s = max(width.width_s for width in fitting if width.until_s > begin_s)
     return SimulatedTime(begin_s, now_s, width_s, is_cut)
 
 
@@ -228,7 +230,7 @@ def _first_pass(
     db: sa.Connection, reading: _Reading, sum_: Sum, bound: int, step_done: Callable[[], None]
 ) -> _FirstPass:
     keys: set[str] = set()
-    requests, rows, grouping = 0, [], grouping_of(sum_.grouping)
+    requests, rows, grouping = 0, [], parse_grouping(sum_.grouping)
     reached: list[Mapping[SeriesName, float]] = []
     least = bound / _part(reading)
     for steps in _stretches(reading.steps):
@@ -241,13 +243,13 @@ def _first_pass(
         rows += [sums.rows // len(steps)] * len(steps)
         for _ in steps:
             step_done()
-        judged = {one: used for one, used in sums.reached.items() if is_judged(grouping, *one)}
+        judged = {series: used for series, used in sums.reached.items() if is_judged(grouping, *series)}
         is_exact = len(steps) == 1 and reading.chunk_s is None
         of_keys = sorted({key for key, _ in judged})
         for step in steps:
             if of_keys and not is_exact:
-                found = reading.scan.window_sums(db, step, reading.chunk_s, least, of_keys, rows[-1])
-                reached.append({one: used for one, used in found.items() if one in judged})
+                amounts = reading.scan.window_sums(db, step, reading.chunk_s, least, of_keys, rows[-1])
+                reached.append({series: used for series, used in amounts.items() if series in judged})
             else:
                 reached.append(judged)
             step_done()
@@ -278,20 +280,20 @@ def _hot(
     hot = [
         {
             series
-            for series, used in found.items()
-            if used * _part(reading) >= min(_first_threshold(one, sum_, series[0]) for one in simulated)
+            for series, used in amounts.items()
+            if used * _part(reading) >= min(_first_threshold(entry, sum_, series[0]) for entry in simulated)
         }
-        for found in reached
+        for amounts in reached
     ]
     if reading.chunk_s is None:
         return hot
     return [set().union(*hot)] * len(hot)
 
 
-def _first_threshold(one: SimulatedPolicy, sum_: Sum, key: str) -> float:
-    if one.limits.policy_for(one.policy, key) is None:
+def _first_threshold(entry: SimulatedPolicy, sum_: Sum, key: str) -> float:
+    if entry.limits.policy_for(entry.policy, key) is None:
         return NEVER
-    return next(iter(one.limits.thresholds_of(sum_, key)), NEVER)
+    return next(iter(entry.limits.series_thresholds(sum_, key)), NEVER)
 
 
 def _second_pass(
@@ -302,29 +304,29 @@ def _second_pass(
     rows: Sequence[int],
     step_done: Callable[[], None],
 ) -> dict[Policy, dict[SeriesName, SeriesSimulation]]:
-    found: dict[Policy, dict[SeriesName, SeriesSimulation]] = {one.policy: {} for one in simulated}
+    players: dict[Policy, dict[SeriesName, SeriesSimulation]] = {entry.policy: {} for entry in simulated}
     for step, series, of_step in zip(reading.steps, hot, rows, strict=True):
-        for name, bucket in reading.scan.buckets_of(db, step, series, of_step) if series else ():
-            for one in simulated:
-                of_policy = found[one.policy]
+        for name, bucket in reading.scan.series_buckets(db, step, series, of_step) if series else ():
+            for entry in simulated:
+                of_policy = players[entry.policy]
                 player = of_policy.get(name)
                 if player is None:
-                    player = of_policy[name] = SeriesSimulation(one, *name, reading.span.from_s)
+                    player = of_policy[name] = SeriesSimulation(entry, *name, reading.span.from_s)
                 player.add(bucket)
         step_done()
-    return found
+    return players
 
 
 def _locks(series: Iterable[SeriesSimulation], span: SimulatedTime) -> PolicyLocks:
     notices: Counter[int] = Counter()
-    found = {}
-    for one in series:
-        one.pass_to(span.until_s)
-        notices.update(one.notices)
-        locks = [lock for lock in one.locks if lock.until_s > span.from_s]
+    by_series = {}
+    for player in series:
+        player.pass_to(span.until_s)
+        notices.update(player.notices)
+        locks = [lock for lock in player.locks if lock.until_s > span.from_s]
         if locks:
-            found[one.key, one.resource] = SeriesLocks(one.key, one.resource, locks)
-    return PolicyLocks(found, notices)
+            by_series[player.key, player.resource] = SeriesLocks(player.key, player.resource, locks)
+    return PolicyLocks(by_series, notices)
 
 
 class KnownLocks(NamedTuple):
@@ -347,12 +349,12 @@ def known_locks(engine: sa.Engine, policy: Policy, from_s: int) -> KnownLocks:
 
 
 def _of_spans(policy: Policy, spans: Iterable[lock_history.Span]) -> PolicyLocks:
-    found: dict[SeriesName, list[SimulatedLock]] = {}
-    for at, began_ms, ended_ms in spans:
-        locks = found.setdefault((at.key, at.resource), [])
-        if locks and began_ms <= locks[-1].until_s * 1000 and not kind_of(policy).locks_last:
+    locks_by_series: dict[SeriesName, list[SimulatedLock]] = {}
+    for key, began_ms, ended_ms in spans:
+        locks = locks_by_series.setdefault((key.key, key.resource), [])
+        if locks and began_ms <= locks[-1].until_s * 1000 and not policy_kind(policy).locks_last:
             locks[-1].until_s = ended_ms // 1000  # it was extended
         else:
             locks.append(SimulatedLock(began_ms // 1000, ended_ms // 1000))
-    by_series = {at: SeriesLocks(*at, locks) for at, locks in found.items()}
+    by_series = {name: SeriesLocks(*name, locks) for name, locks in locks_by_series.items()}
     return PolicyLocks(by_series, Counter())

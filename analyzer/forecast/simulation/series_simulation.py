@@ -20,9 +20,9 @@ from analyzer.judging.caller_limits import Limits
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.earned_notices import LastNotice, Notice, NoticeKey, notice_key
 from analyzer.judging.judge import judge
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import Slot
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.plan.meters import JOINS
@@ -97,11 +97,11 @@ class SeriesSimulation:
         self.pass_to(bucket.start_s)
         self._enter_window(bucket.start_s)
         self._width_s = bucket.width_s
-        before = len(self.locks), self._locked_until_s
+        previous = len(self.locks), self._locked_until_s
         self._count(bucket, bucket.admitted)
         if bucket.denied and self._locked_until_s <= bucket.start_s:
             self._count(bucket, bucket.denied)
-        self._share_out(bucket, *before)
+        self._share_out(bucket, *previous)
 
     def pass_to(self, now_s: int) -> None:
         """Lets locks and waits end that are over by `now_s`, the beginning of a bucket."""
@@ -123,12 +123,12 @@ class SeriesSimulation:
         return min(times, default=None)
 
     def _enter_window(self, at_s: int) -> None:
-        [sum_] = sums_of(self.of.plan).policies_of
-        window = self.of.limits.window_of(sum_, self.key, at_s)
+        [sum_] = plan_sums(self.of.plan).policies_by_sum
+        window = self.of.limits.series_window(sum_, self.key, at_s)
         if self._total is None or window != self._total.window:
             self._total = TotalKey(sum_, self.key, self.resource, window)
             self._used, self._waits_until_s = 0, None
-            self._next = next(iter(self.of.limits.thresholds_of(sum_, self.key)), NEVER)
+            self._next = next(iter(self.of.limits.series_thresholds(sum_, self.key)), NEVER)
 
     def _count(self, bucket: SeriesBucket, amount: int) -> None:
         assert self._total is not None  # noqa: S101 - a window was entered
@@ -184,7 +184,7 @@ class SeriesSimulation:
 
     def _circumstances(self, now_s: int) -> Circumstances:
         policy = self.of.policy
-        remembered_s = kind_of(policy).needs(policy).ended_locks_s
+        remembered_s = policy_kind(policy).needs(policy).ended_locks_s
         ended = sum(now_s - remembered_s < ended_s <= now_s for ended_s in self._ended_s)
         offences = {}
         if remembered_s and self._lock is not None:
@@ -199,7 +199,7 @@ class SeriesSimulation:
 
     def _set(self, lock: Lock, now_s: int) -> None:
         until_s = int(lock.until.timestamp())
-        if self._lock is not None and not kind_of(self.of.policy).locks_last:
+        if self._lock is not None and not policy_kind(self.of.policy).locks_last:
             self.locks[-1].until_s = until_s  # what is in the window makes it last
         else:
             if self._lock is not None:
@@ -229,6 +229,6 @@ class SeriesSimulation:
         if policy is None or not amount:
             return 0.0
         standing = Standing(self._total, self._used, tuple(self._slots))
-        at = self._circumstances(bucket.start_s + bucket.width_s - 1)
-        used, limit = kind_of(policy).amounts(policy, standing, at)
+        context = self._circumstances(bucket.start_s + bucket.width_s - 1)
+        used, limit = policy_kind(policy).amounts(policy, standing, context)
         return min((used - limit) / amount, 1.0)

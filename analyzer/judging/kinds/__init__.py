@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
     Attributes:
         policy: The class that the plan stores.
-        sum_of: Returns the sum that the policy judges.
+        judged_sum: Returns the sum that the policy judges.
         thresholds: Returns the values of the sum at which the policy must be judged.
         judge: Returns the lock that a series must have by its total, the lock that it has and the
             circumstances; None for no lock, `Wait` if it must be judged again at a time.
@@ -34,9 +34,9 @@ class Kind(NamedTuple):
         describe: Returns the policy as a phrase.
         needs: Returns what the judgement depends on besides totals and locks.
         locks_last: Whether a lock lasts for its time, also if the limit of its series changes.
-        whole_of: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
+        whole_sum: Returns the sum of the whole that series are compared with; None for kinds that judge a sum
             by itself. Only the warden compares, so a total alone says nothing about its lock.
-        base_of: Returns the sum of the base that the series is compared with by itself, None without one.
+        base_sum: Returns the sum of the base that the series is compared with by itself, None without one.
         growth: Returns how much a total that has reached a threshold must grow before it must be judged
             again, by the policy of the series and the time in seconds; None if that depends on no growth.
         widest_bucket_s: Returns the seconds of the widest stored buckets from which it can be simulated; 0 if
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
     """
 
     policy: type[Any]
-    sum_of: Callable[[Any], Sum]
+    judged_sum: Callable[[Any], Sum]
     thresholds: Callable[[Any], Sequence[int]]
     judge: Callable[[Any, Standing, Lock | None, Circumstances], Lock | Wait | None]
     notices: Callable[[Any, Standing, Circumstances], Sequence[Notice]]
@@ -54,8 +54,8 @@ class Kind(NamedTuple):
     describe: Callable[[Any], str]
     needs: Callable[[Any], Needs] = lambda _policy: NOTHING_ELSE
     locks_last: bool = False
-    whole_of: Callable[[Any], Sum] | None = None
-    base_of: Callable[[Any], Sum | None] = lambda _policy: None
+    whole_sum: Callable[[Any], Sum] | None = None
+    base_sum: Callable[[Any], Sum | None] = lambda _policy: None
     growth: Callable[[Any, Standing, int], int | None] = lambda *_: None
     widest_bucket_s: Callable[[Any], int] = lambda _policy: 0
     overloads: (
@@ -64,7 +64,7 @@ class Kind(NamedTuple):
     ) = None
 
 
-def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequence[Notice]:
+def no_notices(_policy: Policy, _standing: Standing, _context: Circumstances) -> Sequence[Notice]:
     """Returns no notices: of kinds without thresholds only a lock that is not enforced raises one."""
     return ()
 
@@ -72,7 +72,7 @@ def no_notices(_policy: Policy, _standing: Standing, _at: Circumstances) -> Sequ
 KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     Quota.kind: Kind(
         Quota,
-        quota.sum_of,
+        quota.judged_sum,
         quota.thresholds,
         quota.judge_calendar,
         quota.calendar_notices,
@@ -83,7 +83,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     ),
     RollingQuota.kind: Kind(
         RollingQuota,
-        quota.sum_of,
+        quota.judged_sum,
         quota.thresholds,
         quota.judge_rolling,
         quota.rolling_notices,
@@ -95,7 +95,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
     ),
     Surge.kind: Kind(
         Surge,
-        surge.sum_of,
+        surge.judged_sum,
         surge.thresholds,
         surge.judge_surge,
         no_notices,
@@ -103,36 +103,36 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.describe,
         surge.needs,
         locks_last=True,
-        base_of=surge_share.base_of,
+        base_sum=surge_share.base_sum,
         growth=surge_windows.growth_to,
         widest_bucket_s=surge.widest_bucket_s,
     ),
     LoadShare.kind: Kind(
         LoadShare,
-        compared.sum_of,
+        compared.judged_sum,
         compared.thresholds,
         share.judge_share,
         no_notices,
         share.amounts,
         share.describe,
         locks_last=True,
-        whole_of=compared.whole_of,
+        whole_sum=compared.whole_sum,
     ),
     CapacityShare.kind: Kind(
         CapacityShare,
-        compared.sum_of,
+        compared.judged_sum,
         compared.thresholds,
         capacity.judge_capacity,
         no_notices,
         capacity.amounts,
         capacity.describe,
         locks_last=True,
-        whole_of=compared.whole_of,
+        whole_sum=compared.whole_sum,
         overloads=capacity.overloads,
     ),
     UsualShare.kind: Kind(
         UsualShare,
-        compared.sum_of,
+        compared.judged_sum,
         compared.thresholds,
         usual.judge_usual,
         no_notices,
@@ -140,10 +140,10 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         usual.describe,
         usual.needs,
         locks_last=True,
-        whole_of=compared.whole_of,
+        whole_sum=compared.whole_sum,
     ),
 }
 
 
-def kind_of(policy: Policy) -> Kind:
+def policy_kind(policy: Policy) -> Kind:
     return KINDS[policy.kind]

@@ -18,23 +18,23 @@ from analyzer.judging.kinds.compared import (
     ComparisonRule,
     LoadFinding,
     judge_compared,
-    load_of,
-    noun_of,
     percent,
-    plural_of,
+    series_load,
+    series_noun,
+    series_plural,
     whole_load,
     within_span,
 )
 from analyzer.judging.kinds.earned_locks import duration_text, effect, lock_key
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.groupings import BY_RESOURCE, grouping_of
+from analyzer.plan.groupings import BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.policies import CapacityShare
 from gatekeeper.model import Lock, LockKey
 
 
-def capacity_of(policy: CapacityShare, resource: str) -> int:
+def resource_capacity(policy: CapacityShare, resource: str) -> int:
     """Returns the capacity of a resource in a window; 0 for one that has none."""
     return dict(policy.capacities).get(resource, policy.limit)
 
@@ -43,7 +43,7 @@ def overloads(
     policy: CapacityShare,
     standings: Sequence[Standing],
     locks: Mapping[LockKey, Lock],
-    at: Circumstances,
+    context: Circumstances,
 ) -> dict[str, Blamed]:
     """Returns by resource which series explain what it has beyond its capacity; "" where all are one whole.
 
@@ -52,21 +52,21 @@ def overloads(
     by_resource: dict[str, list[Standing]] = {}
     for standing in standings:
         by_resource.setdefault(standing.total.resource, []).append(standing)
-    found: dict[str, Blamed] = {}
+    blamed: dict[str, Blamed] = {}
     for resource, series in by_resource.items():
-        capacity = capacity_of(policy, resource)
-        excess = whole_load(series[0], policy, at) - within_span(capacity, policy, at)
+        capacity = resource_capacity(policy, resource)
+        excess = whole_load(series[0], policy, context) - within_span(capacity, policy, context)
         loads: dict[TotalKey, int] = {}
         for standing in series:
-            load = load_of(standing, policy, at)
+            load = series_load(standing, policy, context)
             lock = locks.get(lock_key(policy, standing.total))
-            if lock is not None and lock.until > at.now:
+            if lock is not None and lock.until > context.now:
                 excess -= load
             elif load >= policy.floor:
                 loads[standing.total] = load
         if capacity and excess > 0:
-            found[resource] = frozenset(smallest_set(loads, excess))
-    return found
+            blamed[resource] = frozenset(smallest_set(loads, excess))
+    return blamed
 
 
 def smallest_set(loads: Mapping[TotalKey, int], excess: int) -> Iterator[TotalKey]:
@@ -81,21 +81,21 @@ def smallest_set(loads: Mapping[TotalKey, int], excess: int) -> Iterator[TotalKe
         yield total
 
 
-def find(policy: CapacityShare, standing: Standing, at: Circumstances) -> LoadFinding:
+def find(policy: CapacityShare, standing: Standing, context: Circumstances) -> LoadFinding:
     """Returns whether the whole has too much, whether the series is to blame, and whether a lock must end."""
     resource = standing.total.resource
-    capacity = capacity_of(policy, resource)
-    blamed = at.overloads.get((policy.name, resource))
-    most = within_span(capacity, policy, at)
-    released = not capacity or whole_load(standing, policy, at) * MILLION < policy.release * most
+    capacity = resource_capacity(policy, resource)
+    blamed = context.overloads.get((policy.name, resource))
+    most = within_span(capacity, policy, context)
+    released = not capacity or whole_load(standing, policy, context) * MILLION < policy.release * most
     if blamed is None:
         return LoadFinding(is_over=False, is_released=released)
     return LoadFinding(True, released, is_to_blame=standing.total in blamed)
 
 
-def amounts(policy: CapacityShare, standing: Standing, at: Circumstances) -> tuple[int, int]:
+def amounts(policy: CapacityShare, standing: Standing, context: Circumstances) -> tuple[int, int]:
     """Returns what a series has in the window that ends now, and the amount from which it may be locked."""
-    return load_of(standing, policy, at), policy.floor
+    return series_load(standing, policy, context), policy.floor
 
 
 def explain(policy: CapacityShare, resource: str, load: int, whole: int) -> str:
@@ -109,17 +109,17 @@ def explain(policy: CapacityShare, resource: str, load: int, whole: int) -> str:
     'its capacity is 150,000, and callers from 9,000 on are locked, the heaviest first'
     """
     unit, all_of = policy.meter_unit, "the resource" if policy.whole == "resource" else "everyone"
-    one = noun_of(policy)
+    noun = series_noun(policy)
     return (
         f"{with_noun(whole, unit, policy.meter)} of {all_of} in {duration_text(policy.window.period_s)}, "
-        f"{amount_text(load, unit)} of them from this {one}; its capacity is "
-        f"{amount_text(capacity_of(policy, resource), unit)}, and {plural_of(policy)} from "
+        f"{amount_text(load, unit)} of them from this {noun}; its capacity is "
+        f"{amount_text(resource_capacity(policy, resource), unit)}, and {series_plural(policy)} from "
         f"{amount_text(policy.floor, unit)} on are locked, the heaviest first"
     )
 
 
-def _explain(policy: CapacityShare, standing: Standing, at: Circumstances) -> str:
-    load, whole = load_of(standing, policy, at), whole_load(standing, policy, at)
+def _explain(policy: CapacityShare, standing: Standing, context: Circumstances) -> str:
+    load, whole = series_load(standing, policy, context), whole_load(standing, policy, context)
     return explain(policy, standing.total.resource, load, whole)
 
 
@@ -140,15 +140,15 @@ def describe(policy: CapacityShare) -> str:
     'above it for 1m, then for the heaviest, each caller from 9,000 on, 429 until it is below 75 % of that'
     """
     unit, all_of = policy.meter_unit, "a resource" if policy.whole == "resource" else "everyone"
-    named = [f"{amount_text(value, unit)} of {name}" for name, value in policy.capacities]
+    capacities = [f"{amount_text(value, unit)} of {name}" for name, value in policy.capacities]
     if policy.limit:
         capacity = f"{with_noun(policy.limit, unit, policy.meter)} of {all_of}"
-        capacity += f" ({', '.join(named)})" if named else ""
+        capacity += f" ({', '.join(capacities)})" if capacities else ""
     else:
-        capacity = f"{policy.meter}: {', '.join(named)}"
-    phrase = grouping_of(policy.per.removesuffix(BY_RESOURCE)).phrase
+        capacity = f"{policy.meter}: {', '.join(capacities)}"
+    phrase = parse_grouping(policy.per.removesuffix(BY_RESOURCE)).phrase
     return (
-        f"{policy.name}: at most {capacity} {phrase_of(policy.window)}; above it for "
+        f"{policy.name}: at most {capacity} {as_phrase(policy.window)}; above it for "
         f"{duration_text(policy.hold_s)}, then for the heaviest, {phrase} from "
         f"{amount_text(policy.floor, unit)} on, "
         + effect(policy, f"until it is below {percent(policy.release)} of that")

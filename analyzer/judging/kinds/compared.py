@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from analyzer.judging.circumstances import Circumstances, Wait
 from analyzer.judging.kinds import victims
-from analyzer.judging.kinds.earned_locks import lock_key, lock_of
+from analyzer.judging.kinds.earned_locks import earned_lock, lock_key
 from analyzer.judging.rolling import largest_sum, sum_at
 from analyzer.judging.totals import Standing
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.policies import ComparedLoad, LoadShare, Policy
 from analyzer.plan.sums import Sum
 from gatekeeper.model import Lock
@@ -53,12 +53,12 @@ class ComparisonRule(NamedTuple):
     explain: Callable[[Any, Standing, Circumstances], str]
 
 
-def sum_of(policy: ComparedLoad) -> Sum:
+def judged_sum(policy: ComparedLoad) -> Sum:
     """The rolling sum of the series that are compared."""
     return Sum(policy.per, policy.meter, policy.window, role="share")
 
 
-def whole_of(policy: ComparedLoad) -> Sum:
+def whole_sum(policy: ComparedLoad) -> Sum:
     """The rolling sum of their whole: of the resource, or of everyone."""
     return Sum(policy.whole, policy.meter, policy.window, role="whole")
 
@@ -73,71 +73,79 @@ def behind_max_s(policy: ComparedLoad) -> float:
     return max(float(policy.window.slot_s), BEHIND_S_MIN)
 
 
-def load_of(standing: Standing, policy: ComparedLoad, at: Circumstances) -> int:
+def series_load(standing: Standing, policy: ComparedLoad, context: Circumstances) -> int:
     """Returns what the window of a series holds that ends now."""
-    return sum_at(standing.slots, policy.window, at.now_s)
+    return sum_at(standing.slots, policy.window, context.now_s)
 
 
-def whole_load(standing: Standing, policy: ComparedLoad, at: Circumstances) -> int:
+def whole_load(standing: Standing, policy: ComparedLoad, context: Circumstances) -> int:
     """Returns what the window of the whole holds that ends now."""
-    return sum_at(standing.whole, policy.window, at.now_s)
+    return sum_at(standing.whole, policy.window, context.now_s)
 
 
-def within_span(amount: int, policy: ComparedLoad, at: Circumstances) -> int:
+def within_span(amount: int, policy: ComparedLoad, context: Circumstances) -> int:
     """Returns what `amount` in a window is in the time of the slots that a load adds up, rounded down."""
-    return amount * span_ms(policy, at) // (policy.window.period_s * 1000)
+    return amount * span_ms(policy, context) // (policy.window.period_s * 1000)
 
 
-def span_ms(policy: ComparedLoad, at: Circumstances) -> int:
+def span_ms(policy: ComparedLoad, context: Circumstances) -> int:
     """Returns the time of the slots that a load adds up, until now.
 
     They are up to a slot longer than the window: a steady load would seem larger than it is.
     """
     rolling = policy.window
-    begin_s = at.now_s - at.now_s % rolling.slot_s - rolling.period_s
-    return int(at.now.timestamp() * 1000) - begin_s * 1000
+    begin_s = context.now_s - context.now_s % rolling.slot_s - rolling.period_s
+    return int(context.now.timestamp() * 1000) - begin_s * 1000
 
 
 def judge_compared(
-    rule: ComparisonRule, policy: ComparedLoad, standing: Standing, present: Lock | None, at: Circumstances
+    rule: ComparisonRule,
+    policy: ComparedLoad,
+    standing: Standing,
+    present: Lock | None,
+    context: Circumstances,
 ) -> Wait | None:
     """Returns what a series must have until the warden looks again; None below the floor without a lock.
 
     Its load is that of the window that ends now. Until the analyzers have caught up with a backlog nothing
     is decided; a lock that is in force then ends by its time.
     """
-    locked = None if present is None or present.until <= at.now else present
-    if locked is None and largest_sum(standing.slots, policy.window, at.now_s) < policy.floor:
+    locked = None if present is None or present.until <= context.now else present
+    if locked is None and largest_sum(standing.slots, policy.window, context.now_s) < policy.floor:
         return None
     # No growth ends these waits: the warden looks each second, and what it compares with is in no flush.
-    if not at.is_warden:
-        return Wait(at.now.timestamp())
-    again_s = at.now.timestamp() + LOOK_EVERY_S
-    if at.behind_s > behind_max_s(policy):
+    if not context.is_warden:
+        return Wait(context.now.timestamp())
+    again_s = context.now.timestamp() + LOOK_EVERY_S
+    if context.behind_s > behind_max_s(policy):
         return Wait(again_s, is_behind=True)
-    return _look(rule, policy, standing, locked, at)._replace(until_s=again_s)
+    return _look(rule, policy, standing, locked, context)._replace(until_s=again_s)
 
 
 def _look(
-    rule: ComparisonRule, policy: ComparedLoad, standing: Standing, locked: Lock | None, at: Circumstances
+    rule: ComparisonRule,
+    policy: ComparedLoad,
+    standing: Standing,
+    locked: Lock | None,
+    context: Circumstances,
 ) -> Wait:
     """Returns what a series must have by the window that ends now."""
-    now_s = at.now.timestamp()
-    load, found = load_of(standing, policy, at), rule.find(policy, standing, at)
+    now_s = context.now.timestamp()
+    load, finding = series_load(standing, policy, context), rule.find(policy, standing, context)
     if locked is not None:
-        if not load or found.is_released:
+        if not load or finding.is_released:
             return Wait(now_s, clears=True)
-        return Wait(now_s, lock=_continued(policy, standing, locked, at.now))
-    if load < policy.floor or not found.is_over:
+        return Wait(now_s, lock=_continued(policy, standing, locked, context.now))
+    if load < policy.floor or not finding.is_over:
         return Wait(now_s)
-    hold = at.holds.get(lock_key(policy, standing.total))
+    hold = context.holds.get(lock_key(policy, standing.total))
     since_s = now_s if hold is None or now_s - hold.seen_s > GAP_S else hold.since_s
-    if now_s - since_s < policy.hold_s or not found.is_to_blame:
+    if now_s - since_s < policy.hold_s or not finding.is_to_blame:
         return Wait(now_s, over_since_s=since_s)
-    detail = rule.explain(policy, standing, at)
+    detail = rule.explain(policy, standing, context)
     if standing.victims is not None:
         detail += f"; {victims.explain(policy, standing.victims)}"
-    return Wait(now_s, lock=_lock(policy, standing, detail, at.now, at.now))
+    return Wait(now_s, lock=_lock(policy, standing, detail, context.now, context.now))
 
 
 def _continued(policy: ComparedLoad, standing: Standing, present: Lock, now: datetime) -> Lock:
@@ -148,7 +156,7 @@ def _continued(policy: ComparedLoad, standing: Standing, present: Lock, now: dat
 
 
 def _lock(policy: ComparedLoad, standing: Standing, detail: str, began: datetime, now: datetime) -> Lock:
-    return lock_of(
+    return earned_lock(
         policy,
         standing.total,
         kind=LoadShare.kind,
@@ -159,15 +167,15 @@ def _lock(policy: ComparedLoad, standing: Standing, detail: str, began: datetime
     )
 
 
-def noun_of(policy: Policy) -> str:
+def series_noun(policy: Policy) -> str:
     """Returns the word for one series of the policy: "caller", "network"."""
-    scope = grouping_of(policy.per).scope
+    scope = parse_grouping(policy.per).scope
     return "network" if scope == "range" else scope
 
 
-def plural_of(policy: Policy) -> str:
+def series_plural(policy: Policy) -> str:
     """Returns the word for several of its series: "callers", "addresses"."""
-    noun = noun_of(policy)
+    noun = series_noun(policy)
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from analyzer.judging.totals import TotalKey
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text
 from analyzer.plan.meters import DAY_S, DISTINCT
 from analyzer.plan.policies import SHADOW, Policy
@@ -18,10 +18,10 @@ SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
 
 def lock_key(policy: Policy, total: TotalKey) -> LockKey:
     """Returns the key of a policy's lock on the series of a total."""
-    return LockKey(grouping_of(policy.per).scope, total.key, total.resource, policy.name)
+    return LockKey(parse_grouping(policy.per).scope, total.key, total.resource, policy.name)
 
 
-def lock_of(
+def earned_lock(
     policy: Policy, total: TotalKey, *, kind: str, reason: str, detail: str, began: datetime, until: datetime
 ) -> Lock:
     """Returns a lock on the series of a total, with the effect that the policy gives to its locks.
@@ -57,7 +57,7 @@ def duration_text(seconds: int) -> str:
 
 def is_of_all_clients(policy: Policy) -> bool:
     """Whether its locks refuse any client: none of them learns how much all together used."""
-    return grouping_of(policy.per).scope in SHARED_SCOPES
+    return parse_grouping(policy.per).scope in SHARED_SCOPES
 
 
 def by_plan(policy: Policy) -> str:

@@ -9,10 +9,10 @@ import msgspec
 
 from analyzer.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.judging.earned_notices import LASTS_S, WHOLE, LastNotice, Notice, amount_at, notice_key, percent
-from analyzer.judging.kinds.earned_locks import by_plan, counted_text, effect, is_of_all_clients, lock_of
+from analyzer.judging.kinds.earned_locks import by_plan, counted_text, earned_lock, effect, is_of_all_clients
 from analyzer.judging.rolling import begins_s, below_s, largest_sum, present_sum
 from analyzer.judging.totals import Standing
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.policies import NO_GRACE, Quota, RollingQuota, Surge
 from analyzer.plan.sums import NEVER, Sum
@@ -22,7 +22,7 @@ from gatekeeper.model import Lock
 AnyQuota = Quota | RollingQuota
 
 
-def sum_of(policy: AnyQuota | Surge) -> Sum:
+def judged_sum(policy: AnyQuota | Surge) -> Sum:
     """The running total, or the rolling sum, that a quota or a surge is judged by."""
     return Sum(policy.per, policy.meter, policy.window, policy.meter_join)
 
@@ -49,7 +49,7 @@ def rolling_needs(policy: RollingQuota) -> Needs:
 
 
 def judge_calendar(
-    policy: Quota, standing: Standing, _present: Lock | None, at: Circumstances
+    policy: Quota, standing: Standing, _present: Lock | None, context: Circumstances
 ) -> Lock | Wait | None:
     """Returns the lock that a total earns, beginning now; None below the limit and its grace.
 
@@ -57,7 +57,7 @@ def judge_calendar(
     has not begun waits for its beginning, because a clock runs ahead. A grace of time begins with the notice
     that the limit is reached.
     """
-    window, now_s = standing.total.window, at.now.timestamp()
+    window, now_s = standing.total.window, context.now.timestamp()
     if now_s >= window.until_s:
         return None
     if now_s < window.start_s:
@@ -67,19 +67,19 @@ def judge_calendar(
         return None
     grace_s = policy.grace_given.time_s
     if grace_s:
-        last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
+        last = context.notices.get(notice_key(policy.name, standing.total, WHOLE))
         ends_s = (now_s if last is None else last.raised_s) + grace_s
         if now_s < ends_s:  # growth does not shorten a grace of time
             return Wait(ends_s) if ends_s < window.until_s else None
-    return _lock(policy, standing, standing.used, at.now, window.until_s)
+    return _lock(policy, standing, standing.used, context.now, window.until_s)
 
 
-def calendar_notices(policy: Quota, standing: Standing, at: Circumstances) -> list[Notice]:
+def calendar_notices(policy: Quota, standing: Standing, context: Circumstances) -> list[Notice]:
     """Returns the notices of the thresholds that a total has reached, in a window that is open.
 
     Those raised before are among them.
     """
-    total, now_s = standing.total, at.now.timestamp()
+    total, now_s = standing.total, context.now.timestamp()
     if not policy.thresholds:
         return []
     if not total.window.start_s <= now_s < total.window.until_s:
@@ -87,7 +87,7 @@ def calendar_notices(policy: Quota, standing: Standing, at: Circumstances) -> li
     return [
         Notice(
             notice_key(policy.name, total, threshold),
-            grouping_of(policy.per).scope,
+            parse_grouping(policy.per).scope,
             standing.used,
             policy.limit,
             total.window.until_s,
@@ -103,21 +103,23 @@ def calendar_amounts(policy: Quota, standing: Standing, _at: Circumstances) -> t
     return standing.used, policy.limit
 
 
-def rolling_amounts(policy: RollingQuota | Surge, standing: Standing, at: Circumstances) -> tuple[int, int]:
+def rolling_amounts(
+    policy: RollingQuota | Surge, standing: Standing, context: Circumstances
+) -> tuple[int, int]:
     """Returns the largest sum of the windows that hold the present, and the limit."""
-    return present_sum(standing.slots, policy.window, at.now_s), policy.limit
+    return present_sum(standing.slots, policy.window, context.now_s), policy.limit
 
 
 def judge_rolling(
-    policy: RollingQuota, standing: Standing, _present: Lock | None, at: Circumstances
+    policy: RollingQuota, standing: Standing, _present: Lock | None, context: Circumstances
 ) -> Lock | Wait | None:
     """Returns the lock that a rolling sum earns, until less is in the window; None below limit and grace.
 
     A sum with thresholds is judged again when it may fall below one that it has reached, and when a window
     begins that a clock ahead has filled.
     """
-    rolling, slots, now_s = policy.window, standing.slots, at.now_s
-    answer = _rolling_lock(policy, standing, at)
+    rolling, slots, now_s = policy.window, standing.slots, context.now_s
+    answer = _rolling_lock(policy, standing, context)
     looks_s = [float(answer.until_s)] if isinstance(answer, Wait) else []
     for amount in {amount_at(policy.limit, threshold) for threshold in policy.thresholds}:
         if present_sum(slots, rolling, now_s) >= amount:
@@ -132,18 +134,18 @@ def judge_rolling(
     return Wait(min(looks_s), lock=answer if isinstance(answer, Lock) else None)
 
 
-def _rolling_lock(policy: RollingQuota, standing: Standing, at: Circumstances) -> Lock | Wait | None:
+def _rolling_lock(policy: RollingQuota, standing: Standing, context: Circumstances) -> Lock | Wait | None:
     """Returns the lock, or when the sum must be judged again to get one."""
-    rolling, slots, now_s = policy.window, standing.slots, at.now_s
+    rolling, slots, now_s = policy.window, standing.slots, context.now_s
     used = present_sum(slots, rolling, now_s)
     if used >= policy.locks_at:
         grace_s = policy.grace_given.time_s
         if grace_s:
-            last = at.notices.get(notice_key(policy.name, standing.total, WHOLE))
-            ends_s = (last.raised_s if last is not None and last.lasts else at.now.timestamp()) + grace_s
-            if at.now.timestamp() < ends_s:
+            last = context.notices.get(notice_key(policy.name, standing.total, WHOLE))
+            ends_s = (last.raised_s if last is not None and last.lasts else context.now.timestamp()) + grace_s
+            if context.now.timestamp() < ends_s:
                 return Wait(ends_s)  # growth does not shorten a grace of time
-        return _lock(policy, standing, used, at.now, below_s(slots, rolling, policy.locks_at, now_s))
+        return _lock(policy, standing, used, context.now, below_s(slots, rolling, policy.locks_at, now_s))
     if largest_sum(slots, rolling, now_s) >= policy.locks_at:
         # Growth of a window that holds the present is the total's `next`: see `rolling.growth_to`.
         return Wait(begins_s(slots, rolling, policy.locks_at, now_s))
@@ -175,17 +177,17 @@ def _is_latest(rolling: Rolling, until: datetime, now_s: int) -> bool:
     return until.timestamp() >= now_s - now_s % rolling.slot_s + rolling.period_s + rolling.slot_s
 
 
-def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances) -> list[Notice]:
+def rolling_notices(policy: RollingQuota, standing: Standing, context: Circumstances) -> list[Notice]:
     """Returns the notices that a rolling sum raises, and those whose end has changed.
 
     A notice lasts until a judgement finds the sum below its threshold. If that is reached again before a
     window has passed since the notice, the notice continues; later it is raised again. The notice from which
     a grace of time is measured is raised again in any case: each grace begins when the limit is reached.
     """
-    used, now_s, found = present_sum(standing.slots, policy.window, at.now_s), at.now_s, []
+    used, now_s, notices = present_sum(standing.slots, policy.window, context.now_s), context.now_s, []
     for threshold in policy.thresholds:
         key = notice_key(policy.name, standing.total, threshold)
-        last = at.notices.get(key)
+        last = context.notices.get(key)
         is_reached = used >= amount_at(policy.limit, threshold)
         if last is None and not is_reached:
             continue
@@ -193,10 +195,10 @@ def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances)
             continue
         is_new = is_reached and (last is None or _may_be_raised_again(policy, threshold, last, now_s))
         began_s = now_s if last is None or is_new else last.window_s
-        found.append(
+        notices.append(
             Notice(
                 key._replace(window_s=began_s),
-                grouping_of(policy.per).scope,
+                parse_grouping(policy.per).scope,
                 used,
                 policy.limit,
                 LASTS_S if is_reached else now_s,
@@ -204,7 +206,7 @@ def rolling_notices(policy: RollingQuota, standing: Standing, at: Circumstances)
                 was_raised=not is_new,
             )
         )
-    return found
+    return notices
 
 
 def _may_be_raised_again(policy: RollingQuota, threshold: int, last: LastNotice, now_s: int) -> bool:
@@ -215,7 +217,7 @@ def _may_be_raised_again(policy: RollingQuota, threshold: int, last: LastNotice,
 
 
 def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until_s: int) -> Lock:
-    return lock_of(
+    return earned_lock(
         policy,
         standing.total,
         kind=Quota.kind,
@@ -252,7 +254,7 @@ def explain(policy: AnyQuota, used: int) -> str:
     '1,000 requests per day (UTC) and a grace of 10%, 1,104 counted'
     """
     unit = policy.meter_unit
-    limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
+    limit = f"{with_noun(policy.limit, unit, policy.meter)} {as_phrase(policy.window)}"
     if policy.grace_given != NO_GRACE:
         limit += f" and a grace of {grace_text(policy)}"
     return limit if is_of_all_clients(policy) else f"{limit}, {counted_text(policy, used)}"
@@ -268,7 +270,7 @@ def explain_notice(policy: AnyQuota, threshold: int, used: int) -> str:
     '80% of 1,000 requests in any 1h, 804 counted'
     """
     unit = policy.meter_unit
-    limit = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
+    limit = f"{with_noun(policy.limit, unit, policy.meter)} {as_phrase(policy.window)}"
     return f"{percent(threshold)} of {limit}, {counted_text(policy, used)}"
 
 
@@ -289,10 +291,10 @@ def describe(policy: AnyQuota) -> str:
     >>> describe(Quota("soft", 9, Calendar("day"), action="notify", notify=(500, 1_000)))
     'soft: at most 9 requests for each caller per day (UTC), then a notice, and no lock; notices at 50%, 100%'
     """
-    phrase = grouping_of(policy.per).phrase
+    phrase = parse_grouping(policy.per).phrase
     limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
     ends = "until it ends" if isinstance(policy, Quota) else "until less is in the window"
-    text = f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}"
+    text = f"{policy.name}: at most {limit} for {phrase} {as_phrase(policy.window)}"
     if policy.grace_given != NO_GRACE:
         text += f" and a grace of {grace_text(policy)}"
     text += f", then {effect(policy, ends)}"
@@ -301,20 +303,20 @@ def describe(policy: AnyQuota) -> str:
     return text
 
 
-def phrase_of(window: Windows) -> str:
+def as_phrase(window: Windows) -> str:
     """Returns a window in words, behind an amount.
 
     >>> from analyzer.plan.windows import Calendar, Rolling
-    >>> phrase_of(Calendar("day")), phrase_of(Rolling(90))
+    >>> as_phrase(Calendar("day")), as_phrase(Rolling(90))
     ('per day (UTC)', 'in any 1m30s')
 
     Of one caller, and of all callers by their own windows:
 
-    >>> phrase_of(Calendar("month", "Asia/Tokyo", first_day=31)), phrase_of(Calendar("week", first_day=3))
+    >>> as_phrase(Calendar("month", "Asia/Tokyo", first_day=31)), as_phrase(Calendar("week", first_day=3))
     ('per month from day 31 (Asia/Tokyo)', 'per week from Thursday (UTC)')
-    >>> phrase_of(Calendar("year")), phrase_of(Calendar("year", first_day=229))
+    >>> as_phrase(Calendar("year")), as_phrase(Calendar("year", first_day=229))
     ('per year (UTC)', 'per year from 29 February (UTC)')
-    >>> phrase_of(Calendar("month", "UTC", ("anchor", "zone")))
+    >>> as_phrase(Calendar("month", "UTC", ("anchor", "zone")))
     'per month from the day of its anchor (its zone, or UTC)'
     """
     if isinstance(window, Calendar):

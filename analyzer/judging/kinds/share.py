@@ -13,28 +13,28 @@ from analyzer.judging.kinds.compared import (
     ComparisonRule,
     LoadFinding,
     judge_compared,
-    load_of,
     percent,
+    series_load,
     whole_load,
 )
 from analyzer.judging.kinds.earned_locks import duration_text, effect
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.judging.totals import Standing
-from analyzer.plan.groupings import BY_RESOURCE, grouping_of
+from analyzer.plan.groupings import BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.policies import LoadShare
 
 
-def find(policy: LoadShare, standing: Standing, at: Circumstances) -> LoadFinding:
+def find(policy: LoadShare, standing: Standing, context: Circumstances) -> LoadFinding:
     """Returns whether a series has more of the whole than the limit, and less than the mark of release."""
-    load, whole = load_of(standing, policy, at), whole_load(standing, policy, at)
+    load, whole = series_load(standing, policy, context), whole_load(standing, policy, context)
     return LoadFinding(load * MILLION > policy.limit * whole, load * MILLION < policy.release * whole)
 
 
-def amounts(policy: LoadShare, standing: Standing, at: Circumstances) -> tuple[int, int]:
+def amounts(policy: LoadShare, standing: Standing, context: Circumstances) -> tuple[int, int]:
     """Returns what a series has in the window that ends now, and how much of the whole it may have."""
-    most = whole_load(standing, policy, at) * policy.limit // MILLION
-    return load_of(standing, policy, at), max(policy.floor, most)
+    most = whole_load(standing, policy, context) * policy.limit // MILLION
+    return series_load(standing, policy, context), max(policy.floor, most)
 
 
 def explain(policy: LoadShare, load: int, whole: int) -> str:
@@ -54,8 +54,8 @@ def explain(policy: LoadShare, load: int, whole: int) -> str:
     )
 
 
-def _explain(policy: LoadShare, standing: Standing, at: Circumstances) -> str:
-    return explain(policy, load_of(standing, policy, at), whole_load(standing, policy, at))
+def _explain(policy: LoadShare, standing: Standing, context: Circumstances) -> str:
+    return explain(policy, series_load(standing, policy, context), whole_load(standing, policy, context))
 
 
 judge_share = partial(judge_compared, ComparisonRule(find, _explain))
@@ -71,11 +71,11 @@ def describe(policy: LoadShare) -> str:
     >>> describe(policy).partition("; ")[2]
     'above it for 1m, then 429 until it is below 25 %'
     """
-    phrase = grouping_of(policy.per.removesuffix(BY_RESOURCE)).phrase
+    phrase = parse_grouping(policy.per.removesuffix(BY_RESOURCE)).phrase
     all_of = "a resource" if policy.whole == "resource" else "everyone"
     ends = effect(policy, f"until it is below {percent(policy.release)}")
     return (
         f"{policy.name}: at most {percent(policy.limit)} of the {policy.meter} of {all_of} for {phrase} "
-        f"{phrase_of(policy.window)}, from {with_noun(policy.floor, policy.meter_unit, policy.meter)} on; "
+        f"{as_phrase(policy.window)}, from {with_noun(policy.floor, policy.meter_unit, policy.meter)} on; "
         f"above it for {duration_text(policy.hold_s)}, then {ends}"
     )

@@ -12,15 +12,15 @@ from analyzer.judging.kinds.earned_locks import (
     by_plan,
     counted_text,
     duration_text,
+    earned_lock,
     effect,
     is_of_all_clients,
     lock_key,
-    lock_of,
 )
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.judging.rolling import below_s, largest_sum
 from analyzer.judging.totals import Standing
-from analyzer.plan.groupings import BY_RESOURCE, grouping_of
+from analyzer.plan.groupings import BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.meters import DISTINCT
 from analyzer.plan.policies import Surge
@@ -30,7 +30,7 @@ from gatekeeper.model import Lock
 BEHIND_PAUSE_S = 1.0  # until a judgement that waits for a backlog is tried again
 
 
-def sum_of(policy: Surge) -> Sum:
+def judged_sum(policy: Surge) -> Sum:
     """The rolling sum that a surge is judged by."""
     return Sum(policy.per, policy.meter, policy.window, policy.meter_join, surge_share.part_role(policy))
 
@@ -40,7 +40,7 @@ def widest_bucket_s(policy: Surge) -> int:
 
     A share of a base is judged by both, and the base of a slot may be counted later than the slot.
     """
-    return 0 if surge_share.share_of(policy) else policy.window.widest_bucket_s
+    return 0 if surge_share.largest_share(policy) else policy.window.widest_bucket_s
 
 
 def thresholds(policy: Surge) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def thresholds(policy: Surge) -> tuple[int, ...]:
 
 def needs(policy: Surge) -> Needs:
     """A duration that escalates depends on earlier locks, a lock on a network on each of its addresses."""
-    is_of_network = grouping_of(policy.per).scope == "range" and not policy.per.endswith(BY_RESOURCE)
+    is_of_network = parse_grouping(policy.per).scope == "range" and not policy.per.endswith(BY_RESOURCE)
     return Needs(
         ended_locks_s=policy.forget_after_s if len(policy.lock_for_s) > 1 else 0,
         addresses=is_of_network and policy.meter_join != DISTINCT,
@@ -58,7 +58,7 @@ def needs(policy: Surge) -> Needs:
 
 
 def judge_surge(
-    policy: Surge, standing: Standing, present: Lock | None, at: Circumstances
+    policy: Surge, standing: Standing, present: Lock | None, context: Circumstances
 ) -> Lock | Wait | None:
     """Returns the lock that a rolling sum earns; None below the limit.
 
@@ -67,25 +67,25 @@ def judge_surge(
     analyzer that is behind by more than the window raises no lock: it counts what happened then, not what
     happens now. With a share, and for a network, the limit is not enough: see `surge_windows`.
     """
-    rolling, now_s = policy.window, at.now_s
-    if present is not None and present.until > at.now:
+    rolling, now_s = policy.window, context.now_s
+    if present is not None and present.until > context.now:
         return present
     if largest_sum(standing.slots, rolling, now_s) < policy.limit:
         return None
-    if at.behind_s > rolling.period_s:
+    if context.behind_s > rolling.period_s:
         # Growth cannot end it, only the analyzer that is behind: see `Circumstances.behind_s`.
-        return Wait(at.now.timestamp() + BEHIND_PAUSE_S, is_behind=True)
-    if surge_share.base_of(policy) is not None and standing.base is None:
-        return Wait(at.now.timestamp())  # this transaction has not read it, the warden will at once
+        return Wait(context.now.timestamp() + BEHIND_PAUSE_S, is_behind=True)
+    if surge_share.base_sum(policy) is not None and standing.base is None:
+        return Wait(context.now.timestamp())  # this transaction has not read it, the warden will at once
     window = surge_windows.earning_window(policy, standing, now_s)
     if window is None:
         look_s = surge_windows.look_again_s(policy, standing, now_s)
         # Growth that may earn the lock before is the total's `next`: see `surge_windows.growth_to`.
-        return None if look_s is None else Wait(max(look_s, at.now.timestamp()))
-    offence = at.offences.get(lock_key(policy, standing.total), 0) + 1
-    left = datetime.fromtimestamp(below_s(standing.slots, rolling, policy.limit, now_s), UTC)
-    until = max(left, at.now + timedelta(seconds=duration_s(policy, offence)))
-    return lock_of(
+        return None if look_s is None else Wait(max(look_s, context.now.timestamp()))
+    offence = context.offences.get(lock_key(policy, standing.total), 0) + 1
+    earliest = datetime.fromtimestamp(below_s(standing.slots, rolling, policy.limit, now_s), UTC)
+    until = max(earliest, context.now + timedelta(seconds=duration_s(policy, offence)))
+    return earned_lock(
         policy,
         standing.total,
         kind=policy.kind,
@@ -94,11 +94,11 @@ def judge_surge(
             policy,
             window.used,
             offence,
-            ceil((until - at.now).total_seconds()),
+            ceil((until - context.now).total_seconds()),
             window.addresses and window.addresses.number,
             window.base,
         ),
-        began=at.now,
+        began=context.now,
         until=until,
     )
 
@@ -135,8 +135,8 @@ def explain(
     '20 errors in any 1m and more than 50 % of the requests, 45 counted, 90 % of 50; locked for 10m'
     """
     unit = policy.meter_unit
-    text = f"{with_noun(policy.limit, unit, policy.meter)} {phrase_of(policy.window)}"
-    text += f" and more than {_of_base(policy)}" if surge_share.share_of(policy) else ""
+    text = f"{with_noun(policy.limit, unit, policy.meter)} {as_phrase(policy.window)}"
+    text += f" and more than {_of_base(policy)}" if surge_share.largest_share(policy) else ""
     if not is_of_all_clients(policy):
         text += f", {counted_text(policy, used)}"
         text += f" from {addresses:,} addresses" if addresses else ""
@@ -157,15 +157,15 @@ def describe(policy: Surge) -> str:
     >>> describe(Surge("guessing", 20, Rolling(60), meter="errors", share=500_000, base="requests"))
     'guessing: at most 20 errors or 50 % of the requests for each caller in any 1m, then 429 for 10m'
     """
-    phrase = grouping_of(policy.per).phrase
+    phrase = parse_grouping(policy.per).phrase
     limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
-    limit += f" or {_of_base(policy)}" if surge_share.share_of(policy) else ""
+    limit += f" or {_of_base(policy)}" if surge_share.largest_share(policy) else ""
     durations = ", ".join(map(duration_text, policy.lock_for_s))
     ends = f"for {durations}" if len(policy.lock_for_s) == 1 else f"for {durations}, ..."
     return (
-        f"{policy.name}: at most {limit} for {phrase} {phrase_of(policy.window)}, then {effect(policy, ends)}"
+        f"{policy.name}: at most {limit} for {phrase} {as_phrase(policy.window)}, then {effect(policy, ends)}"
     )
 
 
 def _of_base(policy: Surge) -> str:
-    return f"{percent(surge_share.share_of(policy))} of the {policy.base}"
+    return f"{percent(surge_share.largest_share(policy))} of the {policy.base}"

@@ -16,7 +16,7 @@ from analyzer.plan.policies import Surge
 from analyzer.plan.sums import Sum
 
 
-def share_of(policy: Surge) -> int:
+def largest_share(policy: Surge) -> int:
     """Returns the largest share of the base that a series may have, in millionths; 0 for any."""
     return 0 if isinstance(policy.share, msgspec.UnsetType) else policy.share
 
@@ -26,7 +26,7 @@ def part_role(policy: Surge) -> str:
     return "" if isinstance(policy.base, msgspec.UnsetType) else f"part of {policy.base}"
 
 
-def base_of(policy: Surge) -> Sum | None:
+def base_sum(policy: Surge) -> Sum | None:
     """Returns the sum of the base, of which only slots are kept; None for a surge without a share."""
     if isinstance(policy.base, msgspec.UnsetType):
         return None

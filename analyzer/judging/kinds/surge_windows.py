@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from analyzer.judging.kinds.compared import MILLION
-from analyzer.judging.kinds.surge_share import share_of
+from analyzer.judging.kinds.surge_share import largest_share
 from analyzer.judging.rolling import AddressSums, Slots, sums_at, window_ends
 from analyzer.judging.totals import Standing
 from analyzer.plan.policies import Surge
@@ -33,14 +33,14 @@ class SurgeWindow(NamedTuple):
         """Returns how much more must be counted before it can earn a lock; 0 or less if it earns one."""
         missing = policy.limit - self.used
         if self.base is not None:
-            missing = max(missing, share_of(policy) * self.base // MILLION + 1 - self.used)
+            missing = max(missing, largest_share(policy) * self.base // MILLION + 1 - self.used)
         if self.addresses is not None:
-            rest = self.used - self.addresses.largest
-            missing = max(missing, half_of(policy.limit) - rest)
+            remainder = self.used - self.addresses.largest
+            missing = max(missing, half_limit(policy.limit) - remainder)
         return missing
 
 
-def half_of(limit: int) -> int:
+def half_limit(limit: int) -> int:
     """Returns half a limit, rounded up: what a network must have without its busiest address."""
     return -(-limit // 2)
 
@@ -49,7 +49,7 @@ def earning_window(policy: Surge, standing: Standing, now_s: int) -> SurgeWindow
     """Returns the fullest window that holds the present and earns a lock; None if none does."""
     until_s = now_s + policy.window.period_s
     ends_s = [end_s for end_s in window_ends(standing.slots, now_s) if end_s < until_s]
-    earning = [one for one in _windows(policy, standing, ends_s, now_s) if one.lacks(policy) <= 0]
+    earning = [window for window in _windows(policy, standing, ends_s, now_s) if window.lacks(policy) <= 0]
     return max(earning, key=lambda window: window.used, default=None)
 
 
@@ -62,15 +62,15 @@ def look_again_s(policy: Surge, standing: Standing, now_s: int) -> int | None:
     """
     ahead = _ahead_s(standing.slots, now_s)
     period_s = policy.window.period_s
-    if share_of(policy) and not _waits_for_addresses(policy, standing, now_s):
+    if largest_share(policy) and not _waits_for_addresses(policy, standing, now_s):
         windows = _later(policy, standing, now_s)
         looks_s = [_horizon_s(policy, now_s)]
     else:
         windows, looks_s = _windows(policy, standing, ahead, now_s), []
     looks_s += [
-        one.end_s - period_s + 1 if one.end_s in ahead else one.end_s
-        for one in windows
-        if one.lacks(policy) <= 0
+        window.end_s - period_s + 1 if window.end_s in ahead else window.end_s
+        for window in windows
+        if window.lacks(policy) <= 0
     ]
     return min(looks_s, default=None)
 
@@ -80,7 +80,7 @@ def growth_to(policy: Surge, standing: Standing, now_s: int) -> int | None:
 
     None if it earns one now, and for a surge that the limit alone decides: the thresholds of its sum say it.
     """
-    is_shared = bool(share_of(policy)) and standing.base is not None
+    is_shared = bool(largest_share(policy)) and standing.base is not None
     if not is_shared and standing.addresses is None:
         return None
     if earning_window(policy, standing, now_s) is not None:
@@ -88,12 +88,12 @@ def growth_to(policy: Surge, standing: Standing, now_s: int) -> int | None:
     ends_s = window_ends(standing.slots, now_s)
     windows = _windows(policy, standing, ends_s, now_s)
     if is_shared and _waits_for_addresses(policy, standing, now_s):
-        windows = [one._replace(base=None) for one in windows]  # no time is waited for
+        windows = [window._replace(base=None) for window in windows]  # no time is waited for
     elif is_shared:
         horizon_s, ahead = _horizon_s(policy, now_s), _ahead_s(standing.slots, now_s)
         later = _later(policy, standing, now_s)
-        windows += [one for one in later if one.end_s <= horizon_s or one.end_s in ahead]
-    lacking = (one.lacks(policy) for one in windows)
+        windows += [window for window in later if window.end_s <= horizon_s or window.end_s in ahead]
+    lacking = (window.lacks(policy) for window in windows)
     return min((more for more in lacking if more > 0), default=None)
 
 
@@ -101,8 +101,8 @@ def _waits_for_addresses(policy: Surge, standing: Standing, now_s: int) -> bool:
     """Whether no window can earn a lock before other addresses of the network have more."""
     windows = _windows(policy, standing, window_ends(standing.slots, now_s), now_s)
     return all(
-        one.addresses is not None and one.used - one.addresses.largest < half_of(policy.limit)
-        for one in windows
+        window.addresses is not None and window.used - window.addresses.largest < half_limit(policy.limit)
+        for window in windows
     )
 
 
@@ -110,7 +110,7 @@ def _windows(policy: Surge, standing: Standing, ends_s: Sequence[int], now_s: in
     """Returns the windows that end at these times, which ascend from `now_s` on."""
     rolling = policy.window
     used = sums_at(standing.slots, rolling, ends_s)
-    has_base = share_of(policy) and standing.base is not None
+    has_base = largest_share(policy) and standing.base is not None
     base = sums_at(standing.base or (), rolling, ends_s) if has_base else [None] * len(ends_s)
     addresses = _addresses_at(standing, ends_s, now_s)
     return list(map(SurgeWindow, ends_s, used, base, addresses))

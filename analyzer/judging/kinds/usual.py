@@ -16,14 +16,14 @@ from analyzer.judging.kinds.compared import (
     ComparisonRule,
     LoadFinding,
     judge_compared,
-    load_of,
     percent,
+    series_load,
     span_ms,
 )
 from analyzer.judging.kinds.earned_locks import duration_text, effect
-from analyzer.judging.kinds.quota import phrase_of
+from analyzer.judging.kinds.quota import as_phrase
 from analyzer.judging.totals import Standing, UsualLevel
-from analyzer.plan.groupings import BY_RESOURCE, grouping_of
+from analyzer.plan.groupings import BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.policies import UsualShare
 from analyzer.plan.windows import HOUR_S
@@ -32,13 +32,13 @@ THOUSAND = 1_000  # of which multiples are written
 HOUR_MS = HOUR_S * 1_000
 
 
-def find(policy: UsualShare, standing: Standing, at: Circumstances) -> LoadFinding:
+def find(policy: UsualShare, standing: Standing, context: Circumstances) -> LoadFinding:
     """Returns whether a series has more than its multiple; False without a usual level."""
     if standing.usual is None:
         return LoadFinding(is_over=False, is_released=True)
     # Of integers, each multiplied by what the other is divided by, so that nothing is rounded.
-    load = load_of(standing, policy, at) * THOUSAND * HOUR_MS
-    most = standing.usual.per_hour * policy.limit * span_ms(policy, at)
+    load = series_load(standing, policy, context) * THOUSAND * HOUR_MS
+    most = standing.usual.per_hour * policy.limit * span_ms(policy, context)
     mark = max(most, policy.floor * THOUSAND * HOUR_MS)  # which earns the lock; the floor is one of a window
     return LoadFinding(load > most, load * MILLION < policy.release * mark)
 
@@ -53,11 +53,11 @@ def needs(_policy: UsualShare) -> Needs:
     return Needs(usual=True)
 
 
-def amounts(policy: UsualShare, standing: Standing, at: Circumstances) -> tuple[int, int]:
+def amounts(policy: UsualShare, standing: Standing, context: Circumstances) -> tuple[int, int]:
     """Returns what a series has in the window that ends now, and its multiple of the usual."""
     level = standing.usual or UsualLevel(0, 0)
     most = level.per_hour * policy.limit * policy.window.period_s // (HOUR_S * THOUSAND)
-    return load_of(standing, policy, at), max(policy.floor, most)
+    return series_load(standing, policy, context), max(policy.floor, most)
 
 
 def explain(policy: UsualShare, load: int, usual: UsualLevel) -> str:
@@ -80,9 +80,9 @@ def explain(policy: UsualShare, load: int, usual: UsualLevel) -> str:
     )
 
 
-def _explain(policy: UsualShare, standing: Standing, at: Circumstances) -> str:
+def _explain(policy: UsualShare, standing: Standing, context: Circumstances) -> str:
     level = standing.usual or UsualLevel(0, 0)
-    return explain(policy, load_of(standing, policy, at), level)
+    return explain(policy, series_load(standing, policy, context), level)
 
 
 judge_usual = partial(judge_compared, ComparisonRule(find, _explain))
@@ -99,10 +99,10 @@ def describe(policy: UsualShare) -> str:
     'from 9,000 on, above it for 1m, then 429 until it is below 75 % of that'
     """
     all_of = "a resource" if policy.whole == "resource" else "everyone"
-    phrase = grouping_of(policy.per.removesuffix(BY_RESOURCE)).phrase
+    phrase = parse_grouping(policy.per.removesuffix(BY_RESOURCE)).phrase
     return (
         f"{policy.name}: at most {policy.limit / THOUSAND:g} times the usual {policy.meter} of {all_of} at "
-        f"this hour of the week for {phrase} {phrase_of(policy.window)}; from "
+        f"this hour of the week for {phrase} {as_phrase(policy.window)}; from "
         f"{amount_text(policy.floor, policy.meter_unit)} on, above it for {duration_text(policy.hold_s)}, "
         "then "
         + effect(policy, f"until it is below {percent(policy.release)} of that")

@@ -15,8 +15,8 @@ P95 = 0.95
 
 def without(whole: Mapping[str, int], part: Mapping[str, int]) -> dict[str, int]:
     """Returns outcomes less those of one series."""
-    left = {outcome: value - part.get(outcome, 0) for outcome, value in whole.items()}
-    return {outcome: value for outcome, value in left.items() if value > 0}
+    remaining = {outcome: value - part.get(outcome, 0) for outcome, value in whole.items()}
+    return {outcome: value for outcome, value in remaining.items() if value > 0}
 
 
 def explain(policy: ComparedLoad, victims: Victims) -> str:
@@ -33,12 +33,12 @@ def explain(policy: ComparedLoad, victims: Victims) -> str:
     >>> explain(policy, Victims(during, before, has_errors=True, has_durations=True)).partition(", ")[2]
     '20 % errors (0 %), mean 440 ms (300 ms), p95 1016 ms (311 ms)'
     """
-    during, before = victims.during, victims.before
+    during, earlier = victims.during, victims.before
     shown = [f"all others: {with_noun(during.load, policy.meter_unit, policy.meter)}"]
-    if before is not None:
-        shown[0] += f" ({amount_text(before.load, policy.meter_unit)} before)"
+    if earlier is not None:
+        shown[0] += f" ({amount_text(earlier.load, policy.meter_unit)} before)"
     for form, text in FORMS_OF_ERRORS * victims.has_errors + FORMS_OF_DURATIONS * victims.has_durations:
-        now, then = text(during.outcomes), "" if before is None else text(before.outcomes)
+        now, then = text(during.outcomes), "" if earlier is None else text(earlier.outcomes)
         if now:
             shown.append(form.format(now, f" ({then})" if then else ""))
     return ", ".join(shown)
@@ -67,10 +67,10 @@ def mean_text(outcomes: Mapping[str, int]) -> str:
 def p95_text(outcomes: Mapping[str, int]) -> str:
     """Returns the duration that 95 of 100 requests do not exceed, at most 6 % off; "" without any."""
     classes = _classes(outcomes)
-    left = ceil(sum(classes.values()) * P95)
+    remaining = ceil(sum(classes.values()) * P95)
     for number in sorted(classes):
-        left -= classes[number]
-        if left <= 0:
+        remaining -= classes[number]
+        if remaining <= 0:
             return _milliseconds(middle_us(number))
     return ""
 

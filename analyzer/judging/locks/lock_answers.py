@@ -11,9 +11,9 @@ def lock_fields(lock: Lock) -> dict[str, object]:
     return {name: value for name, value in change_fields(Set(lock)).items() if name != "op"}
 
 
-def changed_fields(lock: Lock, done: str, *, is_changed: bool) -> dict[str, object]:
+def changed_fields(lock: Lock, act: str, *, is_changed: bool) -> dict[str, object]:
     """Returns a lock, what an operator did with it, and whether it was done or only shown."""
-    return lock_fields(lock) | {"done": done, "changed": is_changed}
+    return lock_fields(lock) | {"done": act, "changed": is_changed}
 
 
 def describe_action(lock: Lock) -> str:

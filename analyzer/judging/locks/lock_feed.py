@@ -17,7 +17,7 @@ from analyzer.judging.judge import BY_HAND, Evidence, Judged
 from analyzer.judging.locks import lock_history, notify
 from analyzer.kernel.database.clock import instant, millis
 from analyzer.kernel.database.engine import NowMs
-from analyzer.kernel.database.row_parameters import in_parts, insert_given, is_one_of, rows_given
+from analyzer.kernel.database.row_parameters import in_parts, insert_given, is_among, rows_given
 from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes, locks
 from analyzer.plan.policies import SHADOW
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Rate, Set
@@ -64,14 +64,14 @@ def of_policies(
     return _by_key(db.execute(statement.with_for_update()))
 
 
-def enforced_of(db: sa.Connection, policy: str, most: int) -> list[Lock]:
+def enforced_locks(db: sa.Connection, policy: str, most: int) -> list[Lock]:
     """Returns locks of a policy that gates have got, at most `most`, and blocks other writers of them."""
     of_policy = locks.c.policy == policy, locks.c.action.not_in(NOT_ENFORCED)
     statement = sa.select(locks).where(*of_policy).order_by(*KEY).limit(most)
     return list(_by_key(db.execute(statement.with_for_update())).values())
 
 
-def in_shadow_of(db: sa.Connection, policy: str, most: int) -> list[Lock]:
+def locks_in_shadow(db: sa.Connection, policy: str, most: int) -> list[Lock]:
     """Returns locks in shadow of a policy that have not ended, at most `most`, and blocks other writers."""
     statement = sa.select(locks).where(*are_in_shadow(policy)).order_by(*KEY).limit(most)
     return list(_by_key(db.execute(statement.with_for_update())).values())
@@ -84,11 +84,11 @@ def are_in_shadow(policy: str) -> list[sa.ColumnElement[bool]]:
 
 def of_series(db: sa.Connection, scope: str, keys: Sequence[str]) -> dict[LockKey, Lock]:
     """Returns the locks of these keys with any policy, and blocks other writers of their rows."""
-    statement = sa.select(locks).where(locks.c.scope == scope, is_one_of(db.dialect.name, locks.c.key, keys))
+    statement = sa.select(locks).where(locks.c.scope == scope, is_among(db.dialect.name, locks.c.key, keys))
     return _by_key(db.execute(statement.order_by(*KEY).with_for_update()))
 
 
-def number_of(db: sa.Connection, scope: str, key: str) -> int:
+def count_locks(db: sa.Connection, scope: str, key: str) -> int:
     """Returns how many locks a caller or another series has, and locks no row."""
     of_key = sa.and_(locks.c.scope == scope, locks.c.key == key)
     return int(db.scalars(sa.select(sa.func.count()).select_from(locks).where(of_key)).one())
@@ -167,10 +167,10 @@ def _publish(
     cleared = sorted(change.at for change in changes if isinstance(change, Clear))
     # A policy whose locks are not enforced any more takes the place of its lock, which gates must drop.
     ended = _enforced(db, [lock.at for lock in set_ if not is_enforced(lock)])
-    given = _in_order(LOCK, map(_lock_columns, set_))
-    written = {LockKey(*row) for row in _execute(db, upsert, LOCK, given)}
+    rows = _in_order(LOCK, map(_lock_columns, set_))
+    written = {LockKey(*row) for row in _execute(db, upsert, LOCK, rows)}
     deleted = _execute(db, _delete(db.dialect.name), KEY, cleared)
-    unknown = {LockKey(*at): action for *at, action in deleted if action in NOT_ENFORCED}
+    unknown = {LockKey(*key): action for *key, action in deleted if action in NOT_ENFORCED}
     published: list[Change] = []
     in_shadow: list[Change] = []
     stored = [change for change in changes if isinstance(change, Clear) or change.at in written]
@@ -184,13 +184,13 @@ def _publish(
         else:
             in_shadow += [change] if change.lock.action == SHADOW else []
             published += [Clear(change.at)] if change.at in ended else []
-    at = Cursor(_add_version(db, published, mark), mark) if published else None
-    return Published(published, in_shadow, at)
+    cursor = Cursor(_add_version(db, published, mark), mark) if published else None
+    return Published(published, in_shadow, cursor)
 
 
 def _enforced(db: sa.Connection, keys: Collection[LockKey]) -> set[LockKey]:
     """Returns the keys at which there is a lock that gates have got."""
-    return {at for at, lock in locked(db, keys).items() if is_enforced(lock)} if keys else set()
+    return {key for key, lock in locked(db, keys).items() if is_enforced(lock)} if keys else set()
 
 
 def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int:
@@ -204,8 +204,8 @@ def _add_version(db: sa.Connection, changes: Sequence[Change], mark: str) -> int
         sa.update(feed).values(version=feed.c.version + 1, mark=mark).returning(feed.c.version)
     ).scalar_one()
     db.execute(sa.insert(feed_versions).values(version=version, mark=mark, at_ms=NowMs()))
-    for given in parts:
-        db.execute(_insert_changes(dialect), given | {"given_version": version})
+    for parameters in parts:
+        db.execute(_insert_changes(dialect), parameters | {"given_version": version})
     notify.feed_changed(db)
     return int(version)
 
@@ -220,11 +220,11 @@ def _execute(
 
     One statement for many rows takes a third of the time of one for each.
     """
-    found: list[Any] = []
-    for given in in_parts(db.dialect.name, columns, rows):
-        done = db.execute(statement, given)
-        found += done if done.returns_rows else ()
-    return found
+    returned: list[Any] = []
+    for parameters in in_parts(db.dialect.name, columns, rows):
+        result = db.execute(statement, parameters)
+        returned += result if result.returns_rows else ()
+    return returned
 
 
 def _in_order(columns: Sequence[sa.Column[Any]], rows: Iterable[Mapping[str, object]]) -> list[list[object]]:
@@ -234,9 +234,9 @@ def _in_order(columns: Sequence[sa.Column[Any]], rows: Iterable[Mapping[str, obj
 
 @lru_cache
 def _locked(dialect: str) -> sa.Select[Any]:
-    wanted = rows_given(dialect, KEY)
-    match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
-    return sa.select(locks).join(wanted, match).order_by(*KEY).with_for_update(of=locks)
+    keys = rows_given(dialect, KEY)
+    match = sa.and_(*(column == keys.c[column.name] for column in KEY))
+    return sa.select(locks).join(keys, match).order_by(*KEY).with_for_update(of=locks)
 
 
 @lru_cache
@@ -323,7 +323,7 @@ def _lock_columns(lock: Lock) -> dict[str, str | int]:
     }
 
 
-def lock_of(row: sa.Row[tuple[object, ...]]) -> Lock:
+def lock_from_row(row: sa.Row[tuple[object, ...]]) -> Lock:
     """Returns the lock in a row of `locks`."""
     columns = dict(row._mapping)
     limit, period_ms = columns.pop("slow_limit"), columns.pop("slow_ms")
@@ -336,4 +336,4 @@ def lock_of(row: sa.Row[tuple[object, ...]]) -> Lock:
 
 
 def _by_key(rows: Iterable[sa.Row[tuple[object, ...]]]) -> dict[LockKey, Lock]:
-    return {lock.at: lock for lock in map(lock_of, rows)}
+    return {lock.at: lock for lock in map(lock_from_row, rows)}

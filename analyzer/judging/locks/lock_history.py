@@ -51,17 +51,17 @@ def note(db: sa.Connection, changes: Sequence[Change], evidence: Evidence = BY_H
         or (change.lock.action == SHADOW and evidence.cause_of_end == BY_PLAN)
         for change in changes
     }
-    replaced = sorted(at for at in is_lost if not is_lost[at])
-    cleared = sorted(at for at in is_lost if is_lost[at])
+    replaced = sorted(key for key in is_lost if not is_lost[key])
+    cleared = sorted(key for key in is_lost if is_lost[key])
     for keys, cause in ((replaced, "replaced"), (cleared, evidence.cause_of_end)):
-        ended = [[*at, evidence.used.get(at, UNKNOWN)] for at in keys]
-        for given in in_parts(dialect, ENDED, ended):
-            db.execute(_end(dialect), given | {"cause_of_end": cause})
+        ended = [[*key, evidence.used.get(key, UNKNOWN)] for key in keys]
+        for parameters in in_parts(dialect, ENDED, ended):
+            db.execute(_end(dialect), parameters | {"cause_of_end": cause})
     begun = [change.lock for change in changes if isinstance(change, Set)]
     rows = sorted(_row(lock, evidence) for lock in begun)
     columns = [lock_history.c[name] for name in NEW]
-    for given in in_parts(dialect, columns, rows):
-        db.execute(_begin(dialect), given)
+    for parameters in in_parts(dialect, columns, rows):
+        db.execute(_begin(dialect), parameters)
 
 
 def known_since_ms(db: sa.Connection) -> int | None:
@@ -77,12 +77,12 @@ def spans(db: sa.Connection, names: Collection[tuple[str, str]], from_ms: int, t
     Those that touch the time from `from_ms` to `to_ms`, at least.
     """
     dialect = db.dialect.name
-    found = []
-    for given in in_parts(dialect, NAMES, sorted(names)):
-        rows = db.execute(_spans(dialect), given | {"from_ms": from_ms, "to_ms": to_ms})
+    touching = []
+    for parameters in in_parts(dialect, NAMES, sorted(names)):
+        rows = db.execute(_spans(dialect), parameters | {"from_ms": from_ms, "to_ms": to_ms})
         for scope, key, resource, policy, began_ms, ended_ms in rows:
-            found.append(Span(LockKey(scope, key, resource, policy), began_ms, ended_ms))
-    return found
+            touching.append(Span(LockKey(scope, key, resource, policy), began_ms, ended_ms))
+    return touching
 
 
 def policy_spans(db: sa.Connection, policy: str, from_ms: int, *, in_shadow: bool = False) -> list[Span]:
@@ -92,11 +92,13 @@ def policy_spans(db: sa.Connection, policy: str, from_ms: int, *, in_shadow: boo
     each of its ends.
     """
     columns = lock_history.c
-    wanted = sa.select(*KEY, columns.began_ms, _end_ms())
+    statement = sa.select(*KEY, columns.began_ms, _end_ms())
     is_wanted = columns.action == SHADOW if in_shadow else columns.action != SHADOW
-    wanted = wanted.where(columns.until_ms >= from_ms, columns.policy == policy, is_wanted)
-    found = [Span(LockKey(*at), began_ms, ended_ms) for *at, began_ms, ended_ms in db.execute(wanted)]
-    return sorted(one for one in found if one.ended_ms >= from_ms)
+    statement = statement.where(columns.until_ms >= from_ms, columns.policy == policy, is_wanted)
+    candidates = [
+        Span(LockKey(*key), began_ms, ended_ms) for *key, began_ms, ended_ms in db.execute(statement)
+    ]
+    return sorted(span for span in candidates if span.ended_ms >= from_ms)
 
 
 def ended_locks(
@@ -108,12 +110,12 @@ def ended_locks(
     a policy in this mode alone; False: only others.
     """
     dialect = db.dialect.name
-    found = {}
+    numbers = {}
     since = {"since_ms": since_s * 1000}
-    for given in in_parts(dialect, KEY, sorted(keys)):
-        for *at, number in db.execute(_ended_locks(dialect, in_shadow=in_shadow), given | since):
-            found[LockKey(*at)] = number
-    return found
+    for parameters in in_parts(dialect, KEY, sorted(keys)):
+        for *key, number in db.execute(_ended_locks(dialect, in_shadow=in_shadow), parameters | since):
+            numbers[LockKey(*key)] = number
+    return numbers
 
 
 def _row(lock: Lock, evidence: Evidence) -> list[str | int]:
@@ -123,12 +125,12 @@ def _row(lock: Lock, evidence: Evidence) -> list[str | int]:
 
 @lru_cache
 def _end(dialect: str) -> sa.Update:
-    given = rows_given(dialect, ENDED)
-    is_given = sa.and_(*(column == given.c[column.name] for column in KEY))
+    rows = rows_given(dialect, ENDED)
+    is_given = sa.and_(*(column == rows.c[column.name] for column in KEY))
     has_lapsed = lock_history.c.until_ms <= NowMs()
     cause = sa.case((has_lapsed, "lapsed"), else_=sa.bindparam("cause_of_end", type_=sa.Text))
     ended = sa.update(lock_history).where(is_given, lock_history.c.ended_ms.is_(None))
-    return ended.values(ended_ms=NowMs(), cause=cause, used_ended=given.c.used_ended)
+    return ended.values(ended_ms=NowMs(), cause=cause, used_ended=rows.c.used_ended)
 
 
 @lru_cache
@@ -144,12 +146,12 @@ def _begin(dialect: str) -> sa.Executable:
 
 @lru_cache
 def _ended_locks(dialect: str, *, in_shadow: bool) -> sa.Select[Any]:
-    given = rows_given(dialect, KEY)
+    keys = rows_given(dialect, KEY)
     columns, now = lock_history.c, sa.select(NowMs()).scalar_subquery()
     has_ended = sa.or_(columns.ended_ms >= columns.until_ms, columns.ended_ms.is_(None))
     return (
         sa.select(*KEY, sa.func.count())
-        .join_from(given, lock_history, sa.and_(*(column == given.c[column.name] for column in KEY)))
+        .join_from(keys, lock_history, sa.and_(*(column == keys.c[column.name] for column in KEY)))
         .where(
             columns.until_ms > now - sa.bindparam("since_ms", type_=sa.BigInteger),
             columns.until_ms <= now,
@@ -162,13 +164,13 @@ def _ended_locks(dialect: str, *, in_shadow: bool) -> sa.Select[Any]:
 
 @lru_cache
 def _spans(dialect: str) -> sa.Select[Any]:
-    given = rows_given(dialect, NAMES)
+    names = rows_given(dialect, NAMES)
     columns = lock_history.c
     # A join, so that each name is looked up in the primary key with the time behind it.
-    is_named = sa.and_(*(column == given.c[column.name] for column in NAMES))
+    is_named = sa.and_(*(column == names.c[column.name] for column in NAMES))
     return (
         sa.select(*KEY, columns.began_ms, _end_ms())
-        .join_from(given, lock_history, is_named)
+        .join_from(names, lock_history, is_named)
         .where(
             columns.until_ms >= sa.bindparam("from_ms", type_=sa.BigInteger),
             columns.began_ms <= sa.bindparam("to_ms", type_=sa.BigInteger),

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.judge import used_at
 from analyzer.judging.sql import plans
-from analyzer.judging.sql.directory import limits_of, newest
+from analyzer.judging.sql.directory import newest, read_limits
 from analyzer.judging.sql.sql_judge import Judge
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
@@ -107,18 +107,18 @@ def lock_outcomes(
 
 def policy_outcomes(outcomes: Iterable[LockOutcome]) -> list[PolicyOutcome]:
     """Returns what each policy has done with each action, by name."""
-    found: dict[tuple[str, str], PolicyOutcome] = {}
+    by_policy: dict[tuple[str, str], PolicyOutcome] = {}
     series: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for one in outcomes:
-        of = one.at.policy, one.action
-        series.setdefault(of, set()).add((one.at.key, one.at.resource))
-        before = found.get(of, PolicyOutcome(*of, 0, 0, 0, 0))
-        found[of] = before._replace(
-            locks=before.locks + 1,
-            in_force=before.in_force + (one.ended_ms is None),
-            used=before.used + (one.used or 0),
+    for outcome in outcomes:
+        key = outcome.at.policy, outcome.action
+        series.setdefault(key, set()).add((outcome.at.key, outcome.at.resource))
+        previous = by_policy.get(key, PolicyOutcome(*key, 0, 0, 0, 0))
+        by_policy[key] = previous._replace(
+            locks=previous.locks + 1,
+            in_force=previous.in_force + (outcome.ended_ms is None),
+            used=previous.used + (outcome.used or 0),
         )
-    return [found[of]._replace(series=len(series[of])) for of in sorted(found)]
+    return [by_policy[key]._replace(series=len(series[key])) for key in sorted(by_policy)]
 
 
 class _Stored(NamedTuple):
@@ -133,9 +133,9 @@ class _Stored(NamedTuple):
 def _joined(rows: Sequence[sa.Row[Any]]) -> _Stored:
     """Returns one lock by its rows, in the order of their ends."""
     first, last = rows[0], rows[-1]
-    at = LockKey(first.scope, first.key, first.resource, first.policy)
+    key = LockKey(first.scope, first.key, first.resource, first.policy)
     begins = (row.used_began for row in rows if row.used_began != UNKNOWN)
-    return _Stored(at, first.began_ms, next(begins, UNKNOWN), last)
+    return _Stored(key, first.began_ms, next(begins, UNKNOWN), last)
 
 
 class _Lasting:
@@ -152,36 +152,38 @@ class _Lasting:
 
     def completed(self, chunk: Sequence[_Stored]) -> Iterator[LockOutcome]:
         """Yields the outcomes of locks."""
-        ends_ms = [self._ended_ms(one.last) for one in chunk]
+        ends_ms = [self._ended_ms(stored.last) for stored in chunk]
         began_s = {
-            one.at: one.began_ms // 1000 for one, end in zip(chunk, ends_ms, strict=True) if end is None
+            stored.at: stored.began_ms // 1000
+            for stored, end in zip(chunk, ends_ms, strict=True)
+            if end is None
         }
         with reading(self._engine) as db:
-            standings = self._judge.standings_of(db, began_s)
-            limits = limits_of(db, self._judge.plan, self._directory, {one.at.key for one in chunk})
-        changes = [Clear(at) for at in began_s]
+            standings = self._judge.lock_standings(db, began_s)
+            limits = read_limits(db, self._judge.plan, self._directory, {stored.at.key for stored in chunk})
+        changes = [Clear(key) for key in began_s]
         used_now = used_at(self._judge.plan, standings, changes)
-        for one, ended_ms in zip(chunk, ends_ms, strict=True):
-            last = one.last
-            used_ended = last.used_ended if ended_ms is not None else used_now.get(one.at, UNKNOWN)
-            is_known = UNKNOWN not in (one.used_began, used_ended)
-            used = max(0, used_ended - one.used_began) if is_known else None
+        for stored, ended_ms in zip(chunk, ends_ms, strict=True):
+            last = stored.last
+            used_ended = last.used_ended if ended_ms is not None else used_now.get(stored.at, UNKNOWN)
+            is_known = UNKNOWN not in (stored.used_began, used_ended)
+            used = max(0, used_ended - stored.used_began) if is_known else None
             action = last.action or REFUSES
-            overshoot = None if used is None or action != REFUSES else self._overshoot(one, used, limits)
+            overshoot = None if used is None or action != REFUSES else self._overshoot(stored, used, limits)
             yield LockOutcome(
-                one.at, action, one.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
+                stored.at, action, stored.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
                 max(0, (overshoot or 0) - (used or 0)),
             )  # fmt: skip
 
-    def _overshoot(self, one: _Stored, used: int, limits: Limits) -> int | None:
+    def _overshoot(self, stored: _Stored, used: int, limits: Limits) -> int | None:
         """Returns what the series was admitted beyond its limit, of which `used` while the lock lasted."""
-        policy = self._judge.plan.policy(one.at.policy)
-        if policy is None or one.last.plan != self._judge.version:
+        policy = self._judge.plan.policy(stored.at.policy)
+        if policy is None or stored.last.plan != self._judge.version:
             return None
         if not isinstance(policy, Quota):
             return used  # the total of a rolling sum says nothing about its window at the begin
-        own = limits.policy_for(policy, one.at.key)
-        return used + max(0, one.used_began - own.limit) if isinstance(own, Quota) else None
+        own = limits.policy_for(policy, stored.at.key)
+        return used + max(0, stored.used_began - own.limit) if isinstance(own, Quota) else None
 
     def _ended_ms(self, last: sa.Row[Any]) -> int | None:
         if last.ended_ms is not None:

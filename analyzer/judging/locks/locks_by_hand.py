@@ -58,7 +58,7 @@ class Effect(NamedTuple):
 
 def set_locks(
     engine: sa.Engine,
-    wanted: Sequence[LockTarget],
+    targets: Sequence[LockTarget],
     length_ms: int,
     effect: Effect,
     act: By,
@@ -68,27 +68,27 @@ def set_locks(
 
     Raises StoreAway.
     """
-    found: list[Lock] = []
-    for part in _parts(wanted):
+    affected: list[Lock] = []
+    for part in _parts(targets):
         with writing(engine) as db:
             now_ms = clock_ms(db)
             locks = [
                 Lock(
-                    *one[:2], MANUAL, instant(now_ms), instant(now_ms + length_ms), one.resource,
+                    *target[:2], MANUAL, instant(now_ms), instant(now_ms + length_ms), target.resource,
                     kind="manual", action=effect.action, status=effect.status, slow=effect.slow,
                     reason="abnormal-usage-detected", detail=act.why,
                 )
-                for one in part
+                for target in part
             ]  # fmt: skip
-            found += locks
+            affected += locks
             if not act.is_shown_only:
                 _publish(db, locks, SET, act, random_mark)
-    return found
+    return affected
 
 
 def extend_locks(
     engine: sa.Engine,
-    wanted: Sequence[LockTarget],
+    targets: Sequence[LockTarget],
     policy: str | None,
     length_ms: int,
     act: By,
@@ -99,12 +99,12 @@ def extend_locks(
     A lock of a policy ends as the policy says; the one that lasts is set by hand, with the same effect.
     Raises StoreAway.
     """
-    found: list[Lock] = []
-    for part in _parts(wanted):
+    affected: list[Lock] = []
+    for part in _parts(targets):
         with writing(engine) as db:
             now_ms = clock_ms(db)
             until = instant(now_ms + length_ms)
-            present = _locks_of(db, part, policy, now_ms)
+            present = _series_locks(db, part, policy, now_ms)
             in_order = sorted(present, key=lambda lock: lock.until)
             longest = {LockTarget(lock.scope, lock.key, lock.resource): lock for lock in in_order}
             locks = [
@@ -112,10 +112,10 @@ def extend_locks(
                 for lock in longest.values()
                 if lock.until < until
             ]
-            found += locks
+            affected += locks
             if locks and not act.is_shown_only:
                 _publish(db, locks, EXTENDED, act, random_mark)
-    return found
+    return affected
 
 
 class ClearedLock(NamedTuple):
@@ -127,7 +127,7 @@ class ClearedLock(NamedTuple):
 
 def clear_locks(
     engine: sa.Engine,
-    wanted: Sequence[LockTarget],
+    targets: Sequence[LockTarget],
     policy: str | None,
     hold_off_ms: int | None,
     act: By,
@@ -138,8 +138,8 @@ def clear_locks(
     Each is held off for `hold_off_ms` from now; None: until it would have ended. Raises StoreAway,
     SchemaBehind.
     """
-    found: list[ClearedLock] = []
-    for part in _parts(wanted):
+    affected: list[ClearedLock] = []
+    for part in _parts(targets):
         with writing(engine) as db:
             if not act.is_shown_only:
                 # A flush that does not know the hold-off yet would set the lock again.
@@ -147,12 +147,12 @@ def clear_locks(
             now_ms = clock_ms(db)
             cleared = [
                 ClearedLock(lock, _held_off_ms(lock, now_ms, hold_off_ms))
-                for lock in _locks_of(db, part, policy, now_ms)
+                for lock in _series_locks(db, part, policy, now_ms)
             ]
-            found += cleared
+            affected += cleared
             if cleared and not act.is_shown_only:
                 _clear(db, cleared, act, now_ms, random_mark)
-    return found
+    return affected
 
 
 def _held_off_ms(lock: Lock, now_ms: int, hold_off_ms: int | None) -> int:
@@ -168,19 +168,21 @@ def _clear(
     now_ms: int,
     random_mark: Callable[[], str],
 ) -> None:
-    held = [one for one in cleared if one.held_off_ms]
-    hold_offs.store(db, (HoldOff(one.lock.at, one.held_off_ms, act.who, act.why, now_ms) for one in held))
+    held_off = [entry for entry in cleared if entry.held_off_ms]
+    hold_offs.store(
+        db, (HoldOff(entry.lock.at, entry.held_off_ms, act.who, act.why, now_ms) for entry in held_off)
+    )
     version, plan = plans.active(db) if plans.exists(db) else (0, Plan())
     numbers = catalog.load(db)
     judge = Judge(plan, version, numbers, instant(now_ms), directory=newest(db))
-    standings = judge.standings_of(db, {one.lock.at: now_ms // 1000 for one in cleared})
+    standings = judge.lock_standings(db, {entry.lock.at: now_ms // 1000 for entry in cleared})
     # Nothing else looks at a total that does not grow.
     postponed.store_earlier(db, _waits(plan, standings, cleared, now_ms), numbers)
-    changes = [Clear(one.lock.at) for one in cleared]
-    for one in cleared:
-        until = f", not set again before {time_text(instant(one.held_off_ms))}" if one.held_off_ms else ""
-        about = LockTarget(one.lock.scope, one.lock.key, one.lock.resource).text
-        record(db, act.who, CLEARED, f"{about} by {one.lock.policy}{until}", act.why)
+    changes = [Clear(entry.lock.at) for entry in cleared]
+    for entry in cleared:
+        until = f", not set again before {time_text(instant(entry.held_off_ms))}" if entry.held_off_ms else ""
+        about = LockTarget(entry.lock.scope, entry.lock.key, entry.lock.resource).text
+        record(db, act.who, CLEARED, f"{about} by {entry.lock.policy}{until}", act.why)
     evidence = Evidence(version, used_at(plan, standings, changes))
     lock_feed.publish(db, changes, random_mark(), evidence)
 
@@ -189,51 +191,51 @@ def _waits(
     plan: Plan, standings: Sequence[Standing], cleared: Sequence[ClearedLock], now_ms: int
 ) -> dict[TotalKey, Wait]:
     """Returns when these totals must be judged: at the end of the first hold-off of their locks, or now."""
-    ends_ms = {one.lock.at: max(one.held_off_ms, now_ms) for one in cleared}
+    ends_ms = {entry.lock.at: max(entry.held_off_ms, now_ms) for entry in cleared}
     waits: dict[TotalKey, Wait] = {}
     for standing in standings:
         keys = lock_keys(plan, [standing])
-        if found := [ends_ms[at] for at in keys if at in ends_ms]:
-            waits[standing.total] = Wait(min(found) / 1000)
+        if due_ms := [ends_ms[key] for key in keys if key in ends_ms]:
+            waits[standing.total] = Wait(min(due_ms) / 1000)
     return waits
 
 
 def _publish(
-    db: sa.Connection, locks: Sequence[Lock], what: str, act: By, random_mark: Callable[[], str]
+    db: sa.Connection, locks: Sequence[Lock], event: str, act: By, random_mark: Callable[[], str]
 ) -> None:
     lock_feed.locked(db, [lock.at for lock in locks])  # their rows before the feed's, like every writer
     for lock in locks:
         about = LockTarget(lock.scope, lock.key, lock.resource).text
-        record(db, act.who, what, f"{about} until {time_text(lock.until)}", act.why)
+        record(db, act.who, event, f"{about} until {time_text(lock.until)}", act.why)
     lock_feed.publish(db, [Set(lock) for lock in locks], random_mark())
 
 
-def _locks_of(
-    db: sa.Connection, wanted: Collection[LockTarget], policy: str | None, now_ms: int
+def _series_locks(
+    db: sa.Connection, targets: Collection[LockTarget], policy: str | None, now_ms: int
 ) -> list[Lock]:
     """Returns the locks of series that gates enforce, and blocks other writers of their rows."""
     by_scope: dict[str, list[str]] = {}
-    for one in wanted:
-        by_scope.setdefault(one.scope, []).append(one.key)
-    found = [
+    for target in targets:
+        by_scope.setdefault(target.scope, []).append(target.key)
+    present = [
         lock
         for scope in sorted(by_scope)
         for lock in lock_feed.of_series(db, scope, sorted(set(by_scope[scope]))).values()
     ]
     return [
         lock
-        for lock in found
+        for lock in present
         if lock.at != SUSPENSION
         and lock_feed.is_enforced(lock)
         and millis(lock.until) > now_ms
         and policy in (None, lock.policy)
         and any(
-            (one.scope, one.key) == (lock.scope, lock.key) and one.resource in ("", lock.resource)
-            for one in wanted
+            (target.scope, target.key) == (lock.scope, lock.key) and target.resource in ("", lock.resource)
+            for target in targets
         )
     ]
 
 
-def _parts(wanted: Sequence[LockTarget]) -> Iterable[Sequence[LockTarget]]:
-    in_order = sorted(set(wanted))
+def _parts(targets: Sequence[LockTarget]) -> Iterable[Sequence[LockTarget]]:
+    in_order = sorted(set(targets))
     return (in_order[first : first + AT_ONCE] for first in range(0, len(in_order), AT_ONCE))

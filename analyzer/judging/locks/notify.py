@@ -19,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from analyzer.kernel.database.engine import database_errors, message_of
+from analyzer.kernel.database.engine import database_errors, error_message
 from analyzer.kernel.errors import StoreAway
 from gatekeeper.sources.postgres_sessions import is_pooled
 
@@ -43,41 +43,41 @@ def feed_changed(db: sa.Connection) -> None:
 
 
 @contextmanager
-def listening(engine: sa.Engine, on_change: OnChange, wanted: threading.Event) -> Iterator[None]:
+def listening(engine: sa.Engine, on_change: OnChange, demand: threading.Event) -> Iterator[None]:
     """Calls `on_change` from a background thread whenever the feed may have changed: with True if the next
     change will be noticed as well, with False if not, or not for sure.
 
     Spurious calls are possible. Behind a connection pooler, which passes no notifications, there is no call
-    with True: poll until there is one. SQLite is only looked at while `wanted` is set.
+    with True: poll until there is one. SQLite is only looked at while `demand` is set.
     """
     listen = _listen if engine.dialect.name == "postgresql" else _look
     stopping, stopped = socket.socketpair()  # to be waited for together with a connection
     with stopping, stopped:
-        watch = ChangeWatch(on_change, wanted, stopped)
+        watch = ChangeWatch(on_change, demand, stopped)
         thread = threading.Thread(target=listen, args=(engine, watch), daemon=True, name="feed-listener")
         thread.start()
         try:
             yield
         finally:
             stopping.shutdown(socket.SHUT_RDWR)
-            wanted.set()
+            demand.set()
             thread.join(STOP_S)
 
 
 class ChangeWatch:
     """The state of one listener."""
 
-    def __init__(self, on_change: OnChange, wanted: threading.Event, stopped: socket.socket) -> None:
+    def __init__(self, on_change: OnChange, demand: threading.Event, stopped: socket.socket) -> None:
         self.on_change = on_change
-        self.wanted = wanted
+        self.demand = demand
         self._stopped = stopped  # readable once the listener has to end
         self.seen: Any = None  # version and mark
         self._is_reliable: bool | None = None
 
-    def wait(self, timeout_s: float, *others: int) -> bool:
+    def wait(self, timeout_s: float, *descriptors: int) -> bool:
         """Waits until one of these descriptors is readable or the time is over; False once the watch ends."""
         poll = select.poll()  # not select.select, which fails for descriptors above 1,023
-        for descriptor in (self._stopped.fileno(), *others):
+        for descriptor in (self._stopped.fileno(), *descriptors):
             poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
         return self._stopped.fileno() not in ready
@@ -119,8 +119,8 @@ def _receive(engine: sa.Engine, watch: ChangeWatch) -> None:
         driver.add_notify_handler(notifications.append)  # is called while a statement is executed
         if not is_pooled(db):  # otherwise the session that listens would go to another program
             db.exec_driver_sql(f"listen {CHANNEL}")
-            with engine.begin() as other:  # shows whether notifications arrive from other connections
-                feed_changed(other)
+            with engine.begin() as notifier:  # shows whether notifications arrive from other connections
+                feed_changed(notifier)
         is_reliable = is_notified = False
         try:
             while True:
@@ -135,7 +135,7 @@ def _receive(engine: sa.Engine, watch: ChangeWatch) -> None:
                 if not is_notified and not watch.wait(LOOK_EVERY_S["postgresql"], driver.fileno()):
                     return
         except engine.dialect.loaded_dbapi.Error as error:
-            raise StoreAway(message_of(error)) from error
+            raise StoreAway(error_message(error)) from error
 
 
 def _look(engine: sa.Engine, watch: ChangeWatch) -> None:
@@ -157,7 +157,7 @@ def _look_into(file: Path, watch: ChangeWatch) -> bool:
         while os.path.samestat(opened, file.stat()):
             for _ in range(round(FILE_EVERY_S / LOOK_EVERY_S["sqlite"])):
                 watch.found(connection.execute(VERSION).fetchone(), is_reliable=True)
-                watch.wanted.wait()
+                watch.demand.wait()
                 if not watch.wait(LOOK_EVERY_S["sqlite"]):
                     return False
     return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from analyzer.judging.locks.lock_feed import NOT_ENFORCED, are_in_shadow, lock_of
+from analyzer.judging.locks.lock_feed import NOT_ENFORCED, are_in_shadow, lock_from_row
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, slow_reading
 from analyzer.kernel.tables.schema import locks
 from analyzer.plan.policies import SHADOW
@@ -26,14 +26,14 @@ def locks_in_force(
     Those that gates enforce, or with `in_shadow` those of policies in this mode. In constant memory. Raises
     StoreAway.
     """
-    wanted = [locks.c.until_ms > NowMs(), locks.c.action == SHADOW] if in_shadow else in_force()
-    wanted += [locks.c.key == key] if key is not None else []
-    wanted += [locks.c.policy == policy] if policy is not None else []
+    conditions = [locks.c.until_ms > NowMs(), locks.c.action == SHADOW] if in_shadow else in_force()
+    conditions += [locks.c.key == key] if key is not None else []
+    conditions += [locks.c.policy == policy] if policy is not None else []
     order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)
     with slow_reading(engine) as db:
-        statement = sa.select(locks).where(*wanted).order_by(*order)
+        statement = sa.select(locks).where(*conditions).order_by(*order)
         with db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
-            yield from map(lock_of, rows)
+            yield from map(lock_from_row, rows)
 
 
 def shadow_locks(engine: sa.Engine, policy: str) -> int:

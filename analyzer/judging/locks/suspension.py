@@ -19,7 +19,7 @@ SUSPENDED, RESUMED = "locks suspend", "locks resume"  # acts in the audit log
 
 
 def suspend(
-    engine: sa.Engine, length_ms: int, who: str, why: str, random_mark: Callable[[], str]
+    engine: sa.Engine, length_ms: int, who: str, reason: str, random_mark: Callable[[], str]
 ) -> datetime:
     """Suspends all locks for `length_ms` from now, by the database's clock; returns the end.
 
@@ -31,26 +31,28 @@ def suspend(
         lock_feed.locked(db, [SUSPENSION])  # its row before the feed's, like every writer
         lock = Lock(
             **SUSPENSION._asdict(), began=instant(now_ms), until=until, kind="suspension", action="suspend",
-            status=200, reason="suspended", detail=f"every gate is open, by {who}: {why}",
+            status=200, reason="suspended", detail=f"every gate is open, by {who}: {reason}",
         )  # fmt: skip
-        record(db, who, SUSPENDED, f"until {time_text(until)}", why)
+        record(db, who, SUSPENDED, f"until {time_text(until)}", reason)
         lock_feed.publish(db, [Set(lock)], random_mark())
         return until
 
 
-def resume(engine: sa.Engine, who: str, why: str, random_mark: Callable[[], str]) -> bool:
+def resume(engine: sa.Engine, who: str, reason: str, random_mark: Callable[[], str]) -> bool:
     """Ends a suspension; returns whether there was one. Raises StoreAway."""
     with writing(engine) as db:
         if not lock_feed.locked(db, [SUSPENSION]):
             return False
-        record(db, who, RESUMED, "", why)
+        record(db, who, RESUMED, "", reason)
         lock_feed.publish(db, [Clear(SUSPENSION)], random_mark())
         return True
 
 
 def suspended_until(engine: sa.Engine) -> datetime | None:
     """Returns the end of the suspension of all locks; None when there is none. Raises StoreAway."""
-    at = sa.and_(*(locks.c[name] == value for name, value in SUSPENSION._asdict().items()))
+    is_suspension = sa.and_(*(locks.c[name] == value for name, value in SUSPENSION._asdict().items()))
     with reading(engine) as db:
-        until_ms = db.execute(sa.select(locks.c.until_ms).where(at, locks.c.until_ms > NowMs())).scalar()
+        until_ms = db.execute(
+            sa.select(locks.c.until_ms).where(is_suspension, locks.c.until_ms > NowMs())
+        ).scalar()
         return None if until_ms is None else instant(until_ms)

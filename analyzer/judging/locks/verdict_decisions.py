@@ -21,11 +21,11 @@ from analyzer.counting.sql_joins import SQL_JOINS
 from analyzer.judging.locks import lock_history
 from analyzer.judging.locks.lock_history import Span
 from analyzer.kernel.database.engine import insert
-from analyzer.kernel.database.partition_keys import key_row_of
+from analyzer.kernel.database.partition_keys import key_values
 from analyzer.kernel.database.row_parameters import upsert_columns
 from analyzer.kernel.model import Partition, PartitionProgress, Verdict
 from analyzer.kernel.tables.schema import disbelieved as table
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import MINUTE_S
 
 # Before a lock begins and after it ends. A gate denies by a lock until its next poll after the end, the
@@ -66,8 +66,10 @@ def disbelieved(db: sa.Connection, verdicts: Sequence[Verdict]) -> set[int]:
     spans = _spans_at(db, places, [verdicts[index] for index in places])
     return {
         index
-        for index, found in places.items()
-        if not any(_supports(span, verdicts[index]) for place in found for span in spans.get(place, ()))
+        for index, verdict_places in places.items()
+        if not any(
+            _supports(span, verdicts[index]) for place in verdict_places for span in spans.get(place, ())
+        )
     }
 
 
@@ -75,7 +77,7 @@ def _spans_at(
     db: sa.Connection, places: dict[int, set[Place]], verdicts: Iterable[Verdict]
 ) -> dict[Place, list[Span]]:
     times_ms = [second * 1000 for verdict in verdicts for second in (verdict.logged_s, verdict.bucket_s)]
-    names = {(scope, key) for found in places.values() for scope, key, _ in found}
+    names = {(scope, key) for verdict_places in places.values() for scope, key, _ in verdict_places}
     from_ms, to_ms = min(times_ms) - DELAY_MS, max(times_ms) + MINUTE_S * 1000 + DELAY_MS
     spans: dict[Place, list[Span]] = defaultdict(list)
     for span in lock_history.spans(db, names, from_ms, to_ms):
@@ -89,7 +91,7 @@ def _places(verdict: Verdict) -> Iterator[Place]:
     A gate knows no overflow: it is asked for the caller's name.
     """
     for name, key, resource in verdict.series:
-        grouping = grouping_of(name)
+        grouping = parse_grouping(name)
         yield grouping.scope, verdict.caller if grouping.is_of_callers and key == OVERFLOW else key, resource
 
 
@@ -118,31 +120,34 @@ def store(
     offsets = {progress.part: (progress.start, progress.next) for progress in parts}
     requests = Counter[DecisionKey]()
     for index in chosen:
-        one = verdicts[index]
+        verdict = verdicts[index]
         is_overflow = any(
-            series.key == OVERFLOW and grouping_of(series.grouping).is_of_callers for series in one.series
+            series.key == OVERFLOW and parse_grouping(series.grouping).is_of_callers
+            for series in verdict.series
         )
-        caller = OVERFLOW if is_overflow else one.caller
-        policy = one.policy if one.policy in ("", *policies) else UNKNOWN_POLICY
-        at = DecisionKey(one.part, one.logged_s, one.bucket_s, caller, policy, json.dumps(one.series))
-        requests[at] += one.values[requests_at]
-    for part, found in groupby(sorted(requests), key=lambda at: at.part):
+        caller = OVERFLOW if is_overflow else verdict.caller
+        policy = verdict.policy if verdict.policy in ("", *policies) else UNKNOWN_POLICY
+        key = DecisionKey(
+            verdict.part, verdict.logged_s, verdict.bucket_s, caller, policy, json.dumps(verdict.series)
+        )
+        requests[key] += verdict.values[requests_at]
+    for part, group in groupby(sorted(requests), key=lambda key: key.part):
         begin, next_ = offsets[part]
-        keys = list(found)
+        keys = list(group)
         upsert_columns(
             db,
             table,
             {
-                **key_row_of(part),
-                "logged_s": [at.logged_s for at in keys],
-                "bucket_s": [at.bucket_s for at in keys],
-                "caller": [at.caller for at in keys],
-                "policy": [at.policy for at in keys],
-                "series_digest": [_digest_of(at.series) for at in keys],
-                "series": [at.series for at in keys],
+                **key_values(part),
+                "logged_s": [key.logged_s for key in keys],
+                "bucket_s": [key.bucket_s for key in keys],
+                "caller": [key.caller for key in keys],
+                "policy": [key.policy for key in keys],
+                "series_digest": [_series_digest(key.series) for key in keys],
+                "series": [key.series for key in keys],
                 "begin": begin,
                 "next": next_,
-                "requests": [requests[at] for at in keys],
+                "requests": [requests[key] for key in keys],
             },
             _add_requests,
         )
@@ -151,19 +156,19 @@ def store(
 def rename_caller(db: sa.Connection, keys: Iterable[tuple[Any, ...]], name: str, new: str) -> None:
     """Joins the decisions at these primary keys, about a caller, with those about the name `new`."""
     for key in keys:
-        is_row = sa.and_(*(of == value for of, value in zip(table.primary_key, key, strict=True)))
+        is_row = sa.and_(*(column == value for column, value in zip(table.primary_key, key, strict=True)))
         row = db.execute(sa.delete(table).where(is_row).returning(*table.c)).first()
         if row is None:
             continue
-        renamed = [[new if part == name else part for part in one] for one in json.loads(row.series)]
+        renamed = [[new if part == name else part for part in pair] for pair in json.loads(row.series)]
         series = json.dumps(renamed)
-        changed = {"caller": new, "series": series, "series_digest": _digest_of(series)}
+        changed = {"caller": new, "series": series, "series_digest": _series_digest(series)}
         added = insert(db, table).values(dict(row._mapping) | changed)
         joined = _add_requests(db.dialect.name, table, added.excluded)
         db.execute(added.on_conflict_do_update(index_elements=table.primary_key, set_=joined))
 
 
-def _digest_of(series: str) -> str:
+def _series_digest(series: str) -> str:
     return sha256(series.encode()).hexdigest()[:32]
 
 

@@ -21,11 +21,11 @@ from analyzer.judging.judge import (
     lock_keys,
     used_at,
 )
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import postponed, stored_notices
-from analyzer.judging.sql.directory import NO_DIRECTORY, limits_of, newest
+from analyzer.judging.sql.directory import NO_DIRECTORY, newest, read_limits
 from analyzer.judging.sql.slots import with_addresses, with_bases, with_slots
 from analyzer.judging.sql.sql_judge import Judge
 from analyzer.judging.sql.totals import JOINED_USED, judged_series
@@ -35,7 +35,7 @@ from analyzer.kernel.database.engine import insert, without_scans
 from analyzer.kernel.database.row_parameters import upsert_columns
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, plans, totals
 from analyzer.plan.catalog import Catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import JOINS
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import NEVER, Sum
@@ -73,7 +73,7 @@ class Activation:
         self._now = instant(now_ms)
         self._now_s = now_ms // 1000
         self._rows_left = rows_max
-        self._sums = {catalog.sum_number(sum_): sum_ for sum_ in sums_of(plan).policies_of}
+        self._sums = {catalog.sum_number(sum_): sum_ for sum_ in plan_sums(plan).policies_by_sum}
         self.changes: list[Change] = []
         self.notices: list[Notice] = []  # raised for the first time
         self.rows = 0
@@ -83,20 +83,20 @@ class Activation:
     def run(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """Does what is allowed by the number of rows; returns what is left."""
         without_scans(self._db)
-        left = list(steps)
-        while left and self._rows_left > 0:
-            step, *others = left
+        remaining = list(steps)
+        while remaining and self._rows_left > 0:
+            step, *following = remaining
             match step:
                 case FillStep():
                     if self._catalog.has_old_rows:
                         break  # until all rows of the earlier version are in the buckets
-                    after: Step | None = self._fill(step)
+                    unfinished: Step | None = self._fill(step)
                 case JudgeStep():
-                    after = self._judge(step)
+                    unfinished = self._judge(step)
                 case ClearStep():
-                    after = self._clear(step)
-            left = others if after is None else [after, *others]
-        return tuple(left)
+                    unfinished = self._clear(step)
+            remaining = following if unfinished is None else [unfinished, *following]
+        return tuple(remaining)
 
     @property
     def judged(self) -> Judged:
@@ -123,13 +123,13 @@ class Activation:
     def _fill(self, step: FillStep) -> FillStep | None:
         sum_ = self._sums[step.sum]
         meter = self._catalog.meters[sum_.meter]
-        wanted = sa.and_(
+        condition = sa.and_(
             buckets.c.grouping == self._catalog.groupings[sum_.grouping],
             buckets.c.page == meter.page,
             buckets.c.width_s == step.width_s,
             sa.tuple_(*POSITION) >= sa.tuple_(*map(sa.literal, step.filled_to)),
         )
-        rows = sa.select(*POSITION).where(wanted).order_by(*POSITION)
+        rows = sa.select(*POSITION).where(condition).order_by(*POSITION)
         first = self._db.execute(rows.limit(1)).first()
         if first is None:
             return None
@@ -153,15 +153,15 @@ class Activation:
         stretch = rows.add_columns(buckets.c[f"value_{meter.place}"].label("value"))
         if bound is not None:
             stretch = stretch.where(sa.tuple_(*POSITION) < sa.tuple_(*map(sa.literal, bound)))
-        found = self._db.execute(stretch).all()
-        limits = limits_of(self._db, self._plan, self._directory, {row.key for row in found})
-        grouping, merge = grouping_of(sum_.grouping), JOINS[sum_.join].merge
+        counted = self._db.execute(stretch).all()
+        limits = read_limits(self._db, self._plan, self._directory, {row.key for row in counted})
+        grouping, merge = parse_grouping(sum_.grouping), JOINS[sum_.join].merge
         grown: dict[tuple[int, str, str], int] = {}
-        for bucket_s, key, resource, value in found:
-            window = limits.window_of(sum_, key, bucket_s)
+        for bucket_s, key, resource, value in counted:
+            window = limits.series_window(sum_, key, bucket_s)
             if value and window.until_s > self._now_s and is_judged(grouping, key, resource):
-                at = window.start_s, key, resource
-                grown[at] = merge(grown.get(at, 0), value)
+                series = window.start_s, key, resource
+                grown[series] = merge(grown.get(series, 0), value)
         if grown:
             in_order = sorted(grown)
             keys = [key for _, key, _ in in_order]
@@ -173,13 +173,13 @@ class Activation:
                     "window_s": [window_s for window_s, _, _ in in_order],
                     "key": keys,
                     "resource": [resource for _, _, resource in in_order],
-                    "used": [min(grown[at], TOTAL_MAX) for at in in_order],
+                    "used": [min(grown[series], TOTAL_MAX) for series in in_order],
                     "next": limits.first_judgements(sum_, keys),
                     "plan": self._directory.judged_by(self._version),
                 },
                 JOINED_USED[sum_.join],
             )
-        self._count(len(found))
+        self._count(len(counted))
         end = None if bound is None else (bound.bucket_s, bound.key, bound.resource)
         return None if end is None else FillStep(step.sum, end, step.width_s)
 
@@ -187,11 +187,11 @@ class Activation:
         """Adds a stretch of buckets, in one window; returns the number of totals that grew."""
         # The limit of the subquery makes PostgreSQL read just this stretch of the index.
         counted = stretch.subquery().c
-        conditions = judged_series(grouping_of(sum_.grouping), counted.key, counted.resource)
+        conditions = judged_series(parse_grouping(sum_.grouping), counted.key, counted.resource)
         fixed = {"sum": number, "window_s": window_s}
         # Where callers may have other limits, each total is judged when it grows next.
         version = self._version if self._directory == NO_DIRECTORY else 0
-        judged = {"next": sums_of(self._plan).first_judgement(sum_), "plan": version}
+        judged = {"next": plan_sums(self._plan).first_judgement(sum_), "plan": version}
         grown = (
             sa.select(
                 *(sa.literal(value, totals.c[name].type) for name, value in fixed.items()),
@@ -214,22 +214,22 @@ class Activation:
     def _judge(self, step: JudgeStep) -> JudgeStep | None:
         sum_ = self._sums[step.sum]
         most = self._take()
-        rows = self._db.execute(_totals_of(step, sum_, self._now_s).limit(most)).all()
+        rows = self._db.execute(_select_totals(step, sum_, self._now_s).limit(most)).all()
         if rows and isinstance(sum_.window, Rolling):
             self._judge_growth(step, (rows[-1].key, rows[-1].resource))
-        limits = limits_of(self._db, self._plan, self._directory, {row.key for row in rows})
+        limits = read_limits(self._db, self._plan, self._directory, {row.key for row in rows})
         standings = [
             Standing(TotalKey(sum_, key, resource, window), used)
             for window_s, key, resource, used in rows
-            if used >= next(iter(limits.thresholds_of(sum_, key)), NEVER)
+            if used >= next(iter(limits.series_thresholds(sum_, key)), NEVER)
             # Others are of windows that are over, or that the caller does not have any more.
-            if (window := limits.window_of(sum_, key, self._now_s)).start_s == window_s
+            if (window := limits.series_window(sum_, key, self._now_s)).start_s == window_s
         ]
-        wanted = self._wanted(step.policies, standings)
-        present = lock_feed.locked(self._db, [change.at for change in wanted])
+        earned = self._earned_changes(step.policies, standings)
+        present = lock_feed.locked(self._db, [change.at for change in earned])
         self.changes += [
             change
-            for change in wanted
+            for change in earned
             if change.at not in present or not self._is_by_this_plan(present[change.at])
         ]
         self._count(len(rows))
@@ -243,28 +243,28 @@ class Activation:
 
         Their `next` is by the slots that a clock has seen which may have been ahead.
         """
-        at = sa.tuple_(totals.c.key, totals.c.resource)
-        wanted = [at <= sa.tuple_(*map(sa.literal, last))]
+        position = sa.tuple_(totals.c.key, totals.c.resource)
+        conditions = [position <= sa.tuple_(*map(sa.literal, last))]
         if step.behind is not None:
-            wanted.append(at > sa.tuple_(*map(sa.literal, step.behind)))
+            conditions.append(position > sa.tuple_(*map(sa.literal, step.behind)))
         judged_by = self._directory.judged_by(self._version)
         of_sum = totals.c.sum == step.sum, totals.c.window_s == ALWAYS.start_s, totals.c.plan == judged_by
-        self._db.execute(sa.update(totals).where(*of_sum, *wanted).values(plan=0))
+        self._db.execute(sa.update(totals).where(*of_sum, *conditions).values(plan=0))
 
-    def _wanted(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Set]:
+    def _earned_changes(self, policies: Collection[str], standings: Sequence[Standing]) -> list[Set]:
         """Returns the locks of these policies that the totals have earned; stores notices and what waits."""
         judges = self._judge_of_plan
         standings = with_slots(self._db, standings, self._catalog, self._now_s)
         standings = with_addresses(self._db, self._plan, standings, self._catalog, self._now_s)
         standings = with_bases(self._db, self._plan, standings, self._catalog, self._now_s)
-        at = judges.circumstances(self._db, standings, judges.limits_of(self._db, standings))
-        judged = judge(self._plan, standings, self._present(standings), at)
+        context = judges.circumstances(self._db, standings, judges.series_limits(self._db, standings))
+        judged = judge(self._plan, standings, self._present(standings), context)
         postponed.store(self._db, judged.waiting, self._catalog)
         self.notices += stored_notices.store(self._db, judged.notices, millis(self._now))
-        wanted = judge_policies(self._plan, policies, standings, at)
-        self._used |= used_at(self._plan, standings, wanted)
-        self._earned |= earned_at(self._plan, standings, wanted, at)
-        return wanted
+        earned = judge_policies(self._plan, policies, standings, context)
+        self._used |= used_at(self._plan, standings, earned)
+        self._earned |= earned_at(self._plan, standings, earned, context)
+        return earned
 
     def _present(self, standings: Sequence[Standing]) -> Mapping[LockKey, Lock]:
         return lock_feed.locked(self._db, lock_keys(self._plan, standings))
@@ -283,58 +283,60 @@ class Activation:
             self._clear_exempt(present)
         else:
             self._clear_unearned(
-                {at: lock for at, lock in present.items() if not self._is_compared(at.policy)}, step
+                {key: lock for key, lock in present.items() if not self._is_compared(key.policy)}, step
             )
         if len(present) < LOCKS_AT_ONCE:
             return None
         return step.continued(max(present))
 
     def _clear_exempt(self, present: Mapping[LockKey, Lock]) -> None:
-        limits = limits_of(self._db, self._plan, self._directory, {at.key for at in present})
+        limits = read_limits(self._db, self._plan, self._directory, {key.key for key in present})
         policies = {policy.name: policy for policy in self._plan.policies}
         self.changes += [
-            Clear(at) for at in present if limits.policy_for(policies[at.policy], at.key) is None
+            Clear(key) for key in present if limits.policy_for(policies[key.policy], key.key) is None
         ]
 
-    def _clear_unearned(self, found: Mapping[LockKey, Lock], step: ClearStep) -> None:
-        standings = self._judge_of_plan.standings_of(self._db, dict.fromkeys(found, self._now_s))
-        wanted = self._wanted(step.policies, standings)
-        earned = {change.at for change in wanted}
+    def _clear_unearned(self, present: Mapping[LockKey, Lock], step: ClearStep) -> None:
+        standings = self._judge_of_plan.lock_standings(self._db, dict.fromkeys(present, self._now_s))
+        changes = self._earned_changes(step.policies, standings)
+        earned = {change.at for change in changes}
         written = {change.at for change in self.changes}
         # A lock that this plan has set is earned. No time is compared: the clock may have been set back.
-        cleared: list[Change] = [Clear(at) for at in found if at not in earned and at not in written]
+        cleared: list[Change] = [Clear(key) for key in present if key not in earned and key not in written]
         self._used |= used_at(self._plan, standings, cleared)
         self.changes += cleared
         # A total may have reached its limit after the judge step: the flush found a lock of the old plan and
         # left it, with the old action.
         self.changes += [
             change
-            for change in wanted
-            if change.at in found and change.at not in written and not self._is_by_this_plan(found[change.at])
+            for change in changes
+            if change.at in present
+            and change.at not in written
+            and not self._is_by_this_plan(present[change.at])
         ]
 
     def _is_compared(self, name: str) -> bool:
         """Whether the warden alone knows which locks a policy earns: it ends them, or writes them again."""
         policy = self._plan.policy(name)
-        return policy is not None and kind_of(policy).whole_of is not None
+        return policy is not None and policy_kind(policy).whole_sum is not None
 
 
-def _totals_of(step: JudgeStep, sum_: Sum, now_s: int) -> sa.Select[Any]:
+def _select_totals(step: JudgeStep, sum_: Sum, now_s: int) -> sa.Select[Any]:
     """Returns a query of the totals of open windows that the step has not judged yet."""
     columns = totals.c
-    found = sa.select(columns.window_s, columns.key, columns.resource, columns.used)
-    found = found.where(columns.sum == step.sum)
+    statement = sa.select(columns.window_s, columns.key, columns.resource, columns.used)
+    statement = statement.where(columns.sum == step.sum)
     if is_by_caller(sum_):
-        found = found.where(columns.window_s.between(first_start_s(sum_, now_s), now_s))
+        statement = statement.where(columns.window_s.between(first_start_s(sum_, now_s), now_s))
     else:
-        found = found.where(columns.window_s == window_at(sum_.window, now_s).start_s)
+        statement = statement.where(columns.window_s == window_at(sum_.window, now_s).start_s)
     if step.behind is not None:
         position: tuple[Any, ...] = (columns.key, columns.resource)
         behind: tuple[Any, ...] = step.behind
         if is_by_caller(sum_):
             position, behind = (columns.window_s, *position), (step.behind_s, *behind)
-        found = found.where(sa.tuple_(*position) > sa.tuple_(*map(sa.literal, behind)))
-    return found.order_by(columns.window_s, columns.key, columns.resource)
+        statement = statement.where(sa.tuple_(*position) > sa.tuple_(*map(sa.literal, behind)))
+    return statement.order_by(columns.window_s, columns.key, columns.resource)
 
 
 def _from(position: BucketPosition) -> sa.ColumnElement[bool]:

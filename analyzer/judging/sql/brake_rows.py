@@ -17,8 +17,8 @@ from analyzer.judging.brakes import (
     BrakeState,
     NewLock,
     apply_brake,
-    brake_of,
     is_braked_by,
+    policy_brake,
     state_text,
     unchanged,
     with_the_same_brake,
@@ -63,24 +63,24 @@ def within(db: sa.Connection, plan: Plan, catalog: Catalog, judged: Judged, now_
         policy = plan.policy(name)
         if policy is None:
             continue
-        bound, state = brake_of(policy), states[name]
+        bound, state = policy_brake(policy), states[name]
         total = None
-        found = [
-            NewLock(at, earned.used, earned.limit)
-            for at in new[name]
-            if (earned := judged.evidence.earned.get(at)) is not None
+        beginning = [
+            NewLock(key, earned.used, earned.limit)
+            for key in new[name]
+            if (earned := judged.evidence.earned.get(key)) is not None
         ]
         if bound.traffic and state.braked_ms is None:
-            found, total = _with_requests(db, catalog, policy, bound, found, now_ms)
-        done = apply_brake(policy, state, found, total, now_ms)
-        if done.in_shadow:
+            beginning, total = _with_requests(db, catalog, policy, bound, beginning, now_ms)
+        braking = apply_brake(policy, state, beginning, total, now_ms)
+        if braking.in_shadow:
             in_shadow.add(name)
-        waiting.update(done.waiting)
-        if done.state != state:
-            _store(db, name, done.state, is_clearing=done.state.braked_ms != state.braked_ms)
-        if done.alarm:
-            alarms.append(done.alarm)
-            record(db, ANALYZER, ACT, f"policy {name}", done.alarm)
+        waiting.update(braking.waiting)
+        if braking.state != state:
+            _store(db, name, braking.state, is_clearing=braking.state.braked_ms != state.braked_ms)
+        if braking.alarm:
+            alarms.append(braking.alarm)
+            record(db, ANALYZER, ACT, f"policy {name}", braking.alarm)
     _postpone(db, catalog, judged, waiting)
     changes = [_in_shadow(change, in_shadow) for change in judged.changes if change.at not in waiting]
     return judged._replace(changes=changes, alarms=(*judged.alarms, *alarms))
@@ -95,10 +95,10 @@ def renew(db: sa.Connection, earlier: Plan, since_ms: int, plan: Plan, now_ms: i
     old = unchanged(earlier, plan)
     kept = with_the_same_brake(earlier, plan, [policy.name for policy in plan.policies])
     names = sorted(policy.name for policy in plan.policies)
-    known: Mapping[str, BrakeState] = _stored(db, names)
+    stored: Mapping[str, BrakeState] = _stored(db, names)
     db.execute(sa.delete(brakes).where(brakes.c.policy.not_in(names)))
     for name in names:
-        state = known.get(name, BrakeState(since_ms))
+        state = stored.get(name, BrakeState(since_ms))
         if name not in old:
             # Of a source that is read otherwise, all policies are young again; what is in shadow stays so.
             policy, was = plan.policy(name), earlier.policy(name)
@@ -106,7 +106,7 @@ def renew(db: sa.Connection, earlier: Plan, since_ms: int, plan: Plan, now_ms: i
             state = state._replace(since_ms=now_ms, released_ms=None)
         elif name not in kept:
             state = BrakeState(state.since_ms, released_ms=state.released_ms)
-        if known.get(name) != state:
+        if stored.get(name) != state:
             _store(db, name, state, is_clearing=False)
 
 
@@ -127,14 +127,14 @@ def turn_to_shadow(db: sa.Connection, most: int) -> tuple[list[Change], int]:
 
     The transaction keeps flushes out, and publishes them. Gates drop these locks.
     """
-    wanted = sa.select(brakes.c.policy).where(brakes.c.is_clearing == 1).order_by(brakes.c.policy).limit(1)
-    policy = db.execute(wanted).scalar()
+    statement = sa.select(brakes.c.policy).where(brakes.c.is_clearing == 1).order_by(brakes.c.policy).limit(1)
+    policy = db.execute(statement).scalar()
     if policy is None:
         return [], 0
-    found = lock_feed.enforced_of(db, policy, most)
-    if len(found) < most:
+    enforced = lock_feed.enforced_locks(db, policy, most)
+    if len(enforced) < most:
         db.execute(sa.update(brakes).where(brakes.c.policy == policy).values(is_clearing=0))
-    return with_action(db, found, SHADOW), max(len(found), 1)
+    return with_action(db, enforced, SHADOW), max(len(enforced), 1)
 
 
 def with_action(db: sa.Connection, locks: Sequence[Lock], action: str) -> list[Change]:
@@ -148,8 +148,8 @@ def with_action(db: sa.Connection, locks: Sequence[Lock], action: str) -> list[C
 
 def is_clearing(db: sa.Connection) -> bool:
     """Whether locks of a braked policy are still to be turned to shadow."""
-    wanted = sa.select(brakes.c.policy).where(brakes.c.is_clearing == 1).limit(1)
-    return db.execute(wanted).first() is not None
+    statement = sa.select(brakes.c.policy).where(brakes.c.is_clearing == 1).limit(1)
+    return db.execute(statement).first() is not None
 
 
 def states(db: sa.Connection) -> dict[str, BrakeState]:
@@ -161,8 +161,8 @@ def states(db: sa.Connection) -> dict[str, BrakeState]:
 def texts(db: sa.Connection) -> dict[str, str]:
     """Returns what brakes do at this time, by policy; those that do nothing are left out."""
     now_ms = clock_ms(db)
-    found = {name: state_text(state, now_ms) for name, state in states(db).items()}
-    return {name: text for name, text in found.items() if text}
+    by_name = {name: state_text(state, now_ms) for name, state in states(db).items()}
+    return {name: text for name, text in by_name.items() if text}
 
 
 def in_shadow(db: sa.Connection) -> frozenset[str]:
@@ -187,36 +187,36 @@ def sample_traffic(db: sa.Connection, now_ms: int) -> None:
 def _new_locks(db: sa.Connection, plan: Plan, judged: Judged) -> dict[str, list[LockKey]]:
     """Returns the locks that begin, and that gates are to get, by policies that have a brake."""
     braked = {policy.name for policy in plan.policies if is_braked_by(policy)}
-    wanted = [
+    keys = [
         change.at
         for change in judged.changes
         if isinstance(change, Set) and change.at.policy in braked and lock_feed.is_enforced(change.lock)
     ]
-    present = lock_feed.locked(db, wanted) if wanted else {}
-    found: dict[str, list[LockKey]] = {}
-    for at in wanted:
-        if at not in present or not lock_feed.is_enforced(present[at]):
-            found.setdefault(at.policy, []).append(at)
-    return found
+    present = lock_feed.locked(db, keys) if keys else {}
+    new: dict[str, list[LockKey]] = {}
+    for key in keys:
+        if key not in present or not lock_feed.is_enforced(present[key]):
+            new.setdefault(key.policy, []).append(key)
+    return new
 
 
 def _stored(db: sa.Connection, names: Sequence[str]) -> dict[str, BrakeState]:
-    wanted = sa.select(brakes.c.policy, *STATE).where(brakes.c.policy.in_(names)).order_by(brakes.c.policy)
-    rows = db.execute(wanted.with_for_update())
+    statement = sa.select(brakes.c.policy, *STATE).where(brakes.c.policy.in_(names)).order_by(brakes.c.policy)
+    rows = db.execute(statement.with_for_update())
     return {name: BrakeState(*state) for name, *state in rows}
 
 
 def _locked(db: sa.Connection, names: Sequence[str]) -> dict[str, BrakeState]:
     """Returns the states of these policies, and blocks other writers of them until commit."""
-    found = _stored(db, names)
-    if len(found) < len(names):  # of a plan that an earlier version has put in force
+    stored = _stored(db, names)
+    if len(stored) < len(names):  # of a plan that an earlier version has put in force
         since = sa.select(plans.c.at_ms).where(plans.c.active == 1)
         since_ms = db.execute(since).scalar() or 0
         for name in names:
             row = {"policy": name, "is_clearing": 0, **BrakeState(since_ms)._asdict()}
             db.execute(insert(db, brakes).values(row).on_conflict_do_nothing())
-        found = _stored(db, names)
-    return found
+        stored = _stored(db, names)
+    return stored
 
 
 def _store(db: sa.Connection, policy: str, state: BrakeState, *, is_clearing: bool) -> None:
@@ -237,7 +237,7 @@ def _in_shadow(change: Change, policies: Collection[str]) -> Change:
 def _postpone(db: sa.Connection, catalog: Catalog, judged: Judged, waiting: Mapping[LockKey, int]) -> None:
     earned = judged.evidence.earned
     # No growth ends it: the heaviest are chosen when the next interval begins.
-    totals = {earned[at].total: Wait(until_ms / 1000) for at, until_ms in waiting.items()}
+    totals = {earned[key].total: Wait(until_ms / 1000) for key, until_ms in waiting.items()}
     if totals:
         postponed.store_earlier(db, totals, catalog)
 
@@ -253,8 +253,8 @@ def _with_requests(
     """Returns the new locks with the requests of their series in the last interval, and those of all."""
     columns = (traffic_samples.c.at_ms, traffic_samples.c.counted)
     first_ms = now_ms - bound.per_s * 1000
-    before = sa.select(*columns).where(traffic_samples.c.at_ms <= first_ms)
-    sample = db.execute(before.order_by(traffic_samples.c.at_ms.desc()).limit(1)).first()
+    earlier = sa.select(*columns).where(traffic_samples.c.at_ms <= first_ms)
+    sample = db.execute(earlier.order_by(traffic_samples.c.at_ms.desc()).limit(1)).first()
     if sample is None:  # counting has begun since
         later = sa.select(*columns).where(traffic_samples.c.at_ms <= now_ms - SAMPLE_EVERY_MS)
         sample = db.execute(later.order_by(traffic_samples.c.at_ms).limit(1)).first()
@@ -265,15 +265,15 @@ def _with_requests(
     from_s = at_ms // 1000 // MINUTE_S * MINUTE_S
     minutes = range(from_s, now_ms // 1000 + 1, MINUTE_S)
     requests: dict[tuple[str, str], int] = {}
-    series = sorted({(one.at.key, one.at.resource) for one in new})
-    rows = [[minute, *at] for minute in minutes for at in series]
+    series = sorted({(lock.at.key, lock.at.resource) for lock in new})
+    rows = [[minute, *pair] for minute in minutes for pair in series]
     statement = _requests(db.dialect.name, meter.place)
     stored_as = {"grouping": catalog.groupings[policy.per], "page": meter.page}
-    for given in in_parts(db.dialect.name, AT, rows):
-        for key, resource, number in db.execute(statement, given | stored_as):
+    for parameters in in_parts(db.dialect.name, AT, rows):
+        for key, resource, number in db.execute(statement, parameters | stored_as):
             requests[key, resource] = requests.get((key, resource), 0) + int(number or 0)
-    found = [one._replace(requests=requests.get((one.at.key, one.at.resource), 0)) for one in new]
-    return found, max(_counted(db) - counted, 0)
+    with_requests = [lock._replace(requests=requests.get((lock.at.key, lock.at.resource), 0)) for lock in new]
+    return with_requests, max(_counted(db) - counted, 0)
 
 
 def _counted(db: sa.Connection) -> int:
@@ -282,12 +282,12 @@ def _counted(db: sa.Connection) -> int:
 
 @lru_cache
 def _requests(dialect: str, place: int) -> sa.Select[Any]:
-    given = rows_given(dialect, AT)
+    series = rows_given(dialect, AT)
     stored_as = sa.and_(
         buckets.c.grouping == sa.bindparam("grouping"),
         buckets.c.page == sa.bindparam("page"),
         buckets.c.width_s == MINUTE_S,
     )
-    match = sa.and_(stored_as, *(column == given.c[column.name] for column in AT))
+    match = sa.and_(stored_as, *(column == series.c[column.name] for column in AT))
     counted = sa.select(buckets.c.key, buckets.c.resource, sa.func.sum(buckets.c[f"value_{place}"]))
-    return counted.select_from(LookUp(given, buckets, match)).group_by(buckets.c.key, buckets.c.resource)
+    return counted.select_from(LookUp(series, buckets, match)).group_by(buckets.c.key, buckets.c.resource)

@@ -73,23 +73,23 @@ def release_policy(
 
     Gates get the locks that it has in shadow. It counts as older than a day. Raises StoreAway, SchemaBehind.
     """
-    found: Release | None = None
+    release: Release | None = None
     while True:
         with writing(engine) as db:
             plans.block_flushes(db)
-            if found is None:
+            if release is None:
                 state = brake_rows.release(db, policy)
                 if state is None:
                     return None
                 record(db, who, RELEASED, f"policy {policy}", reason)
-                found = Release(state, 0)
+                release = Release(state, 0)
             in_force = plans.stored(db)
             judged_by = None if in_force is None else in_force.plan.policy(policy)
             if judged_by is None or judged_by.is_shadow:
-                return found  # another plan is in force since
-            locks = lock_feed.in_shadow_of(db, policy, AT_ONCE)
+                return release  # another plan is in force since
+            locks = lock_feed.locks_in_shadow(db, policy, AT_ONCE)
             changes = brake_rows.with_action(db, locks, judged_by.action)
             judged = lock_feed.publish_judged(db, Judged(changes), random_mark())
-            found = Release(found.state, found.locks + len(locks), found.judged.joined(judged))
+            release = Release(release.state, release.locks + len(locks), release.judged.joined(judged))
         if len(locks) < AT_ONCE:
-            return found
+            return release

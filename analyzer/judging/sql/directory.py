@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from analyzer.judging.caller_limits import EMPTY, Directory, Limits, Override, Profile, Subject
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert
-from analyzer.kernel.database.row_parameters import is_one_of
+from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import callers, directory_versions, overrides
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import StatedOverride
@@ -74,14 +74,14 @@ def newest(db: sa.Connection) -> DirectoryVersion:
 def written_at(db: sa.Connection, version: int) -> datetime | None:
     """Returns when a version was written; None if it is not known any more."""
     at_ms = sa.select(directory_versions.c.at_ms).where(directory_versions.c.version == version)
-    found = db.execute(at_ms).scalar()
-    return None if found is None else instant(found)
+    written_ms = db.execute(at_ms).scalar()
+    return None if written_ms is None else instant(written_ms)
 
 
 def add_version(db: sa.Connection, mark: str, *, is_wide: bool) -> DirectoryVersion:
     """Writes the next version. The transaction holds the lock of an activation."""
-    before = newest(db)
-    added = DirectoryVersion(before.version + 1, mark, before.wide + is_wide)
+    previous = newest(db)
+    added = DirectoryVersion(previous.version + 1, mark, previous.wide + is_wide)
     db.execute(sa.insert(directory_versions).values(**added._asdict(), at_ms=NowMs()))
     return added
 
@@ -111,44 +111,51 @@ def store_stated(
     One of which only the reason differs continues, from when it began.
     """
     is_stated = sa.and_(overrides.c.origin == OF_PLAN, overrides.c.state.in_(LASTING))
-    known = db.execute(sa.select(overrides.c.id, overrides.c.reason).where(is_stated))
-    reasons = {row.id: row.reason for row in known}
+    rows = db.execute(sa.select(overrides.c.id, overrides.c.reason).where(is_stated))
+    reasons = {row.id: row.reason for row in rows}
     stored = reasons.keys()
-    wanted = {
-        _id_of(one): one for one in plan.overrides if one.until_s is None or one.until_s * 1000 > now_ms
+    plan_overrides = {
+        _override_id(override): override
+        for override in plan.overrides
+        if override.until_s is None or override.until_s * 1000 > now_ms
     }
-    for id_ in sorted(stored & wanted.keys()):
-        if reasons[id_] != wanted[id_].reason:
-            explained = {"reason": wanted[id_].reason, "who": who}
+    for id_ in sorted(stored & plan_overrides.keys()):
+        if reasons[id_] != plan_overrides[id_].reason:
+            explained = {"reason": plan_overrides[id_].reason, "who": who}
             db.execute(sa.update(overrides).where(overrides.c.id == id_).values(explained))
-    gone, new = sorted(stored - wanted.keys()), sorted(wanted.keys() - stored)
-    if not gone and not new:
+    dropped, new = sorted(stored - plan_overrides.keys()), sorted(plan_overrides.keys() - stored)
+    if not dropped and not new:
         return
     version = add_version(db, random_mark(), is_wide=True).version
-    for id_ in gone:
+    for id_ in dropped:
         ended = {"state": ENDED, "due_ms": None, "version": version}
         db.execute(sa.update(overrides).where(overrides.c.id == id_).values(ended))
     for id_ in new:
-        row = _row_of(wanted[id_], now_ms) | {"id": id_, "who": who, "at_ms": now_ms, "version": version}
+        row = _override_row(plan_overrides[id_], now_ms) | {
+            "id": id_,
+            "who": who,
+            "at_ms": now_ms,
+            "version": version,
+        }
         added = insert(db, overrides).values(row)
         db.execute(added.on_conflict_do_update(index_elements=overrides.primary_key, set_=row))
 
 
-def _id_of(stated: StatedOverride) -> str:
-    return f"plan-{stated.digest[:12]}"
+def _override_id(override: StatedOverride) -> str:
+    return f"plan-{override.digest[:12]}"
 
 
-def _row_of(stated: StatedOverride, now_ms: int) -> dict[str, Any]:
-    from_ms = now_ms if stated.from_s is None else stated.from_s * 1000
-    until_ms = None if stated.until_s is None else stated.until_s * 1000
+def _override_row(override: StatedOverride, now_ms: int) -> dict[str, Any]:
+    from_ms = now_ms if override.from_s is None else override.from_s * 1000
+    until_ms = None if override.until_s is None else override.until_s * 1000
     state = PLANNED if from_ms > now_ms else IN_FORCE
     due_ms = from_ms if state == PLANNED else until_ms
     columns = {
-        name: getattr(stated, name) for name in ("kind", "subject_kind", "subject", "policy", "amount")
+        name: getattr(override, name) for name in ("kind", "subject_kind", "subject", "policy", "amount")
     }
     return columns | {
         "from_ms": from_ms, "until_ms": until_ms, "state": state, "due_ms": due_ms,
-        "reason": stated.reason, "origin": OF_PLAN,
+        "reason": override.reason, "origin": OF_PLAN,
     }  # fmt: skip
 
 
@@ -180,44 +187,46 @@ class DirectoryCache:
         return self._limits[1]
 
     def _refresh(self, db: sa.Connection, version: DirectoryVersion) -> None:
-        known, self._version = self._version, NO_DIRECTORY  # nothing, should reading fail
-        if not self._continues(db, known, version):
-            known, self._directory = NO_DIRECTORY, Directory()
-        changed = callers.c.version > known.version
+        previous, self._version = self._version, NO_DIRECTORY  # nothing, should reading fail
+        if not self._continues(db, previous, version):
+            previous, self._directory = NO_DIRECTORY, Directory()
+        changed = callers.c.version > previous.version
         _add_profiles(self._directory, db.execute(_streamed(sa.select(*PROFILE).where(changed))))
-        changed = overrides.c.version > known.version
+        changed = overrides.c.version > previous.version
         _add_overrides(self._directory, db.execute(_streamed(sa.select(*OVERRIDE).where(changed))))
         self._version = version
 
-    def _continues(self, db: sa.Connection, known: DirectoryVersion, version: DirectoryVersion) -> bool:
+    def _continues(self, db: sa.Connection, previous: DirectoryVersion, version: DirectoryVersion) -> bool:
         """Whether `version` follows from the known one: after a restore it may not."""
-        at = sa.and_(directory_versions.c.version == known.version, directory_versions.c.mark == known.mark)
-        found = db.execute(sa.select(directory_versions.c.version).where(at)).first()
-        return found is not None and known.version < version.version
+        is_previous = sa.and_(
+            directory_versions.c.version == previous.version, directory_versions.c.mark == previous.mark
+        )
+        row = db.execute(sa.select(directory_versions.c.version).where(is_previous)).first()
+        return row is not None and previous.version < version.version
 
 
-def limits_of(db: sa.Connection, plan: Plan, version: DirectoryVersion, keys: Collection[str]) -> Limits:
+def read_limits(db: sa.Connection, plan: Plan, version: DirectoryVersion, keys: Collection[str]) -> Limits:
     """Returns limits that are right for series with these keys, read from their rows."""
-    return Limits(plan, EMPTY if version == NO_DIRECTORY else directory_of(db, keys))
+    return Limits(plan, EMPTY if version == NO_DIRECTORY else read_directory(db, keys))
 
 
-def directory_of(db: sa.Connection, keys: Collection[str]) -> Directory:
+def read_directory(db: sa.Connection, keys: Collection[str]) -> Directory:
     """Returns the part of the directory that series with these keys depend on."""
-    found, wanted = Directory(), sorted(keys)
+    directory, in_order = Directory(), sorted(keys)
     dialect = db.dialect.name
-    for first in range(0, len(wanted), ROWS_AT_ONCE):
-        chunk = wanted[first : first + ROWS_AT_ONCE]
-        statement = sa.select(*PROFILE).where(is_one_of(dialect, callers.c.caller, chunk))
-        _add_profiles(found, db.execute(statement))
-    subjects = sorted({*wanted, *found.tenants})
+    for first in range(0, len(in_order), ROWS_AT_ONCE):
+        chunk = in_order[first : first + ROWS_AT_ONCE]
+        statement = sa.select(*PROFILE).where(is_among(dialect, callers.c.caller, chunk))
+        _add_profiles(directory, db.execute(statement))
+    subjects = sorted({*in_order, *directory.tenants})
     for first in range(0, len(subjects), ROWS_AT_ONCE):
-        is_subject = is_one_of(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])
+        is_subject = is_among(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])
         is_in_force = overrides.c.state == IN_FORCE
-        _add_overrides(found, db.execute(sa.select(*OVERRIDE).where(is_subject, is_in_force)))
+        _add_overrides(directory, db.execute(sa.select(*OVERRIDE).where(is_subject, is_in_force)))
     # A key may lie within any range; there are few.
     is_range = sa.and_(overrides.c.subject_kind == "address", overrides.c.state == IN_FORCE)
-    _add_overrides(found, db.execute(sa.select(*OVERRIDE).where(is_range)))
-    return found
+    _add_overrides(directory, db.execute(sa.select(*OVERRIDE).where(is_range)))
+    return directory
 
 
 def _streamed(statement: sa.Select[Any]) -> sa.Select[Any]:

@@ -33,24 +33,24 @@ class HoldOff(NamedTuple):
 
 def store(db: sa.Connection, rows: Iterable[HoldOff]) -> None:
     """Stores hold-offs in place of those of the same locks; the transaction keeps flushes out."""
-    given_rows = sorted([*at, until_ms, who, reason, at_ms] for at, until_ms, who, reason, at_ms in rows)
-    for given in in_parts(db.dialect.name, COLUMNS, given_rows):
-        db.execute(store_given(db.dialect.name, COLUMNS), given)
+    given_rows = sorted([*key, until_ms, who, reason, at_ms] for key, until_ms, who, reason, at_ms in rows)
+    for parameters in in_parts(db.dialect.name, COLUMNS, given_rows):
+        db.execute(store_given(db.dialect.name, COLUMNS), parameters)
 
 
 def in_force(db: sa.Connection, keys: Collection[LockKey], now_ms: int) -> dict[LockKey, float]:
     """Returns until when locks at `keys` are held off, in seconds since 1970."""
-    found: dict[LockKey, float] = {}
-    for given in in_parts(db.dialect.name, KEY, sorted(set(keys))):
-        for *key, until_ms in db.execute(_in_force(db.dialect.name), given | {"now_ms": now_ms}):
-            found[LockKey(*key)] = until_ms / 1000
-    return found
+    until_s: dict[LockKey, float] = {}
+    for parameters in in_parts(db.dialect.name, KEY, sorted(set(keys))):
+        for *key, until_ms in db.execute(_in_force(db.dialect.name), parameters | {"now_ms": now_ms}):
+            until_s[LockKey(*key)] = until_ms / 1000
+    return until_s
 
 
 def of_series(db: sa.Connection, scope: str, key: str) -> list[HoldOff]:
     """Returns the hold-offs of a series that have not ended."""
-    wanted = sa.select(*COLUMNS).where(hold_offs.c.scope == scope, hold_offs.c.key == key)
-    rows = db.execute(wanted.where(hold_offs.c.until_ms > NowMs()).order_by(*KEY))
+    statement = sa.select(*COLUMNS).where(hold_offs.c.scope == scope, hold_offs.c.key == key)
+    rows = db.execute(statement.where(hold_offs.c.until_ms > NowMs()).order_by(*KEY))
     return [HoldOff(LockKey(*row[:4]), *row[4:]) for row in rows]
 
 
@@ -61,7 +61,7 @@ def outdated(now_ms: int) -> sa.ColumnElement[bool]:
 
 @lru_cache
 def _in_force(dialect: str) -> sa.Select[Any]:
-    wanted = rows_given(dialect, KEY)
-    match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
+    keys = rows_given(dialect, KEY)
+    match = sa.and_(*(column == keys.c[column.name] for column in KEY))
     lasts = hold_offs.c.until_ms > sa.bindparam("now_ms", type_=sa.BigInteger)
-    return sa.select(*KEY, hold_offs.c.until_ms).join_from(wanted, hold_offs, match).where(lasts)
+    return sa.select(*KEY, hold_offs.c.until_ms).join_from(keys, hold_offs, match).where(lasts)

@@ -20,23 +20,23 @@ COLUMNS = (*KEY, holds.c.since_ms, holds.c.seen_ms)
 
 def stored(db: sa.Connection, keys: Collection[LockKey]) -> dict[LockKey, Hold]:
     """Returns the holds at `keys`; the transaction holds the totals of their series."""
-    found: dict[LockKey, Hold] = {}
-    for given in in_parts(db.dialect.name, KEY, sorted(keys)):
-        for *key, since_ms, seen_ms in db.execute(_stored(db.dialect.name), given):
-            found[LockKey(*key)] = Hold(since_ms / 1000, seen_ms / 1000)
-    return found
+    by_key: dict[LockKey, Hold] = {}
+    for parameters in in_parts(db.dialect.name, KEY, sorted(keys)):
+        for *key, since_ms, seen_ms in db.execute(_stored(db.dialect.name), parameters):
+            by_key[LockKey(*key)] = Hold(since_ms / 1000, seen_ms / 1000)
+    return by_key
 
 
-def replace(db: sa.Connection, before: Collection[LockKey], found: Mapping[LockKey, Hold]) -> None:
-    """Stores the holds that a look found, and deletes those of `before` that it did not."""
-    gone = sorted(key for key in before if key not in found)
-    for given in in_parts(db.dialect.name, KEY, gone):
-        db.execute(delete_given(db.dialect.name, KEY), given)
+def replace(db: sa.Connection, previous: Collection[LockKey], current: Mapping[LockKey, Hold]) -> None:
+    """Stores the holds that a look found, and deletes those of `previous` that it did not."""
+    ended = sorted(key for key in previous if key not in current)
+    for parameters in in_parts(db.dialect.name, KEY, ended):
+        db.execute(delete_given(db.dialect.name, KEY), parameters)
     rows = sorted(
-        [*key, round(hold.since_s * 1000), round(hold.seen_s * 1000)] for key, hold in found.items()
+        [*key, round(hold.since_s * 1000), round(hold.seen_s * 1000)] for key, hold in current.items()
     )
-    for given in in_parts(db.dialect.name, COLUMNS, rows):
-        db.execute(store_given(db.dialect.name, COLUMNS), given)
+    for parameters in in_parts(db.dialect.name, COLUMNS, rows):
+        db.execute(store_given(db.dialect.name, COLUMNS), parameters)
 
 
 def outdated(now_ms: int) -> sa.ColumnElement[bool]:
@@ -46,6 +46,6 @@ def outdated(now_ms: int) -> sa.ColumnElement[bool]:
 
 @lru_cache
 def _stored(dialect: str) -> sa.Select[Any]:
-    wanted = rows_given(dialect, KEY)
-    match = sa.and_(*(column == wanted.c[column.name] for column in KEY))
-    return sa.select(*COLUMNS).join_from(wanted, holds, match)
+    keys = rows_given(dialect, KEY)
+    match = sa.and_(*(column == keys.c[column.name] for column in KEY))
+    return sa.select(*COLUMNS).join_from(keys, holds, match)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.buckets import newest_event_ms
-from analyzer.judging.activation_steps import Step, steps_after, steps_of, steps_to_judge_again
+from analyzer.judging.activation_steps import Step, decode_steps, steps_after, steps_to_judge_again
 from analyzer.judging.judge import NOTHING, Judged, JudgedRows
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows, directory, stored_notices
 from analyzer.judging.sql.activation import Activation, StoredPlan, judge_later_windows_again, store_steps
 from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion
@@ -42,7 +42,7 @@ class LockedPlan(NamedTuple):
 
     version: int | None
     at_ms: int  # when it came in force: after a restore, another plan may have the number
-    pending: str  # see `steps_of`
+    pending: str  # see `decode_steps`
     now_ms: int
     digest: str
     mark: str
@@ -120,10 +120,10 @@ def stored(db: sa.Connection) -> StoredPlan | None:
     row = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     if row is None:
         return None
-    return StoredPlan(_decoded(row.body), row.version, row.at_ms, steps_of(row.pending))
+    return StoredPlan(_decoded(row.body), row.version, row.at_ms, decode_steps(row.pending))
 
 
-def mark_of(db: sa.Connection, version: int) -> str:
+def stored_mark(db: sa.Connection, version: int) -> str:
     """Returns the mark of a plan that is stored."""
     return str(db.execute(sa.select(plans.c.mark).where(plans.c.version == version)).scalar_one())
 
@@ -154,8 +154,8 @@ def enforced_by_rules(db: sa.Connection, digest: str) -> frozenset[str]:
 
 def came_in_force(db: sa.Connection, digest: str, behind: int) -> bool:
     """Whether a plan with this digest came in force behind the version `behind`."""
-    found = sa.select(plans.c.version).where(plans.c.digest == digest, plans.c.version > behind).limit(1)
-    return db.execute(found).first() is not None
+    statement = sa.select(plans.c.version).where(plans.c.digest == digest, plans.c.version > behind).limit(1)
+    return db.execute(statement).first() is not None
 
 
 def exists(db: sa.Connection) -> bool:
@@ -169,7 +169,7 @@ def activate(
     random_mark: Callable[[], str],
     who: str = "",
     rows_max: int | None = None,
-    why: str = "",
+    reason: str = "",
 ) -> Activated:
     """Puts `plan` in force for `who`, and begins to make totals and locks agree with it.
 
@@ -179,37 +179,39 @@ def activate(
     rows_max = ACTIVATION_ROWS if rows_max is None else rows_max
     block_flushes(db)
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
-    before = None if old is None else _decoded(old.body)
-    if old is not None and before is not None and before.digest == plan.digest:
+    earlier = None if old is None else _decoded(old.body)
+    if old is not None and earlier is not None and earlier.digest == plan.digest:
         if old.digest != plan.digest:  # written by an earlier version of the format
             rewritten = {"digest": plan.digest, "body": plan.to_json()}
             db.execute(sa.update(plans).where(plans.c.version == old.version).values(rewritten))
         return Activated(int(old.version))
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
-    difference = in_words(differences(before or Plan(), plan))
-    if stopped := unenforced(before or Plan(), plan):
+    difference = in_words(differences(earlier or Plan(), plan))
+    if stopped := unenforced(earlier or Plan(), plan):
         difference += f"; {stopped_text(stopped, lock_feed.enforced_by(db, stopped))}"
-    record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{why}: {difference}" if why else difference)
-    brake_rows.renew(db, before or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
+    record(db, who, PLAN_IN_FORCE, f"plan {version}", f"{reason}: {difference}" if reason else difference)
+    brake_rows.renew(db, earlier or Plan(), now_ms if old is None else old.at_ms, plan, now_ms)
     directory.store_stated(db, plan, now_ms, who, random_mark)
-    known = catalog.load(db)
-    numbers = catalog.register(db, plan, sums_of(plan).all_sums, before, version)
-    unfinished = steps_of(old.pending) if old is not None else ()
-    sums = sums_of(plan).numbers(numbers.sum_number)
-    kept = {sum_ for sum_, number in sums.items() if known.sums.get(sum_text(sum_)) == number}
-    _end_notices(db, before or Plan(), plan, kept, now_ms // 1000)
+    old_numbers = catalog.load(db)
+    numbers = catalog.register(db, plan, plan_sums(plan).all_sums, earlier, version)
+    unfinished = decode_steps(old.pending) if old is not None else ()
+    sums = plan_sums(plan).numbers(numbers.sum_number)
+    kept = {sum_ for sum_, number in sums.items() if old_numbers.sums.get(sum_text(sum_)) == number}
+    _end_notices(db, earlier or Plan(), plan, kept, now_ms // 1000)
     # If the clock is ahead of the counts, new totals are filled from the window that these have reached.
     from_s = min(now_ms, newest_event_ms(db, numbers, now_ms) - RECORDS_AHEAD_MS) // 1000
-    steps = steps_after(before or Plan(), unfinished, plan, sums, kept, from_s)
+    steps = steps_after(earlier or Plan(), unfinished, plan, sums, kept, from_s)
     activation = Activation(db, StoredPlan(plan, version, now_ms), numbers, now_ms, rows_max)
     return Activated(version, _run(db, activation, version, steps, random_mark))
 
 
-def _end_notices(db: sa.Connection, before: Plan, plan: Plan, kept: Collection[Sum], now_s: int) -> None:
+def _end_notices(db: sa.Connection, earlier: Plan, plan: Plan, kept: Collection[Sum], now_s: int) -> None:
     """Ends notices that last of policies that are gone, and of sums that begin again."""
-    for policy in before.policies:
-        sum_ = kind_of(policy).sum_of(policy)
-        is_judged = sum_ in kept and any(one.name == policy.name for one in sums_of(plan).policies_of[sum_])
+    for policy in earlier.policies:
+        sum_ = policy_kind(policy).judged_sum(policy)
+        is_judged = sum_ in kept and any(
+            judged.name == policy.name for judged in plan_sums(plan).policies_by_sum[sum_]
+        )
         if isinstance(sum_.window, Rolling) and not is_judged:
             stored_notices.end_lasting(db, policy.name, sum_text(sum_), now_s)
 
@@ -241,7 +243,7 @@ def judge_again(db: sa.Connection, *, clock_was_ahead: bool) -> Plan | None:
     if in_force is None:
         return None
     plan, unfinished = in_force.plan, in_force.steps
-    numbers = sums_of(plan).numbers(catalog.load(db).sum_number)
+    numbers = plan_sums(plan).numbers(catalog.load(db).sum_number)
     steps = steps_to_judge_again(unfinished, plan, numbers, clock_was_ahead=clock_was_ahead)
     judge_later_windows_again(db, numbers, clock_ms(db) // 1000)
     store_steps(db, in_force.version, steps)
@@ -255,9 +257,9 @@ def _run(
     steps: tuple[Step, ...] | list[Step],
     random_mark: Callable[[], str],
 ) -> Judged:
-    left = activation.run(steps)
-    if left or steps:
-        store_steps(db, version, left)
+    remaining = activation.run(steps)
+    if remaining or steps:
+        store_steps(db, version, remaining)
     return activation.publish(random_mark())
 
 

@@ -30,8 +30,8 @@ def store(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog)
         [*_row(total, catalog), round(wait.until_s * 1000), int(wait.is_behind)]
         for total, wait in waiting.items()
     )
-    for given in in_parts(db.dialect.name, COLUMNS, rows):
-        db.execute(store_given(db.dialect.name, COLUMNS), given)
+    for parameters in in_parts(db.dialect.name, COLUMNS, rows):
+        db.execute(store_given(db.dialect.name, COLUMNS), parameters)
 
 
 def store_earlier(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: Catalog) -> None:
@@ -40,8 +40,8 @@ def store_earlier(db: sa.Connection, waiting: Mapping[TotalKey, Wait], catalog: 
     The transaction holds the rows of these totals.
     """
     rows = sorted([*_row(total, catalog), round(wait.until_s * 1000), 0] for total, wait in waiting.items())
-    for given in in_parts(db.dialect.name, COLUMNS, rows):
-        db.execute(_store_earlier(db.dialect.name), given)
+    for parameters in in_parts(db.dialect.name, COLUMNS, rows):
+        db.execute(_store_earlier(db.dialect.name), parameters)
 
 
 @lru_cache
@@ -77,25 +77,29 @@ def due(
     Of sums that are judged `together`, all totals that wait are returned with the first that is due, up to
     another bound. Rows of sums that are not judged any more, of which `sums` has no number, are deleted.
     """
-    gone = sa.delete(postponed).where(postponed.c.due_ms <= now_ms, postponed.c.sum.not_in(sums))
-    wanted = sa.select(*KEY).where(postponed.c.due_ms <= now_ms).order_by(postponed.c.due_ms).limit(AT_ONCE)
-    rows = db.execute(wanted).all()
+    unknown = sa.delete(postponed).where(postponed.c.due_ms <= now_ms, postponed.c.sum.not_in(sums))
+    statement = (
+        sa.select(*KEY).where(postponed.c.due_ms <= now_ms).order_by(postponed.c.due_ms).limit(AT_ONCE)
+    )
+    rows = db.execute(statement).all()
     joined = {row.sum for row in rows if sums.get(row.sum) in together}
     if joined:
-        wanted = sa.select(*KEY).where(postponed.c.sum.in_(sorted(joined))).order_by(*KEY)
-        of_them = db.execute(wanted.limit(TOGETHER_MAX)).all()
+        statement = sa.select(*KEY).where(postponed.c.sum.in_(sorted(joined))).order_by(*KEY)
+        of_them = db.execute(statement.limit(TOGETHER_MAX)).all()
         rows = [*(row for row in rows if row.sum not in joined), *of_them]
     if any(row.sum not in sums for row in rows):
-        db.execute(gone)
-    found = [DueTotal(sums[row.sum], row.key, row.resource, row.window_s) for row in rows if row.sum in sums]
-    return found, len(rows)
+        db.execute(unknown)
+    totals = [DueTotal(sums[row.sum], row.key, row.resource, row.window_s) for row in rows if row.sum in sums]
+    return totals, len(rows)
 
 
 def forget(db: sa.Connection, totals: Sequence[DueTotal], catalog: Catalog) -> None:
     """Deletes the rows of totals that are being judged; the transaction holds the rows of these totals."""
-    rows = sorted([catalog.sum_number(one.sum), one.window_s, one.key, one.resource] for one in totals)
-    for given in in_parts(db.dialect.name, KEY, rows):
-        db.execute(delete_given(db.dialect.name, KEY), given)
+    rows = sorted(
+        [catalog.sum_number(total.sum), total.window_s, total.key, total.resource] for total in totals
+    )
+    for parameters in in_parts(db.dialect.name, KEY, rows):
+        db.execute(delete_given(db.dialect.name, KEY), parameters)
 
 
 def _row(total: TotalKey, catalog: Catalog) -> list[int | str]:

@@ -35,9 +35,9 @@ def raised_notices(engine: sa.Engine, since_ms: int = 0, caller: str | None = No
     rows = rows.order_by(notices.c.at_ms.desc(), *notices.primary_key.columns)
     with (
         slow_reading(engine) as db,
-        db.execute(rows, execution_options={"yield_per": ROWS_AT_ONCE}) as found,
+        db.execute(rows, execution_options={"yield_per": ROWS_AT_ONCE}) as stored,
     ):
-        for row in found:
-            at = NoticeKey(*(getattr(row, name) for name in NoticeKey._fields))
-            notice = Notice(at, row.scope, row.used, row.limit, row.until_s, row.detail)
+        for row in stored:
+            key = NoticeKey(*(getattr(row, name) for name in NoticeKey._fields))
+            notice = Notice(key, row.scope, row.used, row.limit, row.until_s, row.detail)
             yield RaisedNotice(notice, instant(row.at_ms))

@@ -16,14 +16,14 @@ import sqlalchemy as sa
 
 from analyzer.judging.activation_steps import widths_s
 from analyzer.judging.caller_limits import Limits
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.stored_values import AHEAD_S
 from analyzer.judging.sql.totals import JOINED_USED
 from analyzer.judging.totals import BucketPosition, is_by_caller, is_judged
-from analyzer.kernel.database.row_parameters import ColumnValues, is_one_of, upsert_columns
+from analyzer.kernel.database.row_parameters import ColumnValues, is_among, upsert_columns
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, postponed, refills, totals
 from analyzer.plan.catalog import Catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import MINUTE_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import Sum, lock_order
@@ -69,52 +69,59 @@ def begin(
     the lock of an activation.
     """
     changed: set[tuple[str, str]] = set()
-    before, after = limits
+    earlier, later = limits
     dialect, times = db.dialect.name, times_ahead(now_s)
-    for sum_, policies in sums_of(plan).policies_of.items():
+    for sum_, policies in plan_sums(plan).policies_by_sum.items():
         if not is_by_caller(sum_):
             continue
         moved = sorted(
-            one for one in callers if before.calendar_for(sum_, one) != after.calendar_for(sum_, one)
+            caller
+            for caller in callers
+            if earlier.calendar_for(sum_, caller) != later.calendar_for(sum_, caller)
         )
         if not moved:
             continue
         starts = {
-            (one, of.window_of(sum_, one, at_s).start_s) for of in limits for one in moved for at_s in times
+            (caller, own.series_window(sum_, caller, at_s).start_s)
+            for own in limits
+            for caller in moved
+            for at_s in times
         }
         number, windows_s = catalog.sum_number(sum_), sorted({start_s for _, start_s in starts})
         for table in (totals, postponed):
             open_ = sa.and_(
                 table.c.sum == number,
-                is_one_of(dialect, table.c.window_s, windows_s),
-                is_one_of(dialect, table.c.key, moved),
+                is_among(dialect, table.c.window_s, windows_s),
+                is_among(dialect, table.c.key, moved),
             )
             db.execute(sa.delete(table).where(open_))
-        replaced = sa.and_(refills.c.sum == number, is_one_of(dialect, refills.c.key, moved))
+        replaced = sa.and_(refills.c.sum == number, is_among(dialect, refills.c.key, moved))
         db.execute(sa.delete(refills).where(replaced))
-        new = {(one, after.window_of(sum_, one, at_s).start_s) for one in moved for at_s in times}
+        new = {
+            (caller, later.series_window(sum_, caller, at_s).start_s) for caller in moved for at_s in times
+        }
         rows = [
-            {"sum": number, "key": one, "window_s": start_s, "version": version}
-            for one, start_s in sorted(new)
+            {"sum": number, "key": caller, "window_s": start_s, "version": version}
+            for caller, start_s in sorted(new)
         ]
         db.execute(sa.insert(refills), rows)
-        changed |= {(policy.name, one) for policy in policies for one in moved}
+        changed |= {(policy.name, caller) for policy in policies for caller in moved}
     return changed
 
 
 def waiting(db: sa.Connection, keys: Collection[str] | None = None) -> list[sa.Row[Any]]:
     """Returns rows of `refills` up to a bound, of all callers or of these."""
-    found = sa.select(refills).where(refills.c.key > "")  # so that SQLite does not scan: every key
+    statement = sa.select(refills).where(refills.c.key > "")  # so that SQLite does not scan: every key
     if keys is not None:
-        found = found.where(is_one_of(db.dialect.name, refills.c.key, sorted(keys)))
-    return list(db.execute(found.order_by(*refills.primary_key).limit(1_000)))
+        statement = statement.where(is_among(db.dialect.name, refills.c.key, sorted(keys)))
+    return list(db.execute(statement.order_by(*refills.primary_key).limit(1_000)))
 
 
 def missing(
     db: sa.Connection, catalog: Catalog, refill: Refill, filled_to: BucketPosition | None, now_s: int
 ) -> Missing:
     """Returns what a total lacks in this snapshot; `filled_to` is the position of a sum being filled."""
-    grouping = grouping_of(refill.sum.grouping)
+    grouping = parse_grouping(refill.sum.grouping)
     rows = _rows(db, catalog, refill, now_s)
     counted: dict[str, int] = {}
     is_sum = refill.sum.join == "sum"
@@ -122,8 +129,8 @@ def missing(
         if not value or not is_judged(grouping, refill.key, resource):
             continue
         if filled_to is None or (bucket_s, refill.key, resource) < filled_to:
-            known = counted.get(resource, 0)
-            counted[resource] = known + value if is_sum else max(known, value)
+            total = counted.get(resource, 0)
+            counted[resource] = total + value if is_sum else max(total, value)
     of_total = sa.and_(
         totals.c.sum == catalog.sum_number(refill.sum),
         totals.c.window_s == refill.window.start_s,
@@ -171,14 +178,14 @@ def _until_s(refill: Refill, now_s: int) -> int:
 
 
 def add(
-    db: sa.Connection, catalog: Catalog, limits: Limits, version: int, found: Sequence[Missing]
+    db: sa.Connection, catalog: Catalog, limits: Limits, version: int, lacking: Sequence[Missing]
 ) -> Iterator[Refill]:
     """Adds what totals lack, and yields those refills that were not done or replaced in the meantime.
 
     `version` is that of the plan and the directory, see `DirectoryVersion.judged_by`. The transaction holds
     the lock of an activation.
     """
-    for refill, values in sorted(found, key=_order):
+    for refill, values in sorted(lacking, key=_order):
         number = catalog.sum_number(refill.sum)
         is_same = sa.and_(
             refills.c.sum == number,
@@ -203,8 +210,8 @@ def add(
         yield refill
 
 
-def _order(of: Missing) -> tuple[Any, ...]:
-    return (*lock_order(of.refill.sum), of.refill.window.start_s, of.refill.key)
+def _order(lack: Missing) -> tuple[Any, ...]:
+    return (*lock_order(lack.refill.sum), lack.refill.window.start_s, lack.refill.key)
 
 
 @lru_cache

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import bounded_sum, plus
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import AddressSums, Slot, Slots, addresses_at, sums_at, window_ends
 from analyzer.judging.sql import stored_values
 from analyzer.judging.sql.stored_values import AHEAD_S
@@ -29,10 +29,10 @@ from analyzer.kernel.database.row_parameters import LookUp, in_parts, rows_given
 from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, slots
 from analyzer.plan.catalog import Catalog
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DISTINCT, MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
-from analyzer.plan.sums import Sum, order_of
+from analyzer.plan.sums import Sum, total_key
 from analyzer.plan.windows import HOUR_S, Rolling
 
 GENERATION_S = 2 * HOUR_S  # longer than the longest window with slots, and a slot of it
@@ -58,7 +58,7 @@ def add_slots(
 ) -> None:
     """Adds to the slots of those `sums` that have some, whose totals the transaction has added to."""
     by_layout = {(table.grouping, table.width_s): table for table in tables}
-    for sum_ in sorted(sums, key=order_of):
+    for sum_ in sorted(sums, key=total_key):
         if not isinstance(sum_.window, Rolling) or not sum_.window.has_slots:
             continue
         table = by_layout.get((sum_.grouping, sum_.window.slot_s))
@@ -69,7 +69,7 @@ def add_slots(
 
 def _grown(sum_: Sum, rolling: Rolling, table: CountTable, now_s: int) -> list[tuple[int, str, str, int]]:
     """Returns the slots that a window may need which ends now or later."""
-    grouping = grouping_of(sum_.grouping)
+    grouping = parse_grouping(sum_.grouping)
     unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     oldest_s = now_s - rolling.period_s - rolling.slot_s
     values = table.admitted[list(table.meters).index(sum_.meter)]
@@ -90,7 +90,9 @@ def _by_generation(grown: list[tuple[int, str, str, int]]) -> Iterator[SlotColum
 
 
 def _add(db: sa.Connection, number: int, grown: SlotColumns) -> None:
-    values = grown.values if max(grown.values) <= TOTAL_MAX else [min(one, TOTAL_MAX) for one in grown.values]
+    values = (
+        grown.values if max(grown.values) <= TOTAL_MAX else [min(value, TOTAL_MAX) for value in grown.values]
+    )
     upsert_columns(
         db,
         table_at(grown.starts_s[0]),
@@ -113,7 +115,7 @@ def with_slots(
     db: sa.Connection, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
     """Returns the standings, those of rolling sums with the slots of windows that end now or later."""
-    found = list(standings)
+    completed = list(standings)
     of_sum: dict[Sum, list[int]] = {}
     for index, standing in enumerate(standings):
         if isinstance(standing.total.sum.window, Rolling):
@@ -124,25 +126,25 @@ def with_slots(
         series = [(standings[index].total.key, standings[index].total.resource) for index in indexes]
         by_series: SlotsOfSeries
         if sum_.join == DISTINCT:
-            by_series = stored_values.slots_of(db, catalog.sum_number(sum_), rolling, series, now_s)
+            by_series = stored_values.distinct_slots(db, catalog.sum_number(sum_), rolling, series, now_s)
         else:
             read = _read if rolling.has_slots else _read_buckets
             by_series = read(db, sum_, rolling, catalog, series, now_s)
-        for index, one in zip(indexes, series, strict=True):
-            found[index] = standings[index]._replace(slots=by_series.get(one, ()))
-    return found
+        for index, pair in zip(indexes, series, strict=True):
+            completed[index] = standings[index]._replace(slots=by_series.get(pair, ()))
+    return completed
 
 
 def with_wholes(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
     """Returns the standings, those that are compared with a whole with the slots of the whole."""
-    of = {standing.total: whole_total(plan, standing.total) for standing in standings}
-    wanted = dict.fromkeys(whole for whole in of.values() if whole is not None)
-    read = with_slots(db, [Standing(whole, 0) for whole in wanted], catalog, now_s)
-    by_whole = {one.total: one.slots for one in read}
+    wholes = {standing.total: whole_total(plan, standing.total) for standing in standings}
+    distinct = dict.fromkeys(whole for whole in wholes.values() if whole is not None)
+    read = with_slots(db, [Standing(whole, 0) for whole in distinct], catalog, now_s)
+    by_whole = {standing.total: standing.slots for standing in read}
     return [
-        standing if (whole := of[standing.total]) is None else standing._replace(whole=by_whole[whole])
+        standing if (whole := wholes[standing.total]) is None else standing._replace(whole=by_whole[whole])
         for standing in standings
     ]
 
@@ -151,15 +153,15 @@ def with_bases(
     db: sa.Connection, plan: Plan, standings: Sequence[Standing], catalog: Catalog, now_s: int
 ) -> list[Standing]:
     """Returns the standings, those that are judged by their share with the slots of their bases."""
-    of = {
+    bases = {
         standing.total: standing.total._replace(sum=base)
         for standing in standings
-        if (base := sums_of(plan).base_of.get(standing.total.sum)) is not None
+        if (base := plan_sums(plan).bases_by_sum.get(standing.total.sum)) is not None
     }
-    read = with_slots(db, [Standing(base, 0) for base in dict.fromkeys(of.values())], catalog, now_s)
-    by_base = {one.total: one.slots for one in read}
+    read = with_slots(db, [Standing(base, 0) for base in dict.fromkeys(bases.values())], catalog, now_s)
+    by_base = {standing.total: standing.slots for standing in read}
     return [
-        standing._replace(base=by_base[of[standing.total]]) if standing.total in of else standing
+        standing._replace(base=by_base[bases[standing.total]]) if standing.total in bases else standing
         for standing in standings
     ]
 
@@ -171,9 +173,9 @@ def with_addresses(
 
     Only networks that have reached a limit: below it no address matters.
     """
-    found = list(standings)
-    for sum_, addresses in sums_of(plan).addresses_of.items():
-        limit, rolling = sums_of(plan).thresholds_of[sum_][0], sum_.window
+    completed = list(standings)
+    for sum_, addresses in plan_sums(plan).addresses_by_sum.items():
+        limit, rolling = plan_sums(plan).thresholds_by_sum[sum_][0], sum_.window
         assert isinstance(rolling, Rolling)  # noqa: S101 - surges have rolling windows
         ends_s: dict[str, list[int]] = {}  # of the windows that have reached the limit, by network
         for standing in standings:
@@ -184,8 +186,8 @@ def with_addresses(
         by_network = _address_sums(db, addresses, catalog, ends_s, now_s)
         for index, standing in enumerate(standings):
             if standing.total.sum == sum_:
-                found[index] = standing._replace(addresses=by_network.get(standing.total.key))
-    return found
+                completed[index] = standing._replace(addresses=by_network.get(standing.total.key))
+    return completed
 
 
 AddressesOfNetworks = dict[str, dict[int, AddressSums]]  # by the ends of windows
@@ -200,22 +202,24 @@ def _address_sums(
     present = sorted(network for network, ends in ends_s.items() if list(ends) == [now_s])
     # Of clocks that are ahead: rare, so that each slot of each address may be read.
     ahead = sorted(network for network, ends in ends_s.items() if any(end_s > now_s for end_s in ends))
-    found: AddressesOfNetworks = {}
+    sums: AddressesOfNetworks = {}
     oldest_s = now_s - rolling.period_s - rolling.slot_s
-    wanted = {"number": number, "from_s": oldest_s, "until_s": now_s + 1}
+    bounds = {"number": number, "from_s": oldest_s, "until_s": now_s + 1}
     dialect, key = db.dialect.name, [slots[0].c.key]
-    for given in in_parts(dialect, key, [[network] for network in present]):
-        for network, count, most in db.execute(_largest(dialect, _tables(oldest_s, now_s)), given | wanted):
-            found[network] = {now_s: AddressSums(count, int(most))}
-    wanted |= {"until_s": now_s + AHEAD_S}
+    for parameters in in_parts(dialect, key, [[network] for network in present]):
+        for network, count, most in db.execute(
+            _largest(dialect, _tables(oldest_s, now_s)), parameters | bounds
+        ):
+            sums[network] = {now_s: AddressSums(count, int(most))}
+    bounds |= {"until_s": now_s + AHEAD_S}
     cells: dict[str, list[tuple[int, str, int]]] = {}
-    for given in in_parts(dialect, key, [[network] for network in ahead]):
+    for parameters in in_parts(dialect, key, [[network] for network in ahead]):
         for table in _tables(oldest_s, now_s + AHEAD_S):
-            for network, address, slot_s, value in db.execute(_cells(dialect, table), given | wanted):
+            for network, address, slot_s, value in db.execute(_cells(dialect, table), parameters | bounds):
                 cells.setdefault(network, []).append((slot_s, address, value))
     for network, of_network in cells.items():
-        found[network] = addresses_at(sorted(of_network), rolling, ends_s[network])
-    return found
+        sums[network] = addresses_at(sorted(of_network), rolling, ends_s[network])
+    return sums
 
 
 def _tables(from_s: int, to_s: int) -> tuple[sa.Table, ...]:
@@ -242,11 +246,11 @@ def _cells(dialect: str, table: sa.Table) -> sa.Select[Any]:
 
 def whole_total(plan: Plan, total: TotalKey) -> TotalKey | None:
     """Returns the whole that a series is compared with; None for one that is judged by itself."""
-    whole = sums_of(plan).whole_of.get(total.sum)
+    whole = plan_sums(plan).wholes_by_sum.get(total.sum)
     if whole is None:
         return None
     # The grouping `resource` has the resource as its key; all of `everyone` is one series.
-    key = "" if grouping_of(whole.grouping).key is None else total.resource
+    key = "" if parse_grouping(whole.grouping).key is None else total.resource
     return TotalKey(whole, key, "", total.window)
 
 
@@ -263,33 +267,33 @@ def _read(
 ) -> SlotsOfSeries:
     oldest_s = now_s - rolling.period_s - rolling.slot_s
     generations = range(oldest_s // GENERATION_S, (now_s + AHEAD_S) // GENERATION_S + 1)
-    wanted = {"number": catalog.sum_number(sum_), "from_s": oldest_s, "until_s": now_s + AHEAD_S}
-    found: dict[tuple[str, str], list[Slot]] = {}
+    bounds = {"number": catalog.sum_number(sum_), "from_s": oldest_s, "until_s": now_s + AHEAD_S}
+    by_series: dict[tuple[str, str], list[Slot]] = {}
     for generation in generations:
         table = slots[generation % len(slots)]
-        for given in in_parts(db.dialect.name, [table.c[name] for name in SERIES], sorted({*series})):
-            rows = db.execute(_slots_of(db.dialect.name, table), wanted | given).all()
+        for parameters in in_parts(db.dialect.name, [table.c[name] for name in SERIES], sorted({*series})):
+            rows = db.execute(_select_slots(db.dialect.name, table), bounds | parameters).all()
             for key, resource, slot_s, value in rows:
                 if slot_s // GENERATION_S == generation:
-                    found.setdefault((key, resource), []).append(Slot(slot_s, value))
-    return {one: sorted(slots_of) for one, slots_of in found.items()}
+                    by_series.setdefault((key, resource), []).append(Slot(slot_s, value))
+    return {pair: sorted(unsorted) for pair, unsorted in by_series.items()}
 
 
 @lru_cache
-def _slots_of(dialect: str, table: sa.Table) -> sa.Select[Any]:
-    wanted = sa.select(*(table.c[name] for name in (*SERIES, "slot_s", "value")))
-    return wanted.select_from(_given_slots(dialect, table, SERIES))
+def _select_slots(dialect: str, table: sa.Table) -> sa.Select[Any]:
+    statement = sa.select(*(table.c[name] for name in (*SERIES, "slot_s", "value")))
+    return statement.select_from(_given_slots(dialect, table, SERIES))
 
 
 def _given_slots(dialect: str, table: sa.Table, by: Sequence[str]) -> LookUp:
     """Returns the slots of a sum between two times, of the series that are given by these columns."""
-    given = rows_given(dialect, [table.c[name] for name in by])
+    series = rows_given(dialect, [table.c[name] for name in by])
     return LookUp(
-        given,
+        series,
         table,
         sa.and_(
             table.c.sum == sa.bindparam("number"),
-            *(table.c[name] == given.c[name] for name in by),
+            *(table.c[name] == series.c[name] for name in by),
             table.c.slot_s > sa.bindparam("from_s", type_=sa.BigInteger),
             table.c.slot_s < sa.bindparam("until_s", type_=sa.BigInteger),
         ),
@@ -309,9 +313,9 @@ def _read_buckets(
     The key of the buckets begins with the time, so each bucket of the window is looked up.
     """
     meter = catalog.meters[sum_.meter]
-    statement = buckets_of(db.dialect.name, meter.place)
+    statement = select_buckets(db.dialect.name, meter.place)
     oldest_s = now_s - rolling.period_s - rolling.slot_s
-    found: dict[tuple[str, str], list[Slot]] = {}
+    by_series: dict[tuple[str, str], list[Slot]] = {}
     for key, resource in series:
         rows = db.execute(
             statement,
@@ -326,14 +330,14 @@ def _read_buckets(
             },
         )
         values = sorted((bucket_s - bucket_s % rolling.slot_s, value) for bucket_s, value in rows)
-        found[key, resource] = [
+        by_series[key, resource] = [
             Slot(slot_s, sum(value for _, value in same)) for slot_s, same in groupby(values, itemgetter(0))
         ]
-    return found
+    return by_series
 
 
 @lru_cache
-def buckets_of(dialect: str, place: int) -> sa.CompoundSelect[Any]:
+def select_buckets(dialect: str, place: int) -> sa.CompoundSelect[Any]:
     """Returns the query of a series' minutes from `minute_s` and quarter-hours from `quarter_s` on."""
     return sa.union_all(
         *(
@@ -359,8 +363,8 @@ def _buckets_of_width(dialect: str, place: int, first: str, width_s: int) -> sa.
         .correlate(times)
         .scalar_subquery()
     )
-    found = sa.select(times.c.at_s, value.label("value")).subquery()
-    return sa.select(found.c.at_s, found.c.value).where(found.c.value > 0)
+    looked_up = sa.select(times.c.at_s, value.label("value")).subquery()
+    return sa.select(looked_up.c.at_s, looked_up.c.value).where(looked_up.c.value > 0)
 
 
 def _times(dialect: str, first: str, width_s: int) -> Any:

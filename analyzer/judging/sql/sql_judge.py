@@ -16,12 +16,12 @@ from analyzer.judging.caller_limits import Limits
 from analyzer.judging.circumstances import Circumstances, Hold
 from analyzer.judging.earned_notices import LastNotice, NoticeKey, notice_key
 from analyzer.judging.judge import NOTHING, Evidence, Judged, earned_at, judge, lock_keys, used_at
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.locks import lock_feed, lock_history
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import brake_rows, hold_offs, holds, postponed, stored_notices
-from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion, limits_of
+from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion, read_limits
 from analyzer.judging.sql.slots import with_addresses, with_bases, with_slots, with_wholes
 from analyzer.judging.sql.totals import StoredTotal, held, set_next, used_by
 from analyzer.judging.sql.usual_levels import UsualLevels
@@ -50,48 +50,55 @@ class Judge(NamedTuple):
     usual: UsualLevels | None = None  # of the warden
 
     def of(
-        self, db: sa.Connection, due: Sequence[StoredTotal], *, waited: Sequence[postponed.DueTotal] = ()
+        self,
+        db: sa.Connection,
+        stored_totals: Sequence[StoredTotal],
+        *,
+        waited: Sequence[postponed.DueTotal] = (),
     ) -> Judged:
         """Judges totals; stores when they must be judged next, and their notices.
 
         The changes of locks are left to be published. `waited` are totals that wait no more, unless they are
         judged so; their rows come behind those of the locks, in every transaction.
         """
-        due = [stored for stored in due if stored.standing.total.sum not in self.filling]
-        if not due:
+        stored_totals = [stored for stored in stored_totals if stored.standing.total.sum not in self.filling]
+        if not stored_totals:
             postponed.forget(db, waited, self.catalog)
             return NOTHING
         now_s = int(self.now.timestamp())
-        standings = with_slots(db, [stored.standing for stored in due], self.catalog, now_s)
+        standings = with_slots(db, [stored.standing for stored in stored_totals], self.catalog, now_s)
         standings = with_addresses(db, self.plan, standings, self.catalog, now_s)
         standings = with_bases(db, self.plan, standings, self.catalog, now_s)
         # Cannot lock what does not exist yet: `publish_longer` compares again.
         locks = lock_feed.locked(db, lock_keys(self.plan, standings))
-        limits = self.limits_of(db, standings)
-        at = self.circumstances(db, standings, limits)
+        limits = self.series_limits(db, standings)
+        context = self.circumstances(db, standings, limits)
         if self.is_warden:
             standings = with_wholes(db, self.plan, standings, self.catalog, now_s)
         if self.usual is not None:
             standings = self.usual.added_to(self.plan, standings)
-        judged = judge(self.plan, standings, locks, at)
+        judged = judge(self.plan, standings, locks, context)
         if self.is_warden:
-            completed = with_victims(db, self.plan, self.catalog, standings, judged.changes, locks, at)
-            judged = judged if completed is None else judge(self.plan, completed, locks, at)
-        read = [stored._replace(standing=one) for stored, one in zip(due, standings, strict=True)]
+            completed = with_victims(db, self.plan, self.catalog, standings, judged.changes, locks, context)
+            judged = judged if completed is None else judge(self.plan, completed, locks, context)
+        read = [
+            stored._replace(standing=standing)
+            for stored, standing in zip(stored_totals, standings, strict=True)
+        ]
         set_next(db, limits, self.directory.judged_by(self.version), read, self.now.timestamp(), self.catalog)
         postponed.forget(db, waited, self.catalog)
         postponed.store(db, judged.waiting, self.catalog)
         if self.is_warden:
-            holds.replace(db, at.holds, judged.holds)
+            holds.replace(db, context.holds, judged.holds)
         notices = stored_notices.store(db, judged.notices, millis(self.now))
-        return Judged(judged.changes, notices, self.evidence(standings, judged.changes, at))
+        return Judged(judged.changes, notices, self.evidence(standings, judged.changes, context))
 
     def evidence(
-        self, standings: Sequence[Standing], changes: Sequence[Change], at: Circumstances
+        self, standings: Sequence[Standing], changes: Sequence[Change], context: Circumstances
     ) -> Evidence:
         """Returns the grounds of changes that these totals have caused."""
         used = used_at(self.plan, standings, changes)
-        return Evidence(self.version, used, earned_at(self.plan, standings, changes, at))
+        return Evidence(self.version, used, earned_at(self.plan, standings, changes, context))
 
     def publish(self, db: sa.Connection, judged: Judged, mark: str, *, only_longer: bool = False) -> Judged:
         """Publishes what a transaction has judged, as far as the brakes of its policies allow it.
@@ -103,29 +110,29 @@ class Judge(NamedTuple):
             judged = brake_rows.within(db, self.plan, self.catalog, judged, millis(self.now))
         return lock_feed.publish_judged(db, judged, mark, only_longer=only_longer)
 
-    def held(self, db: sa.Connection, wanted: Iterable[TotalKey]) -> list[StoredTotal]:
+    def held(self, db: sa.Connection, keys: Iterable[TotalKey]) -> list[StoredTotal]:
         """Returns those of these totals that exist, and blocks flushes of their series until commit."""
-        wanted = list(wanted)
+        keys = list(keys)
         if self.usual is not None:
-            self.usual.read(db, self.plan, wanted, self.catalog, int(self.now.timestamp()))
-        return held(db, wanted, self.catalog)
+            self.usual.read(db, self.plan, keys, self.catalog, int(self.now.timestamp()))
+        return held(db, keys, self.catalog)
 
-    def standings_of(self, db: sa.Connection, locks: Mapping[LockKey, int]) -> list[Standing]:
+    def lock_standings(self, db: sa.Connection, locks: Mapping[LockKey, int]) -> list[Standing]:
         """Returns the totals by which the policies of these locks judge, each once, without their slots.
 
         Of calendar windows the total of the window that holds the lock's second.
         """
-        limits = limits_of(db, self.plan, self.directory, {at.key for at in locks})
-        wanted: dict[tuple[Sum, Window], set[tuple[str, str]]] = {}
-        for at, at_s in locks.items():
-            policy = self.plan.policy(at.policy)
+        limits = read_limits(db, self.plan, self.directory, {key.key for key in locks})
+        series_by_window: dict[tuple[Sum, Window], set[tuple[str, str]]] = {}
+        for key, at_s in locks.items():
+            policy = self.plan.policy(key.policy)
             if policy is not None:
-                sum_ = kind_of(policy).sum_of(policy)
-                window = limits.window_of(sum_, at.key, at_s)
-                wanted.setdefault((sum_, window), set()).add((at.key, at.resource))
+                sum_ = policy_kind(policy).judged_sum(policy)
+                window = limits.series_window(sum_, key.key, at_s)
+                series_by_window.setdefault((sum_, window), set()).add((key.key, key.resource))
         return [
             Standing(TotalKey(sum_, key, resource, window), used)
-            for (sum_, window), series in wanted.items()
+            for (sum_, window), series in series_by_window.items()
             for (key, resource), used in used_by(
                 db, self.catalog.sum_number(sum_), window.start_s, sorted(series)
             ).items()
@@ -140,15 +147,15 @@ class Judge(NamedTuple):
             TotalKey(sum_, lock.key, lock.resource, ALWAYS)
             for lock in locks
             if (policy := self.plan.policy(lock.policy)) is not None
-            and kind_of(policy).whole_of is None
-            and isinstance((sum_ := kind_of(policy).sum_of(policy)).window, Rolling)
+            and policy_kind(policy).whole_sum is None
+            and isinstance((sum_ := policy_kind(policy).judged_sum(policy)).window, Rolling)
         ]
 
-    def limits_of(self, db: sa.Connection, standings: Sequence[Standing]) -> Limits:
+    def series_limits(self, db: sa.Connection, standings: Sequence[Standing]) -> Limits:
         """Returns the limits of these series."""
         if self.limits is not None:
             return self.limits
-        return limits_of(db, self.plan, self.directory, {one.total.key for one in standings})
+        return read_limits(db, self.plan, self.directory, {standing.total.key for standing in standings})
 
     def circumstances(
         self, db: sa.Connection, standings: Sequence[Standing], limits: Limits
@@ -166,26 +173,28 @@ class Judge(NamedTuple):
         )
 
     def _holds(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, Hold]:
-        whole_of = sums_of(self.plan).whole_of if self.is_warden else {}
-        compared = [standing for standing in standings if standing.total.sum in whole_of]
+        wholes = plan_sums(self.plan).wholes_by_sum if self.is_warden else {}
+        compared = [standing for standing in standings if standing.total.sum in wholes]
         return holds.stored(db, lock_keys(self.plan, compared)) if compared else {}
 
     def _last_notices(
         self, db: sa.Connection, standings: Sequence[Standing]
     ) -> Mapping[NoticeKey, LastNotice]:
         keys = [
-            notice_key(policy.name, one.total, threshold)
-            for one in standings
-            for policy in sums_of(self.plan).policies_of.get(one.total.sum, ())
-            for threshold in kind_of(policy).needs(policy).notices
+            notice_key(policy.name, standing.total, threshold)
+            for standing in standings
+            for policy in plan_sums(self.plan).policies_by_sum.get(standing.total.sum, ())
+            for threshold in policy_kind(policy).needs(policy).notices
         ]
         return stored_notices.last(db, keys)
 
     def _offences(self, db: sa.Connection, standings: Sequence[Standing]) -> Mapping[LockKey, int]:
-        found: dict[LockKey, int] = {}
+        numbers: dict[LockKey, int] = {}
         for policy in self.plan.policies:
-            if ended_s := kind_of(policy).needs(policy).ended_locks_s:
-                sum_ = kind_of(policy).sum_of(policy)
-                keys = [lock_key(policy, one.total) for one in standings if one.total.sum == sum_]
-                found |= lock_history.ended_locks(db, keys, ended_s, in_shadow=policy.is_shadow)
-        return found
+            if ended_s := policy_kind(policy).needs(policy).ended_locks_s:
+                sum_ = policy_kind(policy).judged_sum(policy)
+                keys = [
+                    lock_key(policy, standing.total) for standing in standings if standing.total.sum == sum_
+                ]
+                numbers |= lock_history.ended_locks(db, keys, ended_s, in_shadow=policy.is_shadow)
+        return numbers

@@ -31,13 +31,13 @@ def store(db: sa.Connection, reached: Collection[Notice], now_ms: int) -> list[N
     raised: set[NoticeKey] = set()
     for was_raised, statement in ((False, _store), (True, _set_end)):
         rows = sorted(
-            (*one.at, one.scope, one.used, one.limit, one.until_s, one.detail)
-            for one in reached
-            if one.was_raised == was_raised
+            (*notice.at, notice.scope, notice.used, notice.limit, notice.until_s, notice.detail)
+            for notice in reached
+            if notice.was_raised == was_raised
         )
-        for given in in_parts(db.dialect.name, COLUMNS, rows):
-            done = db.execute(statement(db.dialect.name), given | {"given_at_ms": now_ms})
-            raised |= set() if was_raised else {NoticeKey(*row) for row in done}
+        for parameters in in_parts(db.dialect.name, COLUMNS, rows):
+            result = db.execute(statement(db.dialect.name), parameters | {"given_at_ms": now_ms})
+            raised |= set() if was_raised else {NoticeKey(*row) for row in result}
     return [notice for notice in reached if notice.at in raised]
 
 
@@ -46,15 +46,15 @@ def last(db: sa.Connection, keys: Sequence[NoticeKey]) -> dict[NoticeKey, LastNo
 
     A key of a rolling sum has no time: the last notice of its threshold is returned.
     """
-    found: dict[NoticeKey, LastNotice] = {}
+    by_key: dict[NoticeKey, LastNotice] = {}
     of_rolling = [key for key in keys if key.window_s == ALWAYS.start_s]
     of_windows = [key for key in keys if key.window_s != ALWAYS.start_s]
-    for statement, of in ((_raised, of_windows), (_latest, of_rolling)):
-        for given in in_parts(db.dialect.name, KEY, sorted(of)):
-            rows = db.execute(statement(db.dialect.name), given)
+    for statement, group in ((_raised, of_windows), (_latest, of_rolling)):
+        for parameters in in_parts(db.dialect.name, KEY, sorted(group)):
+            rows = db.execute(statement(db.dialect.name), parameters)
             for *key, window_s, until_s, at_ms in rows:
-                found[NoticeKey(*key)] = LastNotice(window_s, until_s, at_ms / 1000)
-    return found
+                by_key[NoticeKey(*key)] = LastNotice(window_s, until_s, at_ms / 1000)
+    return by_key
 
 
 def end_lasting(db: sa.Connection, policy: str, sum_name: str, now_s: int) -> None:
@@ -83,25 +83,25 @@ def _store(dialect: str) -> Any:
 
 @lru_cache
 def _raised(dialect: str) -> sa.Select[Any]:
-    given = rows_given(dialect, KEY)
-    is_given = sa.and_(*(column == given.c[column.name] for column in KEY))
-    return sa.select(*KEY, *STATE).join_from(given, notices, is_given)
+    keys = rows_given(dialect, KEY)
+    is_given = sa.and_(*(column == keys.c[column.name] for column in KEY))
+    return sa.select(*KEY, *STATE).join_from(keys, notices, is_given)
 
 
 @lru_cache
 def _latest(dialect: str) -> sa.Select[Any]:
     """Returns the query of the last notices of thresholds; each is looked up, from the last window back."""
-    given, earlier = rows_given(dialect, KEY), notices.alias()
+    keys, earlier = rows_given(dialect, KEY), notices.alias()
     names = [column.name for column in KEY if column.name != "window_s"]
     latest_s = (
         sa.select(earlier.c.window_s)
-        .where(*(earlier.c[name] == given.c[name] for name in names))
+        .where(*(earlier.c[name] == keys.c[name] for name in names))
         .order_by(earlier.c.window_s.desc())
         .limit(1)
         .scalar_subquery()
     )
-    is_last = sa.and_(*(notices.c[name] == given.c[name] for name in names), notices.c.window_s == latest_s)
-    return sa.select(*given.c, *STATE).join_from(given, notices, is_last)
+    is_last = sa.and_(*(notices.c[name] == keys.c[name] for name in names), notices.c.window_s == latest_s)
+    return sa.select(*keys.c, *STATE).join_from(keys, notices, is_last)
 
 
 @lru_cache

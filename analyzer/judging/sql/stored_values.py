@@ -40,11 +40,11 @@ def recent(sum_: Sum, rows: Sequence[ValueRow], now_s: int) -> Sequence[ValueRow
 
 def unknown(db: sa.Connection, number: int, rows: Sequence[ValueRow]) -> list[ValueRow]:
     """Returns the rows of the sum with this number that are not stored, in their order."""
-    known: set[tuple[Any, ...]] = set()
+    stored: set[tuple[Any, ...]] = set()
     columns = [distinct_values.c[name] for name in COLUMNS]
-    for given in in_parts(db.dialect.name, columns, rows):
-        known.update(map(tuple, db.execute(_known(db.dialect.name), given | {"number": number})))
-    return [row for row in rows if row not in known]
+    for parameters in in_parts(db.dialect.name, columns, rows):
+        stored.update(map(tuple, db.execute(_known(db.dialect.name), parameters | {"number": number})))
+    return [row for row in rows if row not in stored]
 
 
 @lru_cache
@@ -55,16 +55,16 @@ def _known(dialect: str) -> sa.Select[Any]:
 def _given_of_sum(dialect: str, names: Sequence[str], selected: Sequence[str]) -> sa.Select[Any]:
     """Returns a query of the rows of a sum whose columns `names` are given."""
     table = distinct_values
-    given = rows_given(dialect, [table.c[name] for name in names])
+    rows = rows_given(dialect, [table.c[name] for name in names])
     of_sum = table.c.sum == sa.bindparam("number")
     by_name: dict[str, sa.ColumnElement[Any]] = {}
     if dialect == "postgresql":
         # An expression, so that rows are found by their series: PostgreSQL would take the index of windows,
         # and read all values of a window for each given row.
         by_name = {"window_s": table.c.window_s + sa.literal_column("0", sa.BigInteger)}
-    is_given = sa.and_(*(by_name.get(name, table.c[name]) == given.c[name] for name in names))
+    is_given = sa.and_(*(by_name.get(name, table.c[name]) == rows.c[name] for name in names))
     return sa.select(*(table.c[name] for name in selected)).select_from(
-        LookUp(given, table, sa.and_(of_sum, is_given))
+        LookUp(rows, table, sa.and_(of_sum, is_given))
     )
 
 
@@ -85,13 +85,13 @@ def add(
     counted = Counter(stored)
     kept = []
     for row in new:
-        at = row.key, row.resource, row.window_s
-        if counted[at] <= limits.largest_of(sum_, row.key):
-            counted[at] += 1
+        series = row.key, row.resource, row.window_s
+        if counted[series] <= limits.largest_threshold(sum_, row.key):
+            counted[series] += 1
             kept.append(row)
     columns = [distinct_values.c[name] for name in COLUMNS]
-    for given in in_parts(db.dialect.name, columns, kept):
-        db.execute(_insert(db.dialect.name), given | {"given_sum": number})
+    for parameters in in_parts(db.dialect.name, columns, kept):
+        db.execute(_insert(db.dialect.name), parameters | {"given_sum": number})
     return kept
 
 
@@ -104,11 +104,11 @@ def _numbers(db: sa.Connection, number: int, rows: Sequence[ValueRow]) -> dict[S
     """Returns how many rows are stored for the series and windows of `rows`."""
     windows = sorted({(row.key, row.resource, row.window_s) for row in rows})
     columns = [distinct_values.c[name] for name in WINDOW]
-    found: dict[SeriesInWindow, int] = {}
-    for given in in_parts(db.dialect.name, columns, windows):
-        for *at, stored in db.execute(_number(db.dialect.name), given | {"number": number}):
-            found[at[0], at[1], at[2]] = stored
-    return found
+    numbers: dict[SeriesInWindow, int] = {}
+    for parameters in in_parts(db.dialect.name, columns, windows):
+        for *window, stored in db.execute(_number(db.dialect.name), parameters | {"number": number}):
+            numbers[window[0], window[1], window[2]] = stored
+    return numbers
 
 
 @lru_cache
@@ -117,23 +117,23 @@ def _number(dialect: str) -> sa.Select[Any]:
     return of_windows.add_columns(sa.func.count()).group_by(*(distinct_values.c[name] for name in WINDOW))
 
 
-def slots_of(
+def distinct_slots(
     db: sa.Connection, number: int, rolling: Rolling, series: Sequence[tuple[str, str]], now_s: int
 ) -> dict[tuple[str, str], list[DistinctSlot]]:
     """Returns the slots of these series that a window needs which ends now or later."""
-    wanted = {
+    bounds = {
         "number": number,
         "from_s": now_s - rolling.period_s - rolling.slot_s,
         "until_s": now_s + AHEAD_S,
     }
-    found: dict[tuple[str, str], dict[int, set[int]]] = {}
+    by_series: dict[tuple[str, str], dict[int, set[int]]] = {}
     columns = [distinct_values.c[name] for name in SERIES]
-    for given in in_parts(db.dialect.name, columns, sorted({*series})):
-        for key, resource, slot_s, value in db.execute(_of_series(db.dialect.name), wanted | given):
-            found.setdefault((key, resource), {}).setdefault(slot_s, set()).add(value)
+    for parameters in in_parts(db.dialect.name, columns, sorted({*series})):
+        for key, resource, slot_s, value in db.execute(_of_series(db.dialect.name), bounds | parameters):
+            by_series.setdefault((key, resource), {}).setdefault(slot_s, set()).add(value)
     return {
-        one: [DistinctSlot(slot_s, frozenset(slots[slot_s])) for slot_s in sorted(slots)]
-        for one, slots in found.items()
+        pair: [DistinctSlot(slot_s, frozenset(slots[slot_s])) for slot_s in sorted(slots)]
+        for pair, slots in by_series.items()
     }
 
 
@@ -150,5 +150,5 @@ def oldest_s(db: sa.Connection, number: int) -> int | None:
     """Returns the start of the oldest window with values of the sum with this number."""
     window_s = distinct_values.c.window_s
     of_sum = sa.select(window_s).where(distinct_values.c.sum == number)
-    found: int | None = db.execute(of_sum.order_by(window_s).limit(1)).scalar()
-    return found
+    oldest: int | None = db.execute(of_sum.order_by(window_s).limit(1)).scalar()
+    return oldest

@@ -35,7 +35,7 @@ from analyzer.kernel.database.row_parameters import (
     ColumnValues,
     LookUp,
     in_parts,
-    is_one_of,
+    is_among,
     rows_given,
     upsert_columns,
 )
@@ -70,10 +70,10 @@ def add_totals(
 
     `version` is that of the plan and the directory, see `DirectoryVersion.judged_by`.
     """
-    due: list[StoredTotal] = []
-    for sum_, given in growth.items():
+    reached: list[StoredTotal] = []
+    for sum_, added in growth.items():
         number = catalog.sum_number(sum_)
-        grown = _with_values(db, limits, version, sum_, given, catalog, now_s)
+        grown = _with_values(db, limits, version, sum_, added, catalog, now_s)
         if not grown.keys:
             continue
         windows_s, amounts = grown.windows_s, grown.amounts
@@ -82,7 +82,7 @@ def add_totals(
             "window_s": windows_s[0] if windows_s[0] == windows_s[-1] else windows_s,
             "key": grown.keys,
             "resource": grown.resources if any(grown.resources) else "",
-            "used": amounts if max(amounts) <= TOTAL_MAX else [min(one, TOTAL_MAX) for one in amounts],
+            "used": amounts if max(amounts) <= TOTAL_MAX else [min(amount, TOTAL_MAX) for amount in amounts],
             "next": limits.first_judgements(sum_, grown.keys),
             "plan": version,
         }
@@ -93,8 +93,8 @@ def add_totals(
         rows = upsert_columns(db, totals, values, assignments, _due_rows)
         if db.dialect.name != "postgresql":
             rows = _due_among(db, number, version, grown)
-        due += [_stored(sum_, row, limits.window_of(sum_, row.key, row.window_s)) for row in rows]
-    return sorted(due, key=lambda stored: _sort_key(stored.standing.total))
+        reached += [_stored(sum_, row, limits.series_window(sum_, row.key, row.window_s)) for row in rows]
+    return sorted(reached, key=lambda stored: _sort_key(stored.standing.total))
 
 
 def _with_values(
@@ -102,7 +102,7 @@ def _with_values(
     limits: Limits,
     version: int,
     sum_: Sum,
-    given: Growth | SeenValues,
+    growth: Growth | SeenValues,
     catalog: Catalog,
     now_s: int,
 ) -> Growth:
@@ -110,23 +110,23 @@ def _with_values(
 
     A series' values are added while its total is held: two analyzers that bring the same value count it once.
     """
-    if isinstance(given, Growth):
-        return given
-    new = stored_values.unknown(db, catalog.sum_number(sum_), stored_values.recent(sum_, given.rows, now_s))
+    if isinstance(growth, Growth):
+        return growth
+    new = stored_values.unknown(db, catalog.sum_number(sum_), stored_values.recent(sum_, growth.rows, now_s))
     if not new:
         return NO_GROWTH
     series = sorted({(_window_s(sum_, row), row.key, row.resource) for row in new})
     _create(db, limits, version, sum_, series, catalog, now_s)
-    wanted = (
+    keys = (
         TotalKey(sum_, key, resource, window_at(sum_.window, window_s)) for window_s, key, resource in series
     )
     used = {
         (
-            one.standing.total.key,
-            one.standing.total.resource,
-            one.standing.total.window.start_s,
-        ): one.standing.used
-        for one in held(db, wanted, catalog)
+            stored.standing.total.key,
+            stored.standing.total.resource,
+            stored.standing.total.window.start_s,
+        ): stored.standing.used
+        for stored in held(db, keys, catalog)
     }
     added = stored_values.add(db, limits, sum_, catalog.sum_number(sum_), new, used)
     amounts = Counter((_window_s(sum_, row), row.key, row.resource) for row in added)
@@ -135,7 +135,7 @@ def _with_values(
         [window_s for window_s, _, _ in grown],
         [key for _, key, _ in grown],
         [resource for _, _, resource in grown],
-        [amounts[one] for one in grown],
+        [amounts[position] for position in grown],
     )
 
 
@@ -200,20 +200,20 @@ def set_next(
         upsert_columns(db, totals, values, _replace_next)
 
 
-def held(db: sa.Connection, wanted: Iterable[TotalKey], catalog: Catalog) -> list[StoredTotal]:
-    """Returns those of the `wanted` totals that exist, and blocks flushes of their series until commit.
+def held(db: sa.Connection, keys: Iterable[TotalKey], catalog: Catalog) -> list[StoredTotal]:
+    """Returns those of the totals at `keys` that exist, and blocks flushes of their series until commit.
 
     Rows are locked in the order in which flushes lock them.
     """
     of_sum: dict[Sum, dict[tuple[int, str, str], TotalKey]] = {}
-    for total in sorted(set(wanted), key=_sort_key):
+    for total in sorted(set(keys), key=_sort_key):
         of_sum.setdefault(total.sum, {})[total.window.start_s, total.key, total.resource] = total
-    found: list[StoredTotal] = []
+    stored: list[StoredTotal] = []
     for sum_, series in of_sum.items():
-        for given in in_parts(db.dialect.name, SERIES, list(series)):
-            rows = db.execute(_held(db.dialect.name), given | {"sum": catalog.sum_number(sum_)})
-            found += [_stored(sum_, row, series[row.window_s, row.key, row.resource].window) for row in rows]
-    return found
+        for parameters in in_parts(db.dialect.name, SERIES, list(series)):
+            rows = db.execute(_held(db.dialect.name), parameters | {"sum": catalog.sum_number(sum_)})
+            stored += [_stored(sum_, row, series[row.window_s, row.key, row.resource].window) for row in rows]
+    return stored
 
 
 def held_of_keys(
@@ -226,8 +226,8 @@ def held_of_keys(
 ) -> list[StoredTotal]:
     """Returns the totals of these keys, with any resource, in the windows that hold one of these times."""
     windows = _windows_of_keys(limits, sum_, times_s, keys)
-    wanted = sa.select(*FOUND).where(_is_of_keys(db, sum_, windows, catalog))
-    rows = db.execute(wanted.order_by(*SERIES).with_for_update())
+    statement = sa.select(*FOUND).where(_is_of_keys(db, sum_, windows, catalog))
+    rows = db.execute(statement.order_by(*SERIES).with_for_update())
     return [
         _stored(sum_, row, window)
         for row in rows
@@ -252,7 +252,7 @@ def judge_when_grown(
 def _windows_of_keys(
     limits: Limits, sum_: Sum, times_s: Sequence[int], keys: Collection[str]
 ) -> dict[str, set[Window]]:
-    return {key: {limits.window_of(sum_, key, at_s) for at_s in times_s} for key in keys}
+    return {key: {limits.series_window(sum_, key, at_s) for at_s in times_s} for key in keys}
 
 
 def _is_of_keys(
@@ -263,20 +263,20 @@ def _is_of_keys(
     return sa.and_(
         totals.c.sum == catalog.sum_number(sum_),
         totals.c.window_s.in_(windows_s),
-        is_one_of(db.dialect.name, totals.c.key, sorted(windows)),
+        is_among(db.dialect.name, totals.c.key, sorted(windows)),
     )
 
 
 @lru_cache
 def _held(dialect: str) -> sa.Select[Any]:
-    wanted = sa.select(*FOUND).select_from(_given_totals(dialect))
-    return wanted.order_by(*SERIES).with_for_update(of=totals)
+    statement = sa.select(*FOUND).select_from(_given_totals(dialect))
+    return statement.order_by(*SERIES).with_for_update(of=totals)
 
 
 def _given_totals(dialect: str) -> LookUp:
-    given = rows_given(dialect, SERIES)
-    is_given = sa.and_(*(column == given.c[column.name] for column in SERIES))
-    return LookUp(given, totals, sa.and_(totals.c.sum == sa.bindparam("sum"), is_given))
+    series = rows_given(dialect, SERIES)
+    is_given = sa.and_(*(column == series.c[column.name] for column in SERIES))
+    return LookUp(series, totals, sa.and_(totals.c.sum == sa.bindparam("sum"), is_given))
 
 
 def used_by(
@@ -284,16 +284,16 @@ def used_by(
 ) -> dict[tuple[str, str], int]:
     """Returns the totals of these keys and resources in one window; those without a total are left out."""
     columns = [totals.c.key, totals.c.resource]
-    given = rows_given(db.dialect.name, columns)
+    pairs = rows_given(db.dialect.name, columns)
     statement = sa.select(*columns, totals.c.used).where(
         totals.c.sum == number,
         totals.c.window_s == window_s,
-        sa.tuple_(*columns).in_(sa.select(given.c.key, given.c.resource)),
+        sa.tuple_(*columns).in_(sa.select(pairs.c.key, pairs.c.resource)),
     )
-    found: dict[tuple[str, str], int] = {}
+    used: dict[tuple[str, str], int] = {}
     for parameters in in_parts(db.dialect.name, columns, series):
-        found |= {(row.key, row.resource): row.used for row in db.execute(statement, parameters)}
-    return found
+        used |= {(row.key, row.resource): row.used for row in db.execute(statement, parameters)}
+    return used
 
 
 def _stored(sum_: Sum, row: sa.Row[Any], window: Window) -> StoredTotal:
@@ -348,16 +348,16 @@ def _due_among(db: sa.Connection, number: int, version: int, grown: Growth) -> l
     Usually all are of one window and resource; then only the keys are given, in a third of the time.
     """
     judged_by = {"sum": number, "version": version}
-    at = {*zip(grown.windows_s, grown.resources, strict=True)}
-    if len(at) == 1:
-        [(window_s, resource)] = at
-        given = {"keys": list(grown.keys), "window_s": window_s, "resource": resource}
-        return list(db.execute(_due_of_keys(), given | judged_by))
+    windows = {*zip(grown.windows_s, grown.resources, strict=True)}
+    if len(windows) == 1:
+        [(window_s, resource)] = windows
+        parameters = {"keys": list(grown.keys), "window_s": window_s, "resource": resource}
+        return list(db.execute(_due_of_keys(), parameters | judged_by))
     series = list(zip(grown.windows_s, grown.keys, grown.resources, strict=True))
-    found: list[sa.Row[Any]] = []
-    for given in in_parts(db.dialect.name, SERIES, series):
-        found += db.execute(_due_of_series(db.dialect.name), given | judged_by)
-    return found
+    rows: list[sa.Row[Any]] = []
+    for parameters in in_parts(db.dialect.name, SERIES, series):
+        rows += db.execute(_due_of_series(db.dialect.name), parameters | judged_by)
+    return rows
 
 
 @lru_cache
@@ -367,11 +367,11 @@ def _due_of_series(dialect: str) -> sa.Executable:
 
 @lru_cache
 def _due_of_keys() -> sa.Executable:
-    given = sa.func.json_each(sa.bindparam("keys", type_=sa.JSON)).table_valued("value")
+    keys = sa.func.json_each(sa.bindparam("keys", type_=sa.JSON)).table_valued("value")
     return _due_totals().where(
         totals.c.window_s == sa.bindparam("window_s"),
         totals.c.resource == sa.bindparam("resource"),
-        totals.c.key.in_(sa.select(given.c.value)),
+        totals.c.key.in_(sa.select(keys.c.value)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.usual_levels import WEEK_S, WEEKS_MIN
 from analyzer.kernel.database.clock import clock_ms, instant
@@ -47,28 +47,28 @@ def policies_without_history(engine: sa.Engine) -> Iterator[UnreadyPolicy]:
     with reading(engine) as db:
         if not plans.exists(db):
             return
-        plan, known, now_ms = plans.active(db)[1], catalog.load(db), clock_ms(db)
+        plan, numbers, now_ms = plans.active(db)[1], catalog.load(db), clock_ms(db)
         for policy in plan.policies:
-            kind = kind_of(policy)
+            kind = policy_kind(policy)
             if not kind.needs(policy).usual:
                 continue
-            sum_ = kind.sum_of(policy)
-            first_s = _first_s(db, known, sum_.grouping, sum_.meter)
+            sum_ = kind.judged_sum(policy)
+            first_s = _first_s(db, numbers, sum_.grouping, sum_.meter)
             ready_s = None if first_s is None else first_s // HOUR_S * HOUR_S + WEEKS_MIN * WEEK_S
             if ready_s is None or ready_s * 1000 > now_ms:
                 yield UnreadyPolicy(policy.name, None if ready_s is None else instant(ready_s * 1000))
 
 
-def _first_s(db: sa.Connection, known: catalog.Catalog, grouping: str, meter: str) -> int | None:
+def _first_s(db: sa.Connection, numbers: catalog.Catalog, grouping: str, meter: str) -> int | None:
     """Returns the beginning of the oldest bucket that a usual load is read from; None without any."""
-    if grouping not in known.groupings or meter not in known.meters:
+    if grouping not in numbers.groupings or meter not in numbers.meters:
         return None
-    found = []
+    starts_s = []
     for width_s in (MINUTE_S, QUARTER_S):
         of_width = sa.select(buckets.c.bucket_s).where(
-            buckets.c.grouping == known.groupings[grouping],
-            buckets.c.page == known.meters[meter].page,
+            buckets.c.grouping == numbers.groupings[grouping],
+            buckets.c.page == numbers.meters[meter].page,
             buckets.c.width_s == width_s,
         )
-        found.append(db.execute(of_width.order_by(buckets.c.bucket_s).limit(1)).scalar())
-    return min((first_s for first_s in found if first_s is not None), default=None)
+        starts_s.append(db.execute(of_width.order_by(buckets.c.bucket_s).limit(1)).scalar())
+    return min((first_s for first_s in starts_s if first_s is not None), default=None)

@@ -10,8 +10,8 @@ from statistics import median_low
 
 import sqlalchemy as sa
 
-from analyzer.judging.plan_sums import sums_of
-from analyzer.judging.sql.slots import buckets_of
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.judging.sql.slots import select_buckets
 from analyzer.judging.totals import Standing, TotalKey, UsualLevel
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.plan import Plan
@@ -32,7 +32,7 @@ class UsualLevels:
         self._known: dict[TotalKey, UsualLevel | None] = {}
 
     def read(
-        self, db: sa.Connection, plan: Plan, wanted: Iterable[TotalKey], catalog: Catalog, now_s: int
+        self, db: sa.Connection, plan: Plan, keys: Iterable[TotalKey], catalog: Catalog, now_s: int
     ) -> None:
         """Reads the levels of those of these totals that are compared with one and whose is not known.
 
@@ -42,26 +42,26 @@ class UsualLevels:
         hour_s = now_s - now_s % HOUR_S
         if hour_s != self._hour_s or len(self._known) > KNOWN_MAX:
             self._hour_s, self._known = hour_s, {}
-        for total in wanted:
-            if total.sum in sums_of(plan).with_usual and total not in self._known:
+        for total in keys:
+            if total.sum in plan_sums(plan).with_usual and total not in self._known:
                 starts_s = (self._hour_s - week * WEEK_S for week in range(1, WEEKS_MAX + 1))
                 hours = (_hour(db, total.sum, total.key, total.resource, at_s, catalog) for at_s in starts_s)
-                self._known[total] = level_of([amount for amount in hours if amount])
+                self._known[total] = usual_level([amount for amount in hours if amount])
 
     def added_to(self, plan: Plan, standings: Sequence[Standing]) -> list[Standing]:
         """Returns the standings, those that are compared with their usual level with that, as it was read."""
         return [
             standing._replace(usual=self._known.get(standing.total))
-            if standing.total.sum in sums_of(plan).with_usual
+            if standing.total.sum in plan_sums(plan).with_usual
             else standing
             for standing in standings
         ]
 
 
-def level_of(amounts: Sequence[int]) -> UsualLevel | None:
+def usual_level(amounts: Sequence[int]) -> UsualLevel | None:
     """Returns the usual level by the amounts of some weeks; None with too few of them.
 
-    >>> level_of([100, 900, 120]), level_of([100])
+    >>> usual_level([100, 900, 120]), usual_level([100])
     (UsualLevel(per_hour=120, weeks=3), None)
     """
     return None if len(amounts) < WEEKS_MIN else UsualLevel(median_low(amounts), len(amounts))
@@ -71,7 +71,7 @@ def _hour(db: sa.Connection, sum_: Sum, key: str, resource: str, from_s: int, ca
     """Returns what the minutes and quarter-hours of an hour have."""
     meter = catalog.meters[sum_.meter]
     rows = db.execute(
-        buckets_of(db.dialect.name, meter.place),
+        select_buckets(db.dialect.name, meter.place),
         {
             "grouping": catalog.groupings[sum_.grouping],
             "page": meter.page,

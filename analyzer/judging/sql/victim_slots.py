@@ -16,7 +16,7 @@ from analyzer.counting.sql_joins import bounded_sum
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.kinds.victims import without
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import sum_at
 from analyzer.judging.sql.slots import GENERATION_S, whole_total, with_slots
 from analyzer.judging.totals import OthersLoad, Standing, TotalKey, Victims
@@ -36,7 +36,7 @@ def with_victims(
     standings: Sequence[Standing],
     changes: Collection[Change],
     locks: Mapping[LockKey, Lock],
-    at: Circumstances,
+    context: Circumstances,
 ) -> list[Standing] | None:
     """Returns the standings, those that get a first lock by `changes` with what all others have.
 
@@ -45,20 +45,20 @@ def with_victims(
     first = {
         change.at
         for change in changes
-        if isinstance(change, Set) and (change.at not in locks or locks[change.at].until <= at.now)
+        if isinstance(change, Set) and (change.at not in locks or locks[change.at].until <= context.now)
     }
-    found, is_any = list(standings), False
+    completed, is_any = list(standings), False
     for index, standing in enumerate(standings if first else ()):
-        for policy in sums_of(plan).policies_of[standing.total.sum]:
+        for policy in plan_sums(plan).policies_by_sum[standing.total.sum]:
             key = lock_key(policy, standing.total)
-            if key in first and standing.total.sum in sums_of(plan).whole_of:
-                hold = at.holds.get(key)
-                since_s = at.now_s if hold is None else int(hold.since_s)
-                found[index] = standing._replace(
-                    victims=_victims(db, plan, catalog, standing, at.now_s, since_s)
+            if key in first and standing.total.sum in plan_sums(plan).wholes_by_sum:
+                hold = context.holds.get(key)
+                since_s = context.now_s if hold is None else int(hold.since_s)
+                completed[index] = standing._replace(
+                    victims=_victims(db, plan, catalog, standing, context.now_s, since_s)
                 )
                 is_any = True
-    return found if is_any else None
+    return completed if is_any else None
 
 
 def _victims(
@@ -73,17 +73,17 @@ def _victims(
     rolling = total.sum.window
     assert isinstance(rolling, Rolling)  # noqa: S101 - as all sums that are compared
     assert whole is not None  # noqa: S101 - as above
-    before_s = before_of(rolling, since_s)
+    before_s = earlier_end_s(rolling, since_s)
     oldest_s = (now_s // GENERATION_S - 1) * GENERATION_S
-    before = None
+    earlier = None
     if before_s - rolling.period_s - rolling.slot_s >= oldest_s:
         read = with_slots(db, [Standing(total, 0), Standing(whole, 0)], catalog, before_s)
-        before = _others(db, plan, catalog, total, whole, before_s, read[0], read[1])
+        earlier = _others(db, plan, catalog, total, whole, before_s, read[0], read[1])
     during = _others(db, plan, catalog, total, whole, now_s, standing, Standing(whole, 0, standing.whole))
-    return Victims(during, before, sums_of(plan).has_errors, sums_of(plan).has_durations)
+    return Victims(during, earlier, plan_sums(plan).has_errors, plan_sums(plan).has_durations)
 
 
-def before_of(rolling: Rolling, since_s: int) -> int:
+def earlier_end_s(rolling: Rolling, since_s: int) -> int:
     """Returns the end of a window that has no slot of the one that ends at `since_s`."""
     return since_s - rolling.period_s - rolling.slot_s
 
@@ -102,28 +102,28 @@ def _others(
     rolling = total.sum.window
     assert isinstance(rolling, Rolling)  # noqa: S101 - as all sums that are compared
     load = max(0, sum_at(all_.slots, rolling, at_s) - sum_at(own.slots, rolling, at_s))
-    sum_ = sums_of(plan).outcomes_of.get(total.sum)
+    sum_ = plan_sums(plan).outcomes_by_sum.get(total.sum)
     if sum_ is None:
         return OthersLoad(load)
-    given = {
+    parameters = {
         "number": catalog.sum_number(sum_),
         "whole": whole.key,
         "from_s": at_s - rolling.period_s - rolling.slot_s,
         "until_s": at_s,
     }
-    return OthersLoad(load, without(_outcomes(db, "", given), _outcomes(db, total.key, given)))
+    return OthersLoad(load, without(_outcomes(db, "", parameters), _outcomes(db, total.key, parameters)))
 
 
-def _outcomes(db: sa.Connection, series: str, given: Mapping[str, Any]) -> dict[str, int]:
+def _outcomes(db: sa.Connection, series: str, parameters: Mapping[str, Any]) -> dict[str, int]:
     """Returns the outcomes of one series, or with an empty name of all together."""
-    named = {"first": series + SERIES_END, "last": series + NEXT_TO_END}
-    found: dict[str, int] = {}
-    generations = range(given["from_s"] // GENERATION_S, given["until_s"] // GENERATION_S + 1)
+    bounds = {"first": series + SERIES_END, "last": series + NEXT_TO_END}
+    outcomes: dict[str, int] = {}
+    generations = range(parameters["from_s"] // GENERATION_S, parameters["until_s"] // GENERATION_S + 1)
     for generation in generations:
-        for name, value in db.execute(_of_series(slots[generation % len(slots)]), {**given, **named}):
+        for name, value in db.execute(_of_series(slots[generation % len(slots)]), {**parameters, **bounds}):
             outcome = name.rpartition(SERIES_END)[2]
-            found[outcome] = found.get(outcome, 0) + value
-    return found
+            outcomes[outcome] = outcomes.get(outcome, 0) + value
+    return outcomes
 
 
 @lru_cache

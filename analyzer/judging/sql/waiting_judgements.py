@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from analyzer.judging.activation_steps import filled_to, steps_of
+from analyzer.judging.activation_steps import decode_steps, filled_to
 from analyzer.judging.judge import NOTHING, Judged, JudgedRows, lapsed, used_at
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans, postponed
-from analyzer.judging.sql.directory import limits_of
+from analyzer.judging.sql.directory import read_limits
 from analyzer.judging.sql.sql_judge import Judge
 from analyzer.judging.sql.usual_levels import UsualLevels
 from analyzer.judging.totals import TotalKey
@@ -57,7 +57,7 @@ class JudgeOfWarden:
             row.version or 0,
             numbers,
             instant(row.now_ms),
-            filling=filled_to(steps_of(row.pending), sums_of(self._plan).numbers(numbers.sum_number)),
+            filling=filled_to(decode_steps(row.pending), plan_sums(self._plan).numbers(numbers.sum_number)),
             directory=row.directory,
             is_warden=True,
             usual=self._usual,
@@ -72,18 +72,18 @@ def judge_waiting(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> Judged
     if judge is None:
         return JudgedRows(0)
     now_ms = millis(judge.now)
-    sums = sums_of(judge.plan)
+    sums = plan_sums(judge.plan)
     numbers = {number: sum_ for sum_, number in sums.numbers(judge.catalog.sum_number).items()}
-    wanted, rows = postponed.due(db, numbers, now_ms, sums.together)
-    limits = limits_of(db, judge.plan, judge.directory, {one.key for one in wanted})
+    waited, rows = postponed.due(db, numbers, now_ms, sums.together)
+    limits = read_limits(db, judge.plan, judge.directory, {total.key for total in waited})
     judge = judge._replace(behind_s=behind_s(db, now_ms), limits=limits)
     totals = [
-        TotalKey(one.sum, one.key, one.resource, window)
-        for one in wanted
+        TotalKey(total.sum, total.key, total.resource, window)
+        for total in waited
         # A window that the caller does not have any more is judged no more.
-        if (window := limits.window_of(one.sum, one.key, one.window_s)).start_s == one.window_s
+        if (window := limits.series_window(total.sum, total.key, total.window_s)).start_s == total.window_s
     ]
-    judged = judge.of(db, judge.held(db, totals), waited=wanted)
+    judged = judge.of(db, judge.held(db, totals), waited=waited)
     return JudgedRows(rows, judge.publish(db, judged, mark, only_longer=True))
 
 
@@ -95,10 +95,10 @@ def end_locks(db: sa.Connection, judges: JudgeOfWarden, mark: str) -> JudgedRows
     judge = judges.in_force(db) if ending else None
     judged = NOTHING if judge is None else _of_ending_locks(db, judge, ending, now_ms)
     kept = {change.at for change in judged.changes}
-    due = [lock for lock in lock_feed.due(db, now_ms) if lock.at not in kept]
-    over, evidence = lapsed(due, instant(now_ms)), judged.evidence
+    expired = [lock for lock in lock_feed.due(db, now_ms) if lock.at not in kept]
+    over, evidence = lapsed(expired, instant(now_ms)), judged.evidence
     if judge is not None:
-        standings = judge.standings_of(db, {lock.at: int(lock.began.timestamp()) for lock in due})
+        standings = judge.lock_standings(db, {lock.at: int(lock.began.timestamp()) for lock in expired})
         used = {**evidence.used, **used_at(judge.plan, standings, over)}
         evidence = evidence._replace(plan=judge.version, used=used)
     changed = Judged([*over, *judged.changes], judged.notices, evidence)
@@ -119,5 +119,5 @@ def behind_s(db: sa.Connection, now_ms: int) -> float:
     A partition without a heartbeat is behind by the time since then, until no analyzer follows it.
     """
     farthest = sa.func.max(offsets.c.behind_ms + (now_ms - offsets.c.beat_ms))
-    found = db.execute(sa.select(farthest).where(offsets.c.beat_ms > now_ms - SILENT_MS)).scalar()
-    return max(0, found or 0) / 1000
+    largest_ms = db.execute(sa.select(farthest).where(offsets.c.beat_ms > now_ms - SILENT_MS)).scalar()
+    return max(0, largest_ms or 0) / 1000

@@ -28,11 +28,11 @@ class AuditEntry(NamedTuple):
     id: str
 
 
-def record(db: sa.Connection, who: str, act: str, about: str, why: str) -> None:
+def record(db: sa.Connection, who: str, act: str, about: str, reason: str) -> None:
     """Writes an entry in the transaction of the act itself, so that both commit or neither."""
     db.execute(
         sa.insert(events).values(
-            id=secrets.token_hex(8), at_ms=NowMs(), who=who, act=act, about=about, why=why
+            id=secrets.token_hex(8), at_ms=NowMs(), who=who, act=act, about=about, why=reason
         )
     )
 
@@ -51,8 +51,8 @@ def entries(engine: sa.Engine, since_ms: int = 0, until_ms: int | None = None) -
         slow_reading(engine) as db,
         db.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows,
     ):
-        for at_ms, *rest in rows:
-            yield AuditEntry(instant(at_ms), *rest)
+        for at_ms, *fields in rows:
+            yield AuditEntry(instant(at_ms), *fields)
 
 
 def newest_entry(engine: sa.Engine) -> str | None:

@@ -29,5 +29,7 @@ def delete_anywhere(table: sa.Table, condition: sa.ColumnElement[bool], most: in
     For a table with an index of the condition's columns, which would be read once for each key.
     """
     place: sa.ColumnElement[Any] = sa.literal_column("ctid")
-    found = sa.select(place).select_from(table).where(condition).limit(most).with_for_update(skip_locked=True)
-    return sa.delete(table).where(place == sa.any_(sa.func.array(found.scalar_subquery())))
+    places = (
+        sa.select(place).select_from(table).where(condition).limit(most).with_for_update(skip_locked=True)
+    )
+    return sa.delete(table).where(place == sa.any_(sa.func.array(places.scalar_subquery())))

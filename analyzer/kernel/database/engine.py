@@ -279,7 +279,7 @@ def database_errors() -> Iterator[None]:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
         if _is_away(error):
-            raise _outage_of(error) from error
+            raise _translate_error(error) from error
         raise
     except OSError as error:
         if error.errno in OUT_OF_FILES:
@@ -287,8 +287,8 @@ def database_errors() -> Iterator[None]:
         raise
 
 
-def _outage_of(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> StoreAway:
-    cause, message = getattr(error, "orig", None), message_of(error)
+def _translate_error(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> StoreAway:
+    cause, message = getattr(error, "orig", None), error_message(error)
     codes = getattr(cause, "sqlstate", None), getattr(cause, "sqlite_errorcode", None)
     explained = refused_transactions.explain(message, *codes)
     return StoreAway(message) if explained is None else StoreRefused(explained)
@@ -306,7 +306,7 @@ def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
 
 
-def message_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Returns the driver's message on one line, without SQLAlchemy's additions."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
     lines = filter(None, (" ".join(line.split()) for line in str(cause).splitlines()))

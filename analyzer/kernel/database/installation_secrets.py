@@ -17,32 +17,32 @@ EVENT_IDS = "event ids"  # name of the key of the hashes of events' ids
 REFERENCES = "references"  # name of the key of the references in closed days
 
 
-def secret_of(engine: sa.Engine, name: str) -> bytes:
+def ensure_secret(engine: sa.Engine, name: str) -> bytes:
     """Returns the secret of this name, 32 random bytes; creates it when there is none yet.
 
     Two processes that create it at once get the same one. Raises StoreAway.
     """
     with reading(engine) as db:
-        found = known_secret(db, name)
-    if found is not None:
-        return found
+        secret = known_secret(db, name)
+    if secret is not None:
+        return secret
     with writing(engine) as db:
         return stored_secret(db, name)
 
 
 def stored_secret(db: sa.Connection, name: str) -> bytes:
-    """Returns the secret as `secret_of` does, in a transaction that writes."""
-    found = known_secret(db, name)
-    if found is None:
+    """Returns the secret as `ensure_secret` does, in a transaction that writes."""
+    secret = known_secret(db, name)
+    if secret is None:
         row = {"name": name, "value": token_bytes(SECRET_BYTES)}
         db.execute(insert(db, secrets).values(row).on_conflict_do_nothing())
-        found = known_secret(db, name)
-    if found is None:
+        secret = known_secret(db, name)
+    if secret is None:
         raise LookupError(f"the secret {name} was not stored")
-    return found
+    return secret
 
 
 def known_secret(db: sa.Connection, name: str) -> bytes | None:
     """Returns the secret of this name; None when there is none yet."""
-    found = db.execute(sa.select(secrets.c.value).where(secrets.c.name == name)).scalar()
-    return None if found is None else bytes(found)
+    value = db.execute(sa.select(secrets.c.value).where(secrets.c.name == name)).scalar()
+    return None if value is None else bytes(value)

@@ -53,7 +53,7 @@ def downgrade(url: str | sa.URL, to: str) -> None:
         command.downgrade(config, to)
 
 
-def keep_rows_of(*tables: str) -> None:
+def require_empty(*tables: str) -> None:
     """Guards a migration that drops these tables: raises RuntimeError when one has rows.
 
     `-x drop-counts=yes` overrides it.
@@ -79,8 +79,8 @@ def check(url: str | sa.URL) -> list[str]:
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
-            found = compare_metadata(MigrationContext.configure(connection), metadata)
-            return [str(difference) for difference in found]
+            differences = compare_metadata(MigrationContext.configure(connection), metadata)
+            return [str(difference) for difference in differences]
     finally:
         engine.dispose()
 

@@ -31,8 +31,8 @@ class Lease:
 
     def is_held(self, db: sa.Connection, name: str) -> bool:
         """Whether a process holds it."""
-        held = sa.select(leases.c.name).where(leases.c.name == name, ~self.is_free)
-        return db.execute(held).first() is not None
+        statement = sa.select(leases.c.name).where(leases.c.name == name, ~self.is_free)
+        return db.execute(statement).first() is not None
 
     def is_ahead(self, db: sa.Connection, name: str) -> bool:
         """Whether it was taken while the database's clock was ahead, and the clock is back."""
@@ -43,12 +43,12 @@ class Lease:
         """Takes a lease; returns False if another process holds it."""
         lease = insert(db, leases).values(name=name, holder=holder, until_ms=NowMs() + self._lease_ms)
         is_ours = leases.c.holder == holder
-        taken = lease.on_conflict_do_update(
+        upsert = lease.on_conflict_do_update(
             index_elements=leases.primary_key,
             set_={"holder": lease.excluded.holder, "until_ms": lease.excluded.until_ms},
             where=sa.or_(is_ours, self.is_free) if self._is_shared else self.is_free,
         )
-        return db.execute(taken.returning(leases.c.name)).first() is not None
+        return db.execute(upsert.returning(leases.c.name)).first() is not None
 
     def keep(self, db: sa.Connection, name: str, holder: str) -> bool:
         """Extends a lease, in the transaction of what needs it; returns False if another process took it."""
@@ -67,5 +67,5 @@ class Lease:
 
     def left_ms(self, db: sa.Connection, name: str) -> int:
         """Returns for how long it is held if its holder does not keep it."""
-        left = sa.select(leases.c.until_ms - NowMs()).where(leases.c.name == name)
-        return max(0, int(db.execute(left).scalar() or 0))
+        statement = sa.select(leases.c.until_ms - NowMs()).where(leases.c.name == name)
+        return max(0, int(db.execute(statement).scalar() or 0))

@@ -29,10 +29,10 @@ def revisions() -> list[str]:
 
 def head() -> str:
     """Returns the version that this program needs."""
-    known = revisions()
-    if not known:
+    known_revisions = revisions()
+    if not known_revisions:
         raise RuntimeError("this installation has no migrations")
-    return known[-1]
+    return known_revisions[-1]
 
 
 def behind_text(revision: str | None, needed: str) -> str:
@@ -48,12 +48,12 @@ def behind_text(revision: str | None, needed: str) -> str:
     return f"the database's tables are at version {revision}, this program needs {needed}: {cure}"
 
 
-def revision_of(db: sa.Connection) -> str | None:
+def stored_revision(db: sa.Connection) -> str | None:
     """Returns the version of the tables; None for a database without tables."""
     if not sa.inspect(db).has_table(alembic_version.name):
         return None
-    found: str | None = db.execute(sa.select(alembic_version.c.version_num)).scalar_one_or_none()
-    return found
+    revision: str | None = db.execute(sa.select(alembic_version.c.version_num)).scalar_one_or_none()
+    return revision
 
 
 def current(url: str | sa.URL) -> str | None:
@@ -61,6 +61,6 @@ def current(url: str | sa.URL) -> str | None:
     engine = open_engine(url)
     try:
         with reading(engine) as db:
-            return revision_of(db)
+            return stored_revision(db)
     finally:
         engine.dispose()

@@ -40,10 +40,10 @@ def rows_given(dialect: str, columns: Sequence[sa.ColumnClause[Any]]) -> GivenRo
         kinds = [sa.Text() if isinstance(column.type, sa.Text) else column.type for column in columns]
         parts = [sa.column(c.name, kind) for c, kind in zip(columns, kinds, strict=True)]
         return sa.func.unnest(*map(_array, parts)).table_valued(*parts).render_derived()
-    given = sa.func.json_each(sa.bindparam("given", type_=sa.JSON)).table_valued("value")
+    elements = sa.func.json_each(sa.bindparam("given", type_=sa.JSON)).table_valued("value")
     return sa.select(
         *(
-            sa.func.json_extract(given.c.value, f"$[{index}]", type_=column.type).label(column.name)
+            sa.func.json_extract(elements.c.value, f"$[{index}]", type_=column.type).label(column.name)
             for index, column in enumerate(columns)
         )
     ).subquery()
@@ -65,7 +65,7 @@ def _look_up_in_order(join: LookUp, compiler: Any, **options: Any) -> str:
     return text.replace(" JOIN ", " CROSS JOIN ", 1)
 
 
-def is_one_of(
+def is_among(
     dialect: str, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
 ) -> sa.ColumnElement[bool]:
     """Returns the condition that looks each value up in an index, rather than reading all in between."""
@@ -97,8 +97,8 @@ def as_parameters(
         return {"given": [list(row) for row in rows]}
     texts = [[str(row[index]) for row in rows] for index in range(len(columns))]
     separator, joined = _joined(texts)
-    given = {f"given_{column.name}": text for column, text in zip(columns, joined, strict=True)}
-    return {"given_between": separator, **given}
+    parameters = {f"given_{column.name}": text for column, text in zip(columns, joined, strict=True)}
+    return {"given_between": separator, **parameters}
 
 
 def in_parts(
@@ -117,11 +117,11 @@ def insert_given(
     The columns in `constants` have the same value in all rows, the parameter `given_NAME`.
     """
     columns = [table.c[name] for name in names]
-    given = rows_given(dialect, [column for column in columns if column.name not in constants])
+    rows = rows_given(dialect, [column for column in columns if column.name not in constants])
     selected = [
         sa.bindparam(f"given_{column.name}", type_=column.type).label(column.name)
         if column.name in constants
-        else given.c[column.name]
+        else rows.c[column.name]
         for column in columns
     ]
     # With a condition, or SQLite would take ON CONFLICT for a part of the SELECT.
@@ -133,15 +133,15 @@ def store_given(dialect: str, columns: tuple[sa.Column[Any], ...]) -> Any:
     """Returns an INSERT of given rows that replaces those that exist, to be executed with `as_parameters`."""
     table = columns[0].table
     added = insert_given(dialect, table, [column.name for column in columns])
-    changed = {one.name: added.excluded[one.name] for one in columns if not one.primary_key}
+    changed = {column.name: added.excluded[column.name] for column in columns if not column.primary_key}
     return added.on_conflict_do_update(index_elements=table.primary_key, set_=changed)
 
 
 @lru_cache(maxsize=STATEMENTS_MAX)
 def delete_given(dialect: str, columns: tuple[sa.Column[Any], ...]) -> sa.Delete:
     """Returns a DELETE of rows by given values of these columns, to be executed with `as_parameters`."""
-    given = rows_given(dialect, columns)
-    return sa.delete(columns[0].table).where(sa.tuple_(*columns).in_(sa.select(*given.c)))
+    rows = rows_given(dialect, columns)
+    return sa.delete(columns[0].table).where(sa.tuple_(*columns).in_(sa.select(*rows.c)))
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
@@ -181,16 +181,16 @@ def upsert_columns(
         db.exec_driver_sql(text, list(zip(*columns, strict=True)))
         return []
     statement = _upsert_of_columns(table, tuple(values), frozenset(constants), assignments, returning)
-    found: list[sa.Row[Any]] = []
+    rows: list[sa.Row[Any]] = []
     fixed = {f"given_{name}": value for name, value in constants.items()}
     for first in range(0, number, ROWS_MAX):
         chunk = [_texts(column[first : first + ROWS_MAX]) for column in lists.values()]
         separator, joined = _joined(chunk)
         parameters = {f"given_{name}": text for name, text in zip(lists, joined, strict=True)}
-        done = db.execute(statement, {"given_between": separator, **fixed, **parameters})
+        result = db.execute(statement, {"given_between": separator, **fixed, **parameters})
         if returning is not None:
-            found += done
-    return found
+            rows += result
+    return rows
 
 
 def _texts(values: Sequence[Any]) -> Sequence[str]:
@@ -219,9 +219,9 @@ def _upsert_of_columns(
     assignments: Assignments,
     returning: Callable[[Any], sa.Select[Any]] | None,
 ) -> Any:
-    given = insert_given("postgresql", table, names, constants)
-    added: Any = given.on_conflict_do_update(
-        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, given.excluded))
+    insertion = insert_given("postgresql", table, names, constants)
+    added: Any = insertion.on_conflict_do_update(
+        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, insertion.excluded))
     )
     if returning is None:
         return added

@@ -148,10 +148,10 @@ class SqlJobRuns:
         runs = sa.select(job_runs.c.scheduled_ms, job_runs.c.owner, job_runs.c.outcome)
         runs = runs.where(job_runs.c.job == job).order_by(job_runs.c.number.desc()).limit(1)
         last = db.execute(runs).first()
-        done = db.execute(runs.where(job_runs.c.outcome == "done")).first()
+        last_done = db.execute(runs.where(job_runs.c.outcome == "done")).first()
         # A moment in the future is of a clock that was ahead.
-        if done is not None and latest_ms <= done.scheduled_ms <= now_ms:
-            is_elsewhere = done.owner != self._owner
+        if last_done is not None and latest_ms <= last_done.scheduled_ms <= now_ms:
+            is_elsewhere = last_done.owner != self._owner
             return NotBegun((schedule.next_ms(now_ms) - now_ms) / 1000, is_elsewhere=is_elsewhere)
         if last is not None and last.outcome == "done" and last.owner != self._owner:
             precedence_ms = min(PRECEDENCE_MS, schedule.every_s * 500)
@@ -200,8 +200,8 @@ def job_states(engine: sa.Engine, schedules: Mapping[str, Schedule]) -> tuple[in
     Raises StoreAway.
     """
     with reading(engine) as db:
-        held = sa.select(leases.c.name, leases.c.holder).where(~RUNNING.is_free)
-        holders = {row.name: row.holder for row in db.execute(held)}
+        statement = sa.select(leases.c.name, leases.c.holder).where(~RUNNING.is_free)
+        holders = {row.name: row.holder for row in db.execute(statement)}
         states = {
             run.job: JobStatus(run, holders.get(schedules[run.job].lease(run.job), ""))
             for row in db.execute(_last_runs())
@@ -282,9 +282,9 @@ def job_history(engine: sa.Engine, job: str | None, since_ms: int) -> Iterator[S
     if job is not None:
         conditions.append(job_runs.c.job == job)
     order = (job_runs.c.began_ms.desc(), job_runs.c.job, job_runs.c.number.desc())
-    wanted = sa.select(job_runs).where(*conditions).order_by(*order)
+    statement = sa.select(job_runs).where(*conditions).order_by(*order)
     options = {"yield_per": ROWS_AT_ONCE}
-    with slow_reading(engine) as db, db.execute(wanted, execution_options=options) as rows:
+    with slow_reading(engine) as db, db.execute(statement, execution_options=options) as rows:
         for row in rows:
             yield _stored(row)
 

@@ -49,8 +49,8 @@ class Schedule(NamedTuple):
             hours, minutes = divmod(self.at_s // 60, 60)
             return f"daily at {hours:02}:{minutes:02} UTC"
         for unit_s, unit in ((3_600, "hour"), (60, "minute"), (1, "second")):
-            number, rest = divmod(self.every_s, unit_s)
-            if not rest:
+            number, remainder = divmod(self.every_s, unit_s)
+            if not remainder:
                 return f"every {unit}" if number == 1 else f"every {number} {unit}s"
         raise AssertionError(self.every_s)
 

@@ -36,8 +36,8 @@ class StepSize:
         """Takes in what the last step has done: half as many rows the next time at least, twice at most."""
         if rows * 2 < self.rows and seconds < self.step_s:
             return  # there was little to do
-        wanted = self.rows * (self.step_s / seconds if seconds > 0 else 2.0)
-        self.rows = int(min(max(wanted, self.rows / 2, MIN_ROWS), self.rows * 2, MAX_ROWS))
+        target = self.rows * (self.step_s / seconds if seconds > 0 else 2.0)
+        self.rows = int(min(max(target, self.rows / 2, MIN_ROWS), self.rows * 2, MAX_ROWS))
 
 
 class SizedSteps:

@@ -70,7 +70,9 @@ day_positions = Table(
 def _amounts() -> list[Column[int]]:
     """Returns columns as those of `buckets`: meter n is in column n % 8 on page n // 8."""
     return [
-        Column(f"{kind}_{at}", BigInteger) for kind in ("value", "denied") for at in range(COLUMNS_PER_PAGE)
+        Column(f"{kind}_{place}", BigInteger)
+        for kind in ("value", "denied")
+        for place in range(COLUMNS_PER_PAGE)
     ]
 
 

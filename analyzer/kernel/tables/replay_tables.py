@@ -64,9 +64,9 @@ replayed_counts = Table(
     key("key"),
     key("resource"),
     *(
-        Column(f"{kind}_{at}", BigInteger)  # as in `buckets`; null: 0
+        Column(f"{kind}_{place}", BigInteger)  # as in `buckets`; null: 0
         for kind in ("value", "denied")
-        for at in range(COLUMNS_PER_PAGE)
+        for place in range(COLUMNS_PER_PAGE)
     ),
     sqlite_with_rowid=False,
 )

@@ -63,26 +63,26 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
 
-def read_header(raw: bytes, at: int = 0) -> BatchHeader:
-    """Returns the header at byte `at`. Raises struct.error for fewer than `HEADER_BYTES` bytes.
+def read_header(raw: bytes, position: int = 0) -> BatchHeader:
+    """Returns the header at byte `position`. Raises struct.error for fewer than `HEADER_BYTES` bytes.
 
     >>> read_header((7).to_bytes(8, "big") + bytes(53)).base_offset
     7
     """
-    return BatchHeader._make(HEADER.unpack_from(raw, at))
+    return BatchHeader._make(HEADER.unpack_from(raw, position))
 
 
-def header_at(raw: bytes, at: int = 0) -> BatchHeader | None:
-    """Returns the header at byte `at`, or None where `raw` ends before its magic.
+def header_at(raw: bytes, position: int = 0) -> BatchHeader | None:
+    """Returns the header at byte `position`, or None where `raw` ends before its magic.
 
     Bytes that are missing at the end of `raw` read as zero: a batch of an older format may be shorter than
     this header, and is still recognised by its magic.
     """
-    if len(raw) - at >= HEADER_BYTES:
-        return BatchHeader._make(HEADER.unpack_from(raw, at))
-    if len(raw) - at <= MAGIC_AT:
+    if len(raw) - position >= HEADER_BYTES:
+        return BatchHeader._make(HEADER.unpack_from(raw, position))
+    if len(raw) - position <= MAGIC_AT:
         return None
-    return read_header(raw[at:].ljust(HEADER_BYTES, b"\0"))
+    return read_header(raw[position:].ljust(HEADER_BYTES, b"\0"))
 
 
 class BatchSpan(NamedTuple):
@@ -94,44 +94,44 @@ class BatchSpan(NamedTuple):
     last_ms: int | None
 
 
-def span_of(raw: bytes, start: int) -> BatchSpan:
+def batch_span(raw: bytes, start: int) -> BatchSpan:
     """Returns how far the batches in `raw` reach from offset `start`, by their headers alone.
 
     An implausible header ends the walk, but `size_bytes` includes all bytes after it: the counter must see
     the damaged batch, or its records would be skipped unnoticed.
     """
-    at, next_offset, leader_epoch, last_ms = 0, start, NO_LEADER_EPOCH, -1
-    while len(raw) - at >= HEADER_BYTES:
+    position, next_offset, leader_epoch, last_ms = 0, start, NO_LEADER_EPOCH, -1
+    while len(raw) - position >= HEADER_BYTES:
         # Without a BatchHeader, which would cost as much as the rest of the loop.
-        base, length, epoch, magic, _, _, last, _, max_ms, _, _, _, _ = HEADER.unpack_from(raw, at)
-        end = at + LENGTH_END + length
-        if magic != MAGIC or end - at < HEADER_BYTES or last < 0:
-            at = len(raw)
+        base, length, epoch, magic, _, _, last, _, max_ms, _, _, _, _ = HEADER.unpack_from(raw, position)
+        end = position + LENGTH_END + length
+        if magic != MAGIC or end - position < HEADER_BYTES or last < 0:
+            position = len(raw)
             break
         if end > len(raw):
-            if at == 0:
+            if position == 0:
                 return BatchSpan(len(raw), start, NO_LEADER_EPOCH, None)
             break
-        at = end
+        position = end
         # A compacted batch keeps the offset of its last record even when that record is gone.
         next_offset = max(next_offset, base + last + 1)
         leader_epoch, last_ms = epoch, max_ms
-    return BatchSpan(at, next_offset, leader_epoch, last_ms if last_ms >= 0 else None)
+    return BatchSpan(position, next_offset, leader_epoch, last_ms if last_ms >= 0 else None)
 
 
-def pieces_of(raw: bytes, records_max: int) -> Iterator[bytes]:
+def split_batches(raw: bytes, records_max: int) -> Iterator[bytes]:
     """Yields the batches of `raw` in pieces of at most `records_max` records, a single larger batch alone.
 
-    The pieces joined are `raw`. Everything after an implausible header stays in one piece, as in `span_of`.
+    The pieces joined are `raw`. All after an implausible header stays in one piece, as in `batch_span`.
     """
-    begin = at = records = 0
-    while len(raw) - at >= HEADER_BYTES:
-        _, length, _, magic, _, _, last, _, _, _, _, _, count = HEADER.unpack_from(raw, at)
-        end = at + LENGTH_END + length
-        if magic != MAGIC or end - at < HEADER_BYTES or last < 0 or end > len(raw):
+    begin = position = records = 0
+    while len(raw) - position >= HEADER_BYTES:
+        _, length, _, magic, _, _, last, _, _, _, _, _, count = HEADER.unpack_from(raw, position)
+        end = position + LENGTH_END + length
+        if magic != MAGIC or end - position < HEADER_BYTES or last < 0 or end > len(raw):
             break
         if records and records + count > records_max:
-            yield raw[begin:at]
-            begin, records = at, 0
-        at, records = end, records + count
+            yield raw[begin:position]
+            begin, records = position, 0
+        position, records = end, records + count
     yield raw[begin:]

@@ -59,14 +59,14 @@ class Decompressor:
         return bytes(data)
 
     def _gzip(self, data: memoryview) -> bytes:
-        out, rest = bytearray(), bytes(data)
-        while rest:  # several members in a row are one content
+        out, remaining = bytearray(), bytes(data)
+        while remaining:  # several members in a row are one content
             member = zlib.decompressobj(wbits=31)
             try:
                 while not member.eof:
-                    piece = member.decompress(rest, CHUNK_BYTES)
-                    rest = member.unconsumed_tail or member.unused_data
-                    if not (piece or rest or member.eof):
+                    piece = member.decompress(remaining, CHUNK_BYTES)
+                    remaining = member.unconsumed_tail or member.unused_data
+                    if not (piece or remaining or member.eof):
                         raise DamagedError
                     out += piece
                     if len(out) > self.bytes_max:
@@ -80,15 +80,15 @@ class Decompressor:
         behind its length."""
         if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
             return self._snappy_blocks([data])
-        blocks, at = [], XERIAL_HEADER_BYTES
-        while at < len(data):
-            if at + 4 > len(data):
+        blocks, position = [], XERIAL_HEADER_BYTES
+        while position < len(data):
+            if position + 4 > len(data):
                 raise DamagedError
-            (length,) = struct.unpack_from(">I", data, at)
-            at += 4 + length
-            if at > len(data):
+            (length,) = struct.unpack_from(">I", data, position)
+            position += 4 + length
+            if position > len(data):
                 raise DamagedError
-            blocks.append(data[at - length : at])
+            blocks.append(data[position - length : position])
         return self._snappy_blocks(blocks)
 
     def _snappy_blocks(self, blocks: Sequence[memoryview]) -> bytes:

@@ -21,8 +21,8 @@ def next_intact_offset(raw: bytes, start: int) -> int | None:
 
     The first batch in `raw` is not considered.
     """
-    found = _find_intact(raw, lambda base: base > start)
-    return None if found is None else read_header(raw, found).base_offset
+    position = _find_intact(raw, lambda base: base > start)
+    return None if position is None else read_header(raw, position).base_offset
 
 
 def claimed_next_offset(raw: bytes) -> int | None:
@@ -39,8 +39,8 @@ def without_damage_before(raw: bytes, start: int) -> bytes:
     first = header_at(raw)
     if first is None or first.base_offset >= start or intact_batch(raw, 0) is not None:
         return raw
-    found = _find_intact(raw, lambda base: base >= start)
-    return raw if found is None or read_header(raw, found).base_offset > start else raw[found:]
+    position = _find_intact(raw, lambda base: base >= start)
+    return raw if position is None or read_header(raw, position).base_offset > start else raw[position:]
 
 
 def damage_end(fetch: Callable[[int], bytes], start: int, end: int) -> int:
@@ -51,10 +51,10 @@ def damage_end(fetch: Callable[[int], bytes], start: int, end: int) -> int:
     end, then `galloping_search`: some dozens of calls at most. `end` is the end of the log.
     """
     raw = fetch(start)
-    found = next_intact_offset(raw, start)
+    intact = next_intact_offset(raw, start)
     # A broker that cannot step over the damage may not find the batch under its offset.
-    if found is not None and base_offset_if_intact(fetch(found)) == found:
-        return found
+    if intact is not None and base_offset_if_intact(fetch(intact)) == intact:
+        return intact
     claimed = claimed_next_offset(raw)
     credible = claimed if claimed is not None and start < claimed <= end else None
     if credible is not None and (credible == end or base_offset_if_intact(fetch(credible)) == credible):
@@ -73,22 +73,22 @@ def galloping_search(readable: Callable[[int], int | None], start: int, end: int
     `readable` returns the first offset that a fetch from the given one brings, or None when it fails. The
     step doubles until a fetch succeeds, then the distance is halved (Bentley and Yao, 1976).
     """
-    failed, at, first, step = start, start, None, 1
+    failed, tried, first, step = start, start, None, 1
     while first is None:
-        at = min(start + step, end - 1)
-        if at <= failed:
+        tried = min(start + step, end - 1)
+        if tried <= failed:
             return end
-        first, step = readable(at), step * 2
-        failed = failed if first is not None else at
-    # From `at` on the first readable offset is `first`, which is behind `at` where no record has that offset.
-    # Before `at` others may be readable.
-    while failed + 1 < at:
-        middle = (failed + at) // 2
-        found = readable(middle)
-        if found is None:
+        first, step = readable(tried), step * 2
+        failed = failed if first is not None else tried
+    # From `tried` on the first readable offset is `first`, behind `tried` where no record has that offset.
+    # Before `tried` others may be readable.
+    while failed + 1 < tried:
+        middle = (failed + tried) // 2
+        base = readable(middle)
+        if base is None:
             failed = middle
         else:
-            at, first = middle, found
+            tried, first = middle, base
     return first
 
 
@@ -100,18 +100,18 @@ def _find_intact(raw: bytes, is_wanted: Callable[[int], bool]) -> int | None:
     first = header_at(raw)
     if first is None:
         return None
-    if first.length > 0 and (found := _intact_at(raw, first.size_bytes, is_wanted)) is not None:
-        return found
-    at = MAGIC_AT
+    if first.length > 0 and (begin := _intact_at(raw, first.size_bytes, is_wanted)) is not None:
+        return begin
+    position = MAGIC_AT
     for _ in range(CANDIDATES_MAX):
-        at = raw.find(MAGIC, at + 1)
-        if at < 0:
+        position = raw.find(MAGIC, position + 1)
+        if position < 0:
             break
-        if (found := _intact_at(raw, at - MAGIC_AT, is_wanted)) is not None:
-            return found
+        if (begin := _intact_at(raw, position - MAGIC_AT, is_wanted)) is not None:
+            return begin
     return None
 
 
-def _intact_at(raw: bytes, at: int, is_wanted: Callable[[int], bool]) -> int | None:
-    found = intact_batch(raw, at)
-    return at if found is not None and is_wanted(found[0].base_offset) else None
+def _intact_at(raw: bytes, position: int, is_wanted: Callable[[int], bool]) -> int | None:
+    intact = intact_batch(raw, position)
+    return position if intact is not None and is_wanted(intact[0].base_offset) else None

@@ -58,10 +58,10 @@ def decode_batches(
     """
     not_begun = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()  # producers inside an aborted transaction
-    at = 0
-    while (header := header_at(raw, at)) is not None:
+    position = 0
+    while (header := header_at(raw, position)) is not None:
         size = header.size_bytes
-        end = at + size
+        end = position + size
         if header.length < 0 or (end <= len(raw) and header.magic == MAGIC and size < HEADER_BYTES):
             yield DecodedBatch(header.base_offset, -1, NO_RECORDS, "corrupt")
             return
@@ -73,25 +73,25 @@ def decode_batches(
         next_offset = header.next_offset
         while not_begun and not_begun[-1][1] < next_offset:
             aborting.add(not_begun.pop()[0])
-        batch = _decode(header, memoryview(raw)[at:end], start, aborting, decompressor)
+        batch = _decode(header, memoryview(raw)[position:end], start, aborting, decompressor)
         yield batch
         if batch.status != "ok":
             return
-        at = end
+        position = end
 
 
-def intact_batch(raw: bytes, at: int) -> tuple[BatchHeader, int] | None:
-    """Returns the header of the batch at byte `at` and where the batch ends, or None unless it is complete
+def intact_batch(raw: bytes, position: int) -> tuple[BatchHeader, int] | None:
+    """Returns the header of the batch at byte `position` and where it ends, or None unless it is complete
     and its checksum is right."""
-    if len(raw) - at < HEADER_BYTES:
+    if len(raw) - position < HEADER_BYTES:
         return None
-    header = read_header(raw, at)
-    end = at + header.size_bytes
-    if header.magic != MAGIC or not at + HEADER_BYTES <= end <= len(raw):
+    header = read_header(raw, position)
+    end = position + header.size_bytes
+    if header.magic != MAGIC or not position + HEADER_BYTES <= end <= len(raw):
         return None
     if header.base_offset < 0 or header.last_offset_delta < 0:
         return None
-    return (header, end) if crc32c(memoryview(raw)[at + CHECKED_AT : end]) == header.checksum else None
+    return (header, end) if crc32c(memoryview(raw)[position + CHECKED_AT : end]) == header.checksum else None
 
 
 def _decode(  # noqa: PLR0911 - each return is one kind of batch
@@ -136,11 +136,11 @@ def _records(header: BatchHeader, plain: bytes, bytes_max: int) -> RecordColumns
 
 def _from_offset(start: int, records: RecordColumns) -> RecordColumns:
     """Returns the records at or after offset `start`."""
-    wanted = [offset >= start for offset in records.offsets]
+    mask = [offset >= start for offset in records.offsets]
     offsets, kafka_ms, values, size_bytes = records
     return RecordColumns(
-        list(compress(offsets, wanted)),
-        list(compress(kafka_ms, wanted)),
-        list(compress(values, wanted)),
+        list(compress(offsets, mask)),
+        list(compress(kafka_ms, mask)),
+        list(compress(values, mask)),
         size_bytes,
     )

@@ -103,11 +103,11 @@ def chunked(records: RecordColumns) -> Iterator[RecordColumns]:
         yield records
         return
     begin = size = 0
-    for at, value in enumerate(records.values):
+    for index, value in enumerate(records.values):
         size += len(value or b"")
-        if at > begin and (size > CHUNK_BYTES or at - begin >= CHUNK_RECORDS):
-            yield records.part(begin, at)
-            begin, size = at, len(value or b"")
+        if index > begin and (size > CHUNK_BYTES or index - begin >= CHUNK_RECORDS):
+            yield records.part(begin, index)
+            begin, size = index, len(value or b"")
     yield records.part(begin, len(records.values))
 
 
@@ -120,19 +120,19 @@ def read_records(data: bytes, count: int, last_delta: int, base_offset: int, bas
     records = RecordColumns([], [], [], len(data))
     offsets, timestamps, values, _ = records
     # Offsets are mostly consecutive: a run of them is appended at once, when it ends before `expected`.
-    at = expected = run = 0
+    position = expected = run = 0
     unpackers, length_bytes, lengths, timestamp_deltas, offset_deltas, sizes = _shape(2, 1, 1, 2)
     key, (unpack, prefix_bytes) = NULL, unpackers[NULL]
     for _ in range(count):
         try:
-            length, timestamp_delta, offset_delta, key_size, size = unpack(data, at)
+            length, timestamp_delta, offset_delta, key_size, size = unpack(data, position)
             if key_size != key:
                 key, (unpack, prefix_bytes) = key_size, unpackers[key_size]
-                length, timestamp_delta, offset_delta, key_size, size = unpack(data, at)
-            begin = at + prefix_bytes
+                length, timestamp_delta, offset_delta, key_size, size = unpack(data, position)
+            begin = position + prefix_bytes
             end = begin + sizes[size]
             has_shape = (
-                at + length_bytes + lengths[length] == end + 1
+                position + length_bytes + lengths[length] == end + 1
                 and offset_deltas[offset_delta] == expected
                 and not data[end]  # no headers
             )
@@ -141,22 +141,22 @@ def read_records(data: bytes, count: int, last_delta: int, base_offset: int, bas
             has_shape = False
         if has_shape:
             values.append(data[begin:end])
-            at = end + 1
+            position = end + 1
         else:
-            record = _read_record(data, at)
+            record = _read_record(data, position)
             if record.offset_delta != expected:
                 if record.offset_delta < expected:
                     raise DamagedError
                 offsets += range(base_offset + run, base_offset + expected)
                 run = expected = record.offset_delta
-            kafka_ms, at = base_ms + record.timestamp_delta, record.end
+            kafka_ms, position = base_ms + record.timestamp_delta, record.end
             values.append(record.value)
             unpackers, length_bytes, lengths, timestamp_deltas, offset_deltas, sizes = _shape(*record.widths)
             key, (unpack, prefix_bytes) = NULL, unpackers[NULL]
         timestamps.append(kafka_ms)
         expected += 1
     offsets += range(base_offset + run, base_offset + expected)
-    if at != len(data) or expected > last_delta + 1:
+    if position != len(data) or expected > last_delta + 1:
         raise DamagedError
     return records
 
@@ -174,10 +174,10 @@ def is_abort_marker(data: bytes, count: int, last_delta: int) -> bool:
     return is_valid and record.key is not None and record.key[2:4] == ABORT_TYPE
 
 
-def _read_record(data: bytes, at: int) -> DecodedRecord:
-    """Decodes the record at byte `at`, of any shape. Raises DamagedError."""
+def _read_record(data: bytes, position: int) -> DecodedRecord:
+    """Decodes the record at byte `position`, of any shape. Raises DamagedError."""
     try:
-        length, start = _read_varint(data, at)
+        length, start = _read_varint(data, position)
         end = start + length
         timestamp_delta, after_timestamp = _read_varint(data, start + 1)  # behind the unused attributes
         offset_delta, after_offset = _read_varint(data, after_timestamp)
@@ -188,46 +188,46 @@ def _read_record(data: bytes, at: int) -> DecodedRecord:
     except IndexError:
         raise DamagedError from None
     size_bytes = after_value - after_key - (0 if value is None else len(value))
-    widths = (start - at, after_timestamp - start - 1, after_offset - after_timestamp, size_bytes)
+    widths = (start - position, after_timestamp - start - 1, after_offset - after_timestamp, size_bytes)
     return DecodedRecord(timestamp_delta, offset_delta, key, value, end, widths)
 
 
-def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Returns the bytes that follow their length at `at`, None for the length -1, and where they end."""
-    size, at = _read_varint(data, at)
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """Returns the bytes behind their length at `position`, None for the length -1, and where they end."""
+    size, position = _read_varint(data, position)
     if size == -1:
-        return None, at
-    if size < 0 or at + size > end:
+        return None, position
+    if size < 0 or position + size > end:
         raise DamagedError
-    return data[at : at + size], at + size
+    return data[position : position + size], position + size
 
 
-def _skip_headers(data: bytes, at: int, end: int) -> int:
+def _skip_headers(data: bytes, position: int, end: int) -> int:
     """Returns where the headers end."""
-    count, at = _read_varint(data, at)
+    count, position = _read_varint(data, position)
     if count < 0:
         raise DamagedError
     for _ in range(count):
-        name, at = _read_bytes(data, at, end)
+        name, position = _read_bytes(data, position, end)
         if name is None:
             raise DamagedError
-        _, at = _read_bytes(data, at, end)
-    return at
+        _, position = _read_bytes(data, position, end)
+    return position
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the signed number of at most ten bytes and 64 bits at `at`, and where it ends."""
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Returns the signed number of at most ten bytes and 64 bits at `position`, and where it ends."""
     number = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         number |= (byte & 127) << shift
         if byte < 128:
             break
         shift += 7
         if shift > 63:
             raise DamagedError
-    return _from_zigzag(number & 2**64 - 1), at
+    return _from_zigzag(number & 2**64 - 1), position
 
 
 def _from_zigzag(number: int) -> int:

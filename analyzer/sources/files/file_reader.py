@@ -101,14 +101,14 @@ class FileReader:
     def place(
         self,
         positions: PositionStore,
-        others: Mapping[str, FileReader],
+        readers: Mapping[str, FileReader],
         *,
         final: bool = False,
         latest: bool = False,
     ) -> bool:
         """Identifies the file and goes to its stored position; False while that is not possible.
 
-        `others` are the files that this process reads, by their topic id. With `latest` a file that was never
+        `readers` are the files that this process reads, by topic id. With `latest` a file that was never
         counted begins at its end. Raises StoreAway.
         """
         if self.part is not None and self._go_back(positions, self.part):
@@ -119,10 +119,10 @@ class FileReader:
             return False
         stored, unused = self._stored(positions, hashlib.sha256(line).hexdigest())
         for part in list(stored):
-            other = others.get(part.topic_id, self)
-            if other is self:
+            reader = readers.get(part.topic_id, self)
+            if reader is self:
                 continue
-            if other.has_ended or other.inode == self.inode:
+            if reader.has_ended or reader.inode == self.inode:
                 return False  # it may have the same content, and its position is not settled yet
             del stored[part]
         if self._continue(stored):
@@ -240,7 +240,7 @@ class FileReader:
         """Whether a longer file with the same first bytes was counted; after `_continue` has read it all."""
         end = self.lines.next
         return any(
-            position.next > end and self.lines.is_prefix_of(position.resume_token)
+            position.next > end and self.lines.is_prefix(position.resume_token)
             for position in stored.values()
         )
 
@@ -248,8 +248,8 @@ class FileReader:
         self.lines.go_back()
         while latest and self.lines.take(final=False) is not None:
             pass
-        wanted = Position(self.lines.next, self.lines.resume_token)
-        if positions.begin(part, wanted.next, wanted.resume_token) != wanted:
+        position = Position(self.lines.next, self.lines.resume_token)
+        if positions.begin(part, position.next, position.resume_token) != position:
             return False  # another process was faster, with this file or another: identify it again
         self._set(part, self.lines.checkpoint())
         return True

@@ -68,7 +68,7 @@ class FileQueue:
                 path,
                 self._source,
                 stream,
-                inode=inode_of(stream),
+                inode=stream_inode(stream),
                 size=size,
                 line_bytes_max=self._line_bytes_max,
                 now_s=self._uptime_s(),
@@ -123,7 +123,7 @@ class FileQueue:
             self._open_files[file.part.topic_id] = file
 
     def _unregister(self, file: FileReader) -> None:
-        for topic_id in [known for known, holder in self._open_files.items() if holder is file]:
+        for topic_id in [topic_id for topic_id, holder in self._open_files.items() if holder is file]:
             del self._open_files[topic_id]
 
     def _close(self, file: FileReader) -> None:
@@ -161,7 +161,7 @@ class QueueSource:
         }
 
     def problems(self) -> dict[str, str]:
-        return {file.path: why for file in list(self._queue.files) if (why := file.stopped)}
+        return {file.path: reason for file in list(self._queue.files) if (reason := file.stopped)}
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         for file in self._queue.files:
@@ -272,22 +272,22 @@ class FollowedFile(QueueSource):
         the one at the path. Returns those that are compressed by now. Raises OSError.
         """
         written_ns = os.fstat(newest.lines.fileno()).st_mtime_ns
-        known = {file.inode for file in self._queue.files} | {inode, *self._unopened}
-        found, compressed = [], []
+        inodes = {file.inode for file in self._queue.files} | {inode, *self._unopened}
+        plain, compressed = [], []
         for path in self._path.parent.iterdir():
             rotated = ROTATED.fullmatch(path.name.removeprefix(self._path.name))
             if rotated is None or not path.name.startswith(self._path.name):
                 continue
             status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in known:
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in inodes:
                 continue
             if rotated["compressed"]:
                 # With the time of the file that was compressed. Of the newest one, the rest is open.
                 if status.st_mtime_ns > written_ns:
                     compressed.append(path)
             elif status.st_mtime_ns >= written_ns:  # the clock of a file system ticks in milliseconds
-                found.append((status.st_mtime_ns, (status.st_dev, status.st_ino)))
-        self._unopened.extend(passed_over for _, passed_over in sorted(found))
+                plain.append((status.st_mtime_ns, (status.st_dev, status.st_ino)))
+        self._unopened.extend(passed_over for _, passed_over in sorted(plain))
         return compressed
 
     def _report_compressed(self, paths: Sequence[Path]) -> None:
@@ -319,7 +319,7 @@ class FollowedFile(QueueSource):
 
         Raises OSError when this process has no descriptor left.
         """
-        why = "it is not in the same folder"
+        reason = "it is not in the same folder"
         try:
             with os.scandir(self._path.parent) as entries:
                 path = next((entry.path for entry in entries if entry.inode() == inode[1]), None)
@@ -329,25 +329,29 @@ class FollowedFile(QueueSource):
         except OSError as error:
             if error.errno in OUT_OF_FILES:
                 raise
-            why = str(error)
+            reason = str(error)
         log.error(
             "%s: a file was moved away before it could be opened, and is not counted: %s; "
             "find it, and run `gatelock upkeep import FILE --source %s`",
-            self._path, why, shlex.quote(self._source),
+            self._path, reason, shlex.quote(self._source),
         )  # fmt: skip
 
     def _add(self, path: Path) -> None:
         stream = path.open("rb", buffering=0)
         self._queue.add(str(self._path), stream, size=lambda: os.fstat(stream.fileno()).st_size)
 
-    def _report_absence(self, why: str) -> None:
+    def _report_absence(self, reason: str) -> None:
         """Keeps the reason for `problems`, and logs it once when it has lasted for a while."""
-        if not why or not self._absent:
+        if not reason or not self._absent:
             self._absent_since_s, self._is_absence_logged = self._uptime_s(), False
-        self._absent = why
-        if why and not self._is_absence_logged and self._uptime_s() - self._absent_since_s >= ABSENT_LOGGED_S:
+        self._absent = reason
+        if (
+            reason
+            and not self._is_absence_logged
+            and self._uptime_s() - self._absent_since_s >= ABSENT_LOGGED_S
+        ):
             self._is_absence_logged = True
-            log.error("%s %s", self._path, why)
+            log.error("%s %s", self._path, reason)
 
     def _is_final(self, file: FileReader) -> bool:
         """Whether the file was rotated away and has not grown since for `QUIET_S`."""
@@ -361,8 +365,8 @@ class FollowedFile(QueueSource):
         super().rewind(parts)
 
     def problems(self) -> dict[str, str]:
-        found = super().problems()
-        return {shown_path(str(self._path)): self._absent} | found if self._absent else found
+        problems = super().problems()
+        return {shown_path(str(self._path)): self._absent} | problems if self._absent else problems
 
 
 class ImportedFiles(QueueSource):
@@ -424,7 +428,7 @@ class ImportedFiles(QueueSource):
         return open_log(path)
 
 
-def inode_of(stream: IO[bytes]) -> Inode:
+def stream_inode(stream: IO[bytes]) -> Inode:
     status = os.fstat(stream.fileno())
     return status.st_dev, status.st_ino
 

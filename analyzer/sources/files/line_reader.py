@@ -36,9 +36,9 @@ class Checkpoint(NamedTuple):
         return f"{token}/{','.join(self.line_digests)}" if self.line_digests else token
 
 
-def is_same_token(one: str, other: str) -> bool:
+def is_same_token(first: str, second: str) -> bool:
     """Whether two resume tokens describe equal bytes; those of earlier versions have no digests of lines."""
-    return one.partition("/")[0] == other.partition("/")[0]
+    return first.partition("/")[0] == second.partition("/")[0]
 
 
 class LineReader:
@@ -61,7 +61,7 @@ class LineReader:
     def resume_token(self) -> str:
         return self.checkpoint().resume_token
 
-    def is_prefix_of(self, resume_token: str) -> bool:
+    def is_prefix(self, resume_token: str) -> bool:
         """Whether the bytes before `next` are the first bytes of those that `resume_token` describes.
 
         Compares the digests of prefixes, which cover at least half of the bytes. Below 4 KiB, the digest of
@@ -72,8 +72,8 @@ class LineReader:
         if not self._prefix_digests:
             is_digest_of_all = 0 < len(self._line_digests) < LINE_DIGESTS_MAX
             return is_digest_of_all and self._line_digests[-1] in lines.split(",")
-        others = tuple(token.split(".")[1:])
-        return bool(self._prefix_digests) and others[: len(self._prefix_digests)] == self._prefix_digests
+        digests = tuple(token.split(".")[1:])
+        return bool(self._prefix_digests) and digests[: len(self._prefix_digests)] == self._prefix_digests
 
     @property
     def is_empty(self) -> bool:
@@ -112,7 +112,7 @@ class LineReader:
             end = len(data)
         if not end:
             return None
-        columns = _columns_of(lines, self.next + begin, self._line_bytes_max + 1)
+        columns = _line_columns(lines, self.next + begin, self._line_bytes_max + 1)
         if self.next == 0 and data.startswith(BYTE_ORDER_MARK):
             columns = _without_mark(columns)
         self._advance(end)
@@ -150,8 +150,8 @@ class LineReader:
         self._digest = digest.copy()
 
     def _fill(self) -> None:
-        while (wanted := self._chunk_bytes - len(self._ahead)) > 0:
-            more = self._stream.read(wanted)
+        while (missing := self._chunk_bytes - len(self._ahead)) > 0:
+            more = self._stream.read(missing)
             self._ahead += more
             self.tail = (self.tail + more)[-TAIL_BYTES:]
             self.at_end = not more
@@ -179,20 +179,20 @@ class LineReader:
 
 def _without_mark(columns: RecordColumns) -> RecordColumns:
     """Returns the first lines of a stream without its byte order mark."""
-    first, *others = columns.values
+    first, *further = columns.values
     line = (first or b"").removeprefix(BYTE_ORDER_MARK)
     if line in (b"", b"\r"):
         return columns.part(1, len(columns.values))
-    return columns._replace(values=[line, *others])
+    return columns._replace(values=[line, *further])
 
 
-def _columns_of(lines: list[bytes], first: int, bytes_max: int) -> RecordColumns:
+def _line_columns(lines: list[bytes], first: int, bytes_max: int) -> RecordColumns:
     """Returns the lines that are not empty, cut to `bytes_max`; the first begins at offset `first`."""
     sizes = list(map(len, lines))
     # A newline follows each line, so the line at an index is behind so many newlines.
     offsets = list(map(add, accumulate(sizes, initial=first), range(len(lines))))
     if sizes and (min(sizes) < 2 or max(sizes) > bytes_max):
-        wanted = [line not in (b"", b"\r") for line in lines]
-        offsets = list(compress(offsets, wanted))
-        lines = [line[:bytes_max] for line in compress(lines, wanted)]
+        mask = [line not in (b"", b"\r") for line in lines]
+        offsets = list(compress(offsets, mask))
+        lines = [line[:bytes_max] for line in compress(lines, mask)]
     return RecordColumns(offsets, [None] * len(lines), list(lines), sum(sizes))

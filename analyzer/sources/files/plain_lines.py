@@ -24,19 +24,19 @@ def plain_lines(path: str, topic_id: str, end: int) -> Iterator[tuple[int, bytes
     """
     file = Path(path)
     names = [file, *sorted(file.parent.glob(escape(file.name) + "?*"))]
-    found = [
+    matches = [
         name for name in names if (digest := _digest_of_first_line(name)) and topic_id.startswith(digest)
     ]
-    if not found:
+    if not matches:
         raise LogUnreadable(f"no file {path}, nor one whose name begins so, has the lines that were counted")
-    if len(found) > 1:
-        shown = " and ".join(map(str, found))
+    if len(matches) > 1:
+        shown = " and ".join(map(str, matches))
         raise LogUnreadable(f"{shown} begin with the same line: move those away that were not counted")
     try:
-        with closing(open_log(found[0])) as stream:
-            yield from _lines(found[0], stream, end)
+        with closing(open_log(matches[0])) as stream:
+            yield from _lines(matches[0], stream, end)
     except (OSError, EOFError, DamagedFile) as error:
-        raise LogUnreadable(f"{found[0]}: {error}") from error
+        raise LogUnreadable(f"{matches[0]}: {error}") from error
 
 
 def _digest_of_first_line(file: Path) -> str:
@@ -50,16 +50,16 @@ def _digest_of_first_line(file: Path) -> str:
 
 
 def _lines(file: Path, stream: IO[bytes], end: int) -> Iterator[tuple[int, bytes]]:
-    at, rest = 0, b""
-    while at < end:
+    offset, partial = 0, b""
+    while offset < end:
         part = stream.read(READ_BYTES)
-        if not part and at + len(rest) < end:
+        if not part and offset + len(partial) < end:
             raise LogUnreadable(f"{file}: it ends before the offset {end:,} up to which it was counted")
-        *lines, rest = (rest + part).split(b"\n")
+        *lines, partial = (partial + part).split(b"\n")
         if not part:
-            lines, rest = [rest], b""  # the last line needs no line feed
+            lines, partial = [partial], b""  # the last line needs no line feed
         for line in lines:
-            content = line.removeprefix(BYTE_ORDER_MARK) if at == 0 else line
-            if content and at < end:
-                yield at, content
-            at += len(line) + 1
+            content = line.removeprefix(BYTE_ORDER_MARK) if offset == 0 else line
+            if content and offset < end:
+                yield offset, content
+            offset += len(line) + 1

@@ -13,7 +13,7 @@ from analyzer.kernel.errors import LogUnreadable
 from analyzer.kernel.model import Partition, Records
 from analyzer.sources.files.compressed_files import DamagedFile, open_log
 from analyzer.sources.files.file_reader import FileReader, shown_path
-from analyzer.sources.files.file_sources import LINE_BYTES_MAX, inode_of
+from analyzer.sources.files.file_sources import LINE_BYTES_MAX, stream_inode
 from analyzer.sources.positions import PositionStore
 
 
@@ -30,16 +30,16 @@ def counted_file(path: Path, source: str, host: str, positions: PositionStore) -
     if not path.is_file():
         raise LogUnreadable(f"{shown_path(str(path))}: there is no such file")
     with closing(_Lines(path, source, host)) as lines:
-        found = lines.find(positions)
-    if found is None:
+        counted = lines.find(positions)
+    if counted is None:
         raise LogUnreadable(
             f"{shown_path(str(path))}: it was not counted as a file of the source {source}, so there is "
             f"nothing to replace; count it by `gatelock upkeep import FILE --source {shlex.quote(source)}`"
         )
-    return CountedFile(path, *found)
+    return CountedFile(path, *counted)
 
 
-def lines_of(path: Path, part: Partition, end: int) -> Iterator[Records]:
+def read_lines(path: Path, part: Partition, end: int) -> Iterator[Records]:
     """Yields the lines of a file before an offset. Raises LogUnreadable."""
     with closing(_Lines(path, part.source, "")) as lines:
         yield from lines.before(part, end)
@@ -53,7 +53,7 @@ class _Lines:
         try:
             stream = open_log(str(path))
             self._reader = FileReader(
-                str(path), source, stream, inode=inode_of(stream), size=None, host=host,
+                str(path), source, stream, inode=stream_inode(stream), size=None, host=host,
                 line_bytes_max=LINE_BYTES_MAX, now_s=time.monotonic(),
             )  # fmt: skip
         except (OSError, EOFError, DamagedFile) as error:

@@ -22,8 +22,8 @@ from kafka.errors import (
 )
 
 from analyzer.kernel.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, pieces_of, span_of
-from analyzer.sources.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
+from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span, split_batches
+from analyzer.sources.kafka.connection_errors import ConnectionTrouble, FailureCause, failure_cause
 from analyzer.sources.kafka.internals.consumer import ConsumerInternals, Features, open_consumer
 from analyzer.sources.kafka.internals.features import version
 from analyzer.sources.kafka.internals.interfaces import (
@@ -61,7 +61,7 @@ def connect(options: Options, features: Features) -> tuple[KafkaConsumer, Connec
     try:
         return open_consumer(options, failures, features), failures
     except KafkaError as error:
-        raise ConnectionTrouble(cause_of(failures.last or [error], options)) from error
+        raise ConnectionTrouble(failure_cause(failures.last or [error], options)) from error
 
 
 class FetchedPartition(NamedTuple):
@@ -77,7 +77,7 @@ class FetchedPartition(NamedTuple):
 
     def of(self, part: Partition) -> RecordSet | Records:
         if isinstance(self.content, bytes):
-            resume_token = resume_token_of(self.leader_epoch)
+            resume_token = epoch_token(self.leader_epoch)
             return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token)
         return Records.of(part, self.start, self.next, self.content)
 
@@ -89,13 +89,13 @@ class FetchedPartition(NamedTuple):
         if not isinstance(self.content, bytes) or self.aborted:
             yield self
             return
-        start, left = self.start, len(self.content)
-        for raw in pieces_of(self.content, PIECE_RECORDS):
-            left -= len(raw)
-            if not left:
+        start, remaining_bytes = self.start, len(self.content)
+        for raw in split_batches(self.content, PIECE_RECORDS):
+            remaining_bytes -= len(raw)
+            if not remaining_bytes:
                 yield self._replace(start=start, content=raw)
                 return
-            span = span_of(raw, start)
+            span = batch_span(raw, start)
             # Epochs only grow along a log: a later one than the last batch's is damage, as is each where the
             # last one was not credible.
             epoch = span.leader_epoch if span.leader_epoch <= self.leader_epoch else NO_LEADER_EPOCH
@@ -112,7 +112,7 @@ class UnreadablePartition(NamedTuple):
     gap: Gap
 
 
-def resume_token_of(leader_epoch: int) -> str:
+def epoch_token(leader_epoch: int) -> str:
     """Returns the leader epoch of the record before a position, as a resume token (see `Position`).
 
     Where a log was cut off and written again, its records have another epoch from there on. So the broker
@@ -121,7 +121,7 @@ def resume_token_of(leader_epoch: int) -> str:
     return "" if leader_epoch == NO_LEADER_EPOCH else str(leader_epoch)
 
 
-def epoch_of(resume_token: str) -> int:
+def token_epoch(resume_token: str) -> int:
     return int(resume_token) if resume_token.isdecimal() else NO_LEADER_EPOCH
 
 
@@ -134,8 +134,8 @@ def out_of_range_gap(offset: int, first: int, end: int) -> Gap:
     return past_end_gap(offset, offset, "the log was cut off and written again, at an unknown offset")
 
 
-def past_end_gap(offset: int, cut_at: int, why: str) -> Gap:
-    return Gap("past-end", cut_at, offset, why)
+def past_end_gap(offset: int, cut_at: int, reason: str) -> Gap:
+    return Gap("past-end", cut_at, offset, reason)
 
 
 def truncation_gap(offset: int, cut_at: int) -> Gap:
@@ -254,7 +254,7 @@ class KafkaClient:
         if self._fetcher is not None and topic_id and not topic_id.startswith(NAME_PREFIX):
             self._fetcher.ids[tp.topic] = UUID(topic_id)
         self._internals.forget_paused(tp)
-        self._internals.seek(tp, offset, epoch_of(resume_token))
+        self._internals.seek(tp, offset, token_epoch(resume_token))
         self._consumer.resume(tp)
         self._next[tp] = offset
 
@@ -290,7 +290,7 @@ class KafkaClient:
             raise error
         fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
         if self._fetcher is not None:
-            sets = [self._raw(tp, batches) for tp, found in fetched.items() for batches in found]
+            sets = [self._raw(tp, batches) for tp, batch_sets in fetched.items() for batches in batch_sets]
             return [*sets, *self._unserved(self._fetcher)]
         if fetched:
             self._answers += 1
@@ -315,14 +315,14 @@ class KafkaClient:
     def _truncated(self, tp: TopicPartition, common: OffsetAndMetadata | None) -> UnreadablePartition:
         """Returns the gap of a log of which the records from `common` up to our position are gone."""
         if common is None:  # the broker does not know the epoch of the record before our position
-            [found] = self._out_of_range({tp: self._next[tp]})
-            return found
+            [unreadable] = self._out_of_range({tp: self._next[tp]})
+            return unreadable
         return UnreadablePartition(tp, truncation_gap(self._next[tp], common.offset))
 
     def _raw(self, tp: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
         if fetched.is_cut_short:
-            why = f"a batch is damaged: the length of the one at offset {fetched.start} is impossible"
-            return UnreadablePartition(tp, Gap("corrupt", fetched.start, None, why))
+            reason = f"a batch is damaged: the length of the one at offset {fetched.start} is impossible"
+            return UnreadablePartition(tp, Gap("corrupt", fetched.start, None, reason))
         self._next[tp] = fetched.next
         return FetchedPartition(
             tp, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.leader_epoch
@@ -331,9 +331,9 @@ class KafkaClient:
     def _unserved(self, fetcher: BatchFetcher) -> list[UnreadablePartition]:
         """Returns the partitions that a broker refused to serve because its log is damaged."""
         damaged, fetcher.damaged = fetcher.damaged, set()
-        why = "the broker reports that its log is damaged at or before offset {}"
+        reason = "the broker reports that its log is damaged at or before offset {}"
         return [
-            UnreadablePartition(tp, Gap("corrupt", self._next[tp], None, why.format(self._next[tp])))
+            UnreadablePartition(tp, Gap("corrupt", self._next[tp], None, reason.format(self._next[tp])))
             for tp in sorted(damaged & self._next.keys())
         ]
 

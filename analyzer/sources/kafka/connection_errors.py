@@ -49,20 +49,22 @@ class ConnectionTrouble(AnalyzerError):
         self.cause = cause
 
 
-def cause_of(errors: Iterable[BaseException], options: Options) -> FailureCause:
+def failure_cause(errors: Iterable[BaseException], options: Options) -> FailureCause:
     """Returns the cause of these errors of consecutive connections.
 
     A broker that refuses a login says so and closes the connection, and sometimes only the close is noticed:
     so the error that says most counts for all of them.
     """
-    found = list(errors)
+    collected = list(errors)
     for explain in (_permission, _login, _file, _tls, _unexpected_tls):
-        for error in reversed(found):
+        for error in reversed(collected):
             if (cause := explain(error, options)) is not None:
                 return cause
     # A broker that shuts down closes connections as well: only the last error counts.
-    answered = [error for error in found if not isinstance(error, (RequestTimedOutError, KafkaTimeoutError))]
-    return (_closed(answered[-1], options) if answered else None) or _away(found)
+    answered = [
+        error for error in collected if not isinstance(error, (RequestTimedOutError, KafkaTimeoutError))
+    ]
+    return (_closed(answered[-1], options) if answered else None) or _away(collected)
 
 
 def _permission(error: BaseException, options: Options) -> FailureCause | None:
@@ -178,8 +180,8 @@ def _tls(error: BaseException, options: Options) -> FailureCause | None:
 def _unexpected_tls(error: BaseException, options: Options) -> FailureCause | None:
     """Explains a response that is a TLS alert."""
     protocol = options.get("security_protocol", "PLAINTEXT")
-    found = re.search(r"\d+", str(error)) if isinstance(error, InvalidReceiveError) else None
-    if found is None or int(found[0]) & 0xFFFF0000 != TLS_ALERT:
+    digits = re.search(r"\d+", str(error)) if isinstance(error, InvalidReceiveError) else None
+    if digits is None or int(digits[0]) & 0xFFFF0000 != TLS_ALERT:
         return None
     tls = "SSL" if protocol == "PLAINTEXT" else "SASL_SSL"
     return FailureCause(

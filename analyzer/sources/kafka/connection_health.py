@@ -13,7 +13,7 @@ from typing import Protocol
 from analyzer.sources.kafka.connection_errors import (
     ConnectionTrouble,
     FailureCause,
-    cause_of,
+    failure_cause,
     missing_permission,
 )
 from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
@@ -88,11 +88,11 @@ class ConnectionHealth:
         self._failures += 1
         self._is_unconnected = self._reconnect_s > self._opened_s
         self._reconnect_s = self._uptime_s() + (0.0 if at_once else pause_s)
-        self.trouble = None if at_once else self._cause_of(error)
+        self.trouble = None if at_once else self._failure_cause(error)
         return self.wait_s
 
-    def _cause_of(self, error: Exception) -> FailureCause:
-        return error.cause if isinstance(error, ConnectionTrouble) else cause_of([error], self._options)
+    def _failure_cause(self, error: Exception) -> FailureCause:
+        return error.cause if isinstance(error, ConnectionTrouble) else failure_cause([error], self._options)
 
     def waited(self, seconds: float, answers: int, *, is_reading: bool, is_idle: bool) -> None:
         """Notes a poll of that length; `answers` is the number of answers from brokers so far."""
@@ -125,7 +125,7 @@ class ConnectionHealth:
         if self.trouble is not None or connection is None:
             return self.trouble
         if (failures := connection.failures.last) and self.silent_s >= FAILING_S:
-            return cause_of(failures, self._options)
+            return failure_cause(failures, self._options)
         if self.silent_s >= SILENT_S:
             return FailureCause(
                 "away", f"no broker has answered for {self.silent_s:.0f} s; check the brokers and the network"

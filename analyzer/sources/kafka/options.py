@@ -45,16 +45,16 @@ RESERVED = (
 )
 
 
-def consumer_options(given: Options) -> dict[str, Any]:
-    """Returns all options of a consumer: our defaults, then `given`, then the fixed ones.
+def consumer_options(options: Options) -> dict[str, Any]:
+    """Returns all options of a consumer: our defaults, then `options`, then the fixed ones.
 
     Raises ValueError for an option that kafka-python does not have, or that must not be set.
     """
-    if unknown := given.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
+    if unknown := options.keys() - KafkaConsumer.DEFAULT_CONFIG.keys():
         raise ValueError(f"kafka-python has no option {', '.join(sorted(unknown))}; check the spelling")
-    if fixed := given.keys() & {*FIXED, *RESERVED}:
+    if fixed := options.keys() & {*FIXED, *RESERVED}:
         raise ValueError(f"must not be set, because Gatelock sets it: {', '.join(sorted(fixed))}; remove it")
-    return {**DEFAULTS, **given, **FIXED}
+    return {**DEFAULTS, **options, **FIXED}
 
 
 def admin_options(options: Options) -> dict[str, Any]:

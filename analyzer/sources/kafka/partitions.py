@@ -137,23 +137,23 @@ class AssignedPartitions:
         """Whether at least one partition is not stopped."""
         return any(not state.stopped for state in self._states.values())
 
-    def keep(self, found: FetchedPartition | UnreadablePartition) -> None:
+    def keep(self, fetched: FetchedPartition | UnreadablePartition) -> None:
         """Queues what a poll returned, unless its partition is stopped or not ours any more."""
-        state = self._states.get(found.tp)
-        if state is None or state.stopped or found.tp.topic in self.topic_ids.refused:
+        state = self._states.get(fetched.tp)
+        if state is None or state.stopped or fetched.tp.topic in self.topic_ids.refused:
             return
-        if isinstance(found, UnreadablePartition):
-            self.stop(state.part, found.gap)
+        if isinstance(fetched, UnreadablePartition):
+            self.stop(state.part, fetched.gap)
             return
-        if found.start != state.fetched:
+        if fetched.start != state.fetched:
             # Defensive, not observed: the client would have continued at another offset than the requested
             # one.
-            log.error("%s: Kafka returned offset %d instead of %d", state.part, found.start, state.fetched)
+            log.error("%s: Kafka returned offset %d instead of %d", state.part, fetched.start, state.fetched)
             self._revoked.append(state.part)
             self.rewind([state.part])
             return
-        state.fetched = found.next
-        self._fetched.extend((state, piece) for piece in found.pieces())
+        state.fetched = fetched.next
+        self._fetched.extend((state, piece) for piece in fetched.pieces())
 
     def acknowledge(self, stored: Mapping[Partition, int]) -> dict[TopicPartition, int]:
         """Notes the stored offsets; returns those of our partitions."""
@@ -277,14 +277,14 @@ class AssignedPartitions:
         new = {tp for tp in self.topic_ids.parts(self.without_position).values() if tp.topic == topic}
         if not new:
             return
-        wanted = new if is_known else new | partitions_of_topic(topic, client.topics())
+        partitions = new if is_known else new | partitions_of_topic(topic, client.topics())
         from_end = self._start == "latest" and not is_known
         try:
-            first = client.ends(wanted) if from_end else client.begins(wanted)
+            first = client.ends(partitions) if from_end else client.begins(partitions)
         except KafkaError as error:
             log.warning("%s waits for its offsets: %r", topic, error)
             return
-        for tp in sorted(wanted):
+        for tp in sorted(partitions):
             position = self._positions.begin(self.topic_ids.part(tp), first[tp])
             if tp in new:
                 self._continue(client, tp, position)

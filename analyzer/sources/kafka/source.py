@@ -105,11 +105,11 @@ class KafkaRecords:
         return self._partitions.positions()
 
     def problems(self) -> dict[str, str]:
-        found = self._partitions.topic_ids.problems()
-        found |= {str(part): gap_sentence(gap) for part, gap in self.stopped().items()}
+        problems = self._partitions.topic_ids.problems()
+        problems |= {str(part): gap_sentence(gap) for part, gap in self.stopped().items()}
         if cause := self._health.cause(self._client, self.polling_since):
-            found[self._health.name(cause)] = self._health.sentence(cause)
-        return found
+            problems[self._health.name(cause)] = self._health.sentence(cause)
+        return problems
 
     def rewind(self, parts: Collection[Partition] | None = None) -> None:
         topic_ids = self._partitions.topic_ids
@@ -152,12 +152,12 @@ class KafkaRecords:
             self._commits.send(client)
         began_s = self.polling_since = self._uptime_s()
         try:
-            found = self._poll(client, timeout_s)
+            batches = self._poll(client, timeout_s)
         except Exception as error:  # noqa: BLE001 - after any error kafka-python may hang in the next poll
             self._give_up(error)
         else:
             self._partitions.topic_ids.update(client.cluster, client.topics())
-            for fetched in found:
+            for fetched in batches:
                 self._partitions.keep(fetched)
             self._check_connection(client, self._uptime_s() - began_s)
         finally:
@@ -256,24 +256,24 @@ class KafkaRecords:
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Called on the client's own thread, while `take()` waits in `poll()`: must neither raise nor send
         requests to Kafka."""
-        taken = set(partitions)
-        self._partitions.assigned(taken)
-        if taken:
-            log.info("reading %s", names_of(taken))
+        added = set(partitions)
+        self._partitions.assigned(added)
+        if added:
+            log.info("reading %s", partition_names(added))
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Called on the client's own thread, as `assigned` is."""
         # What is in flight of them is stored before the next analyzer reads their positions. If that takes
         # longer, one of the two fails at the compare-and-set.
         self._positions.wait_for_flush(REVOCATION_WAIT_S)
-        gone = list(partitions)
-        self._commits.forget(gone)
-        self._partitions.revoked(gone)
-        if gone:
-            log.info("no longer reading %s", names_of(gone))
+        removed = list(partitions)
+        self._commits.forget(removed)
+        self._partitions.revoked(removed)
+        if removed:
+            log.info("no longer reading %s", partition_names(removed))
 
 
-def names_of(partitions: Iterable[TopicPartition]) -> str:
+def partition_names(partitions: Iterable[TopicPartition]) -> str:
     """The partitions by name, in order: "access-log[0], access-log[2]"."""
     return ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions))
 

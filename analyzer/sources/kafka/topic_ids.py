@@ -32,9 +32,9 @@ class TopicIds:
         for name, topic in topics.items():
             now = LogId(cluster, topic.id)
             first = self._first.setdefault(name, now)
-            before, _ = self._now.get(name, (first, ()))
+            previous, _ = self._now.get(name, (first, ()))
             self._now[name] = now, topic.partitions
-            if first != now and (name not in self.refused or before != now):
+            if first != now and (name not in self.refused or previous != now):
                 self._refuse(name, first, now)
 
     def is_counted(self, topic: str) -> bool:
@@ -60,11 +60,11 @@ class TopicIds:
     def gaps(self) -> dict[Partition, Gap]:
         """Returns all partitions of the refused logs: an operator must say where they begin."""
         gaps = {}
-        for topic, why in list(self.refused.items()):
+        for topic, reason in list(self.refused.items()):
             (cluster, topic_id), numbers = self._now[topic]
             for number in sorted(numbers):
                 part = Partition(cluster, topic_id, number, self._sources[topic], topic)
-                gaps[part] = Gap("recreated", 0, None, why)
+                gaps[part] = Gap("recreated", 0, None, reason)
         return gaps
 
     def accept(self, topics: Iterable[str]) -> None:
@@ -74,15 +74,15 @@ class TopicIds:
             self.refused.pop(topic, None)
 
     def problems(self) -> dict[str, str]:
-        return {self._sources[topic]: why for topic, why in list(self.refused.items())}
+        return {self._sources[topic]: reason for topic, reason in list(self.refused.items())}
 
     def _refuse(self, topic: str, first: LogId, now: LogId) -> None:
         if first.cluster == now.cluster:
             ids = f"its id was {first.topic_id}, now {now.topic_id}"
-            why = f"topic {topic} was deleted and created again: {ids}"
+            reason = f"topic {topic} was deleted and created again: {ids}"
         else:
-            why = (
+            reason = (
                 f"topic {topic} was in another cluster: it was in {first.cluster}, now it is in {now.cluster}"
             )
-        log.error("%s; nothing of it is counted; `gatelock upkeep gaps list` says what to do", why)
-        self.refused[topic] = why
+        log.error("%s; nothing of it is counted; `gatelock upkeep gaps list` says what to do", reason)
+        self.refused[topic] = reason

@@ -128,9 +128,9 @@ class Concurrency(LimiterMethods):
         """
         whole_number(cost, "cost", least=0)
         with self._mutex:
-            left = self._in_flight.get(key, 0) - cost
-            if left > 0:
-                self._in_flight[key] = left
+            remaining = self._in_flight.get(key, 0) - cost
+            if remaining > 0:
+                self._in_flight[key] = remaining
             else:
                 self._in_flight.pop(key, None)
             self._waiters.wake(key)

@@ -83,8 +83,8 @@ class GcraRule:
     def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
         now = now_ns * self.scale
         full = now - self.tolerance
-        after = (full if state is None or state < full else state) + cost * self.interval
-        return after if after <= now + self.interval else None
+        new_state = (full if state is None or state < full else state) + cost * self.interval
+        return new_state if new_state <= now + self.interval else None
 
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
         return self._arrival_time(state, at_ns * self.scale) + cost * self.interval - self.tolerance
@@ -102,8 +102,8 @@ class GcraRule:
         return (free // self.interval if free > 0 else 0, -(-missing // self.scale))
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> GcraRule:
-        asked = self.burst_asked if burst is None else burst
-        return GcraRule(limit or self.limit, period_ns or self.period_ns, asked, self.strict)
+        burst_asked = self.burst_asked if burst is None else burst
+        return GcraRule(limit or self.limit, period_ns or self.period_ns, burst_asked, self.strict)
 
     def pack(self, state: int) -> list[int]:
         return [state]

@@ -55,8 +55,8 @@ class QueueRule:
         return -(-ahead // self.scale) if ahead > 0 else 0
 
     def spend(self, state: int | None, at_ns: int, cost: int) -> int:
-        at = at_ns * self.scale
-        return (at if state is None or state < at else state) + cost * self.interval
+        moment = at_ns * self.scale
+        return (moment if state is None or state < moment else state) + cost * self.interval
 
     def admit(self, state: int | None, now_ns: int, cost: int) -> int | None:
         now = now_ns * self.scale

@@ -61,29 +61,29 @@ class CounterRule:
     def wait_ns(self, state: CounterPair | None, now_ns: int, cost: int) -> int | None:
         if cost > self.limit:
             return None
-        index, before, used = self._windows_at(state, now_ns)
+        index, previous, used = self._windows_at(state, now_ns)
         room = self.limit - used - cost
         if room >= 0:
-            at_ns = index * self.period_ns + self._decayed_ns(before, room)
+            at_ns = index * self.period_ns + self._decayed_ns(previous, room)
         else:
             at_ns = (index + 1) * self.period_ns + self._decayed_ns(used, self.limit - cost)
         return max(0, at_ns - now_ns)
 
     def spend(self, state: CounterPair | None, at_ns: int, cost: int) -> CounterPair:
-        index, before, used = self._windows_at(state, at_ns)
-        return index, before, used + cost
+        index, previous, used = self._windows_at(state, at_ns)
+        return index, previous, used + cost
 
     def admit(self, state: CounterPair | None, now_ns: int, cost: int) -> CounterPair | None:
         period_ns = self.period_ns
         if state is not None and state[0] == now_ns // period_ns:  # the usual case, without a call
-            index, before, used = state
+            index, previous, used = state
         else:
-            index, before, used = self._windows_at(state, now_ns)
+            index, previous, used = self._windows_at(state, now_ns)
         left_ns = (index + 1) * period_ns - now_ns
         used += cost
-        if used + before * left_ns // period_ns > self.limit or left_ns > period_ns:
+        if used + previous * left_ns // period_ns > self.limit or left_ns > period_ns:
             return None
-        return index, before, used
+        return index, previous, used
 
     def refund(self, state: CounterPair, now_ns: int, cost: int) -> CounterPair | None:
         """Takes from the present window first, then from the one before.
@@ -91,22 +91,22 @@ class CounterRule:
         With a booking ahead these are its windows. They may both lie after the present one, whose count is
         gone then, so they stay when they are empty.
         """
-        index, before, used = self._windows_at(state, now_ns)
-        rest = max(0, cost - used)
-        before, used = max(0, before - rest), max(0, used - cost)
+        index, previous, used = self._windows_at(state, now_ns)
+        excess = max(0, cost - used)
+        previous, used = max(0, previous - excess), max(0, used - cost)
         is_ahead = index * self.period_ns > now_ns
-        return (index, before, used) if before or used or is_ahead else None
+        return (index, previous, used) if previous or used or is_ahead else None
 
     def status(self, state: CounterPair | None, now_ns: int) -> KeyStatus:
-        index, before, used = self._windows_at(state, now_ns)
+        index, previous, used = self._windows_at(state, now_ns)
         start_ns = index * self.period_ns
         if used:
             reset_ns = start_ns + self.period_ns + self._decayed_ns(used, 0) - now_ns
         else:
-            reset_ns = max(0, start_ns + self._decayed_ns(before, 0) - now_ns) if before else 0
+            reset_ns = max(0, start_ns + self._decayed_ns(previous, 0) - now_ns) if previous else 0
         if start_ns > now_ns:
             return (0, max(reset_ns, start_ns - now_ns))
-        weighed = before * (start_ns + self.period_ns - now_ns) // self.period_ns
+        weighed = previous * (start_ns + self.period_ns - now_ns) // self.period_ns
         return (max(0, self.limit - used - weighed), reset_ns)
 
     def with_limits(self, limit: int | None, period_ns: int | None, burst: int | None) -> CounterRule:
@@ -117,15 +117,15 @@ class CounterRule:
         return list(state)
 
     def unpack(self, numbers: list[int], shift_ns: int) -> CounterPair:
-        index, before, used = numbers
-        return index + -(-shift_ns // self.period_ns), before, used  # rounded to the later window
+        index, previous, used = numbers
+        return index + -(-shift_ns // self.period_ns), previous, used  # rounded to the later window
 
     def convert(self, old: CounterRule, state: CounterPair, now_ns: int) -> CounterPair | None:
         """Keeps the counts; with another period they count in the present windows of this rule."""
-        index, before, used = old._windows_at(state, now_ns)
+        index, previous, used = old._windows_at(state, now_ns)
         if old.period_ns == self.period_ns:
-            return index, before, used
-        return now_ns // self.period_ns, before, used
+            return index, previous, used
+        return now_ns // self.period_ns, previous, used
 
 
 class SlidingCounter(AdmittingLimiter):

@@ -158,20 +158,20 @@ class LogRule:
         return state if stamps[oldest - 1] <= now_ns else None
 
     def spend(self, state: AdmissionRing | None, at_ns: int, cost: int) -> AdmissionRing:
-        at = at_ns // self.tick_ns
+        tick = at_ns // self.tick_ns
         if state is None or not state.stamps:
-            return AdmissionRing(self.stamps([at] * cost))
+            return AdmissionRing(self.stamps([tick] * cost))
         state.refuses_until_ns = at_ns
         if cost > 1 or self.compact:  # expired stamps are removed: a compact one could wrap
-            state.stamps = state.ordered()[self.expired(state, at) :] + self.stamps([at] * cost)
+            state.stamps = state.ordered()[self.expired(state, tick) :] + self.stamps([tick] * cost)
             state.oldest = 0
             return state
         stamps, oldest = state.stamps, state.oldest
-        if at - stamps[oldest] >= self.period:
-            stamps[oldest] = at
+        if tick - stamps[oldest] >= self.period:
+            stamps[oldest] = tick
             state.oldest = oldest + 1 if oldest + 1 < len(stamps) else 0
         else:
-            stamps.insert(oldest, at)
+            stamps.insert(oldest, tick)
             state.oldest = oldest + 1
         return state
 

@@ -132,11 +132,11 @@ class AllOf(WaitingMethods):
         """
         if cost != 1:
             return self.check(key, cost).allowed
-        held, admitted = 0, []
+        acquired, admitted = 0, []
         try:
             for part in self._all_but_last:
                 keys, rule = part._keys, part._rule
-                held += 1
+                acquired += 1
                 if not keys.mutex.acquire(False):
                     keys.acquire_mutex()
                 now_ns = keys.clock()
@@ -147,20 +147,20 @@ class AllOf(WaitingMethods):
                 if state is None:  # new, or in the old generation
                     slot = keys.take_slot(key)
                     state = None if slot is None else keys.young.get(slot)
-                after = rule.admit(state, now_ns, 1)
-                if after is None or (slot is None and not part._without_slot(1)):
+                new_state = rule.admit(state, now_ns, 1)
+                if new_state is None or (slot is None and not part._without_slot(1)):
                     return False
                 if slot is not None:
-                    admitted.append((keys.young, slot, state, after, rule, now_ns))
+                    admitted.append((keys.young, slot, state, new_state, rule, now_ns))
             if not self._last.allow(key):
                 return False
-            for young, slot, state, after, rule, now_ns in admitted:
-                young[slot] = rule.spend(state, now_ns, 1) if after is state else after
+            for young, slot, state, new_state, rule, now_ns in admitted:
+                young[slot] = rule.spend(state, now_ns, 1) if new_state is state else new_state
             return True
         finally:
-            while held:
-                held -= 1
-                self._all_but_last[held]._keys.mutex.release()
+            while acquired:
+                acquired -= 1
+                self._all_but_last[acquired]._keys.mutex.release()
 
     def check(self, key: Key = "", cost: int = 1) -> Decision:
         """Decides as `allow` does; returns the decision of all parts together, of one moment.
@@ -228,7 +228,7 @@ class AllOf(WaitingMethods):
             pairs = [snapshot.book(cost, longest_ns) for snapshot in snapshots]
             decision = self._combined([snapshot for snapshot, _ in pairs], cost)
             due_ns = self._keys.clock() + longest_ns
-            booked = tuple(one for _, undo in pairs for one in undo)
+            booked = tuple(booking for _, undo in pairs for booking in undo)
             return Reservation(decision, to_seconds(longest_ns), due_ns, booked)
 
         return self._exclusively(decide)
@@ -244,11 +244,11 @@ class AllOf(WaitingMethods):
         The other parts do not change. Parts of `parse` are named by their text, such as "10/second". Raises
         ValueError for a name that no part or several parts have, and for numbers that the part rejects.
         """
-        named = [limiter for limiter in self._parts if limiter.name == part]
-        if len(named) != 1:
+        matches = [limiter for limiter in self._parts if limiter.name == part]
+        if len(matches) != 1:
             names = [limiter.name for limiter in self._parts]
             raise ValueError(f"part: expected the name of one of {names}, got {part!r}")
-        self._exclusively(lambda: named[0].configure(limit, period, burst))
+        self._exclusively(lambda: matches[0].configure(limit, period, burst))
 
     def dump(self) -> SavedState:
         """Returns all that is counted in its parts, as json.dumps accepts it."""
@@ -263,15 +263,15 @@ class AllOf(WaitingMethods):
 
     def start_over(self, clock: NanosecondClock) -> Callable[[], None]:
         """Counts from zero, by another clock, until the function that it returns is called: for tests."""
-        before = self._keys
+        saved_keys = self._keys
         restore_parts = [part.start_over(clock) for part in self._parts]
-        self._keys = before.empty_copy(clock)
+        self._keys = saved_keys.empty_copy(clock)
         self._order_mutexes()
 
         def restore() -> None:
             for restore_part in restore_parts:
                 restore_part()
-            self._keys = before
+            self._keys = saved_keys
             self._order_mutexes()
 
         return restore

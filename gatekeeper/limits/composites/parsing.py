@@ -55,15 +55,15 @@ def parse(text: str, limiter: Callable[..., RateLimiter] = SlidingLog, **options
 
 
 def _parse_one(text: str, limiter: Callable[..., RateLimiter], options: dict[str, Any]) -> RateLimiter:
-    found = RATE.fullmatch(text)
-    period_s = PERIODS_S.get(found["period"].lower()) if found else None
-    if found is None or period_s is None:
+    match = RATE.fullmatch(text)
+    period_s = PERIODS_S.get(match["period"].lower()) if match else None
+    if match is None or period_s is None:
         raise ValueError(
             f"expected a rate such as '10/second' or '5 per 30 s', with s, m, h, d or w; got {text!r}"
         )
     options = {"name": text, **options}
-    if found["burst"] is not None:
+    if match["burst"] is not None:
         if "burst" not in inspect.signature(limiter).parameters:
             raise ValueError(f"burst: {limiter!r:.80} has none, got {text!r}; write limiter=TokenBucket")
-        options["burst"] = int(found["burst"])
-    return limiter(int(found["limit"]), period_s * int(found["times"] or 1), **options)
+        options["burst"] = int(match["burst"])
+    return limiter(int(match["limit"]), period_s * int(match["times"] or 1), **options)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatekeeper.limits.composites.by_plan import require_limiter, start_over_all
 from gatekeeper.limits.composites.delegating import Delegating, L
-from gatekeeper.limits.engine.persistence import key_of
+from gatekeeper.limits.engine.persistence import restore_key
 from gatekeeper.limits.engine.protocol import Key, NanosecondClock, SavedState
 from gatekeeper.limits.engine.units import require_callable, whole_number
 
@@ -70,15 +70,15 @@ class Sharded(Delegating[L]):
 
     def dump(self) -> SavedState:
         """Returns all that is counted, as json.dumps accepts it."""
-        first, *others = [shard.dump() for shard in self._shards]
-        return {**first, "keys": [*first["keys"], *(pair for other in others for pair in other["keys"])]}
+        first, *further = [shard.dump() for shard in self._shards]
+        return {**first, "keys": [*first["keys"], *(pair for saved in further for pair in saved["keys"])]}
 
     def load(self, saved: SavedState) -> None:
         """Continues from what `dump` saved, also with another number of shards. Raises ValueError."""
         # Text hashes differently in every process, so each key is assigned to its shard again.
         parts: list[SavedState] = [{**saved, "keys": []} for _ in self._shards]
         for name, numbers in saved.get("keys", ()):
-            parts[hash(key_of(name)) & self._mask]["keys"].append([name, numbers])
+            parts[hash(restore_key(name)) & self._mask]["keys"].append([name, numbers])
         for shard, part in zip(self._shards, parts, strict=True):
             shard.load(part)
 

@@ -46,7 +46,7 @@ def combined(decisions: Sequence[Decision], name: str) -> Decision:
     refusals = [decision for decision in decisions if not decision.allowed]
     if refusals:
         worst = max(refusals, key=lambda refusal: inf if refusal.retry_after is None else refusal.retry_after)
-        also = tuple(other.policy for other in refusals if other is not worst and other.policy)
+        also = tuple(refusal.policy for refusal in refusals if refusal is not worst and refusal.policy)
         return worst._replace(policy=worst.policy or name, also=also)
     tightest = min(decisions, key=lambda passed: inf if passed.remaining is None else passed.remaining)
     resets = [passed.reset_after for passed in decisions if passed.reset_after is not None]

@@ -84,7 +84,7 @@ def load_states(
     for name, numbers in saved["keys"]:
         state = rule.convert(saved_under, saved_under.unpack(numbers, shift_ns), now_ns)
         if state is not None:
-            keys.young[key_of(name)] = state
+            keys.young[restore_key(name)] = state
     _retain_all(keys, rule, now_ns)
 
 
@@ -96,6 +96,6 @@ def _retain_all(keys: KeyStates[Any], rule: Rule[Any], now_ns: int) -> None:
     keys.keep_for_booking(ahead_ns)
 
 
-def key_of(name: Any) -> Key:
+def restore_key(name: Any) -> Key:
     """Returns a key as it was before it became JSON, which has lists for tuples."""
     return tuple(name) if isinstance(name, list) else name

@@ -105,12 +105,12 @@ class RateLimiter(WaitingMethods):
             if slot is None:
                 return self._without_slot(cost)
             state = young.get(slot)
-            after = rule.admit(state, now_ns, cost) if cost else None
+            new_state = rule.admit(state, now_ns, cost) if cost else None
             wait_ns: int | None = 0
-            if after is None:
+            if new_state is None:
                 wait_ns = rule.wait_ns(state, now_ns, cost)
             else:
-                state = rule.spend(state, now_ns, cost) if after is state else after
+                state = rule.spend(state, now_ns, cost) if new_state is state else new_state
                 young[slot] = state
             status = rule.status(state, now_ns)
         finally:
@@ -256,11 +256,11 @@ class RateLimiter(WaitingMethods):
 
         `gatekeeper.testing.fresh` calls it. That function restores what was counted before.
         """
-        before = self._keys
-        self._keys = before.empty_copy(clock)
+        saved_keys = self._keys
+        self._keys = saved_keys.empty_copy(clock)
 
         def restore() -> None:
-            self._keys = before
+            self._keys = saved_keys
 
         return restore
 
@@ -294,10 +294,10 @@ class RateLimiter(WaitingMethods):
 
     def _book(self, slot: Key, state: object, due_ns: int, cost: int) -> tuple[BookedState, object]:
         """Spends at `due_ns`; returns how to undo it, and the new state. The caller holds the mutex."""
-        before = copy.copy(state)
+        earlier = copy.copy(state)
         state = self._rule.spend(state, due_ns, cost)
         self._keys.young[slot] = state
-        return BookedState(self._keys, slot, before, copy.copy(state)), state
+        return BookedState(self._keys, slot, earlier, copy.copy(state)), state
 
 
 class AdmittingLimiter(RateLimiter):
@@ -332,10 +332,10 @@ class AdmittingLimiter(RateLimiter):
                 key, state = slot, young.get(slot)
             if not cost:
                 return rule.wait_ns(state, now_ns, 0) == 0
-            after = rule.admit(state, now_ns, cost)
-            if after is None:
+            new_state = rule.admit(state, now_ns, cost)
+            if new_state is None:
                 return False
-            young[key] = after
+            young[key] = new_state
             return True
         finally:
             mutex.release()

@@ -98,8 +98,8 @@ def format_seconds(ns: int) -> str:
     >>> format_seconds(10_000_000_000), format_seconds(1_500_000_000)
     ('10 s', '1.5 s')
     """
-    whole_s, rest = divmod(ns, SECOND_NS)
-    return f"{whole_s}.{rest:09d}".rstrip("0").rstrip(".") + " s"
+    whole_s, fraction_ns = divmod(ns, SECOND_NS)
+    return f"{whole_s}.{fraction_ns:09d}".rstrip("0").rstrip(".") + " s"
 
 
 def reject_burst(burst: int | None) -> None:

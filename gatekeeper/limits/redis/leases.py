@@ -107,10 +107,10 @@ class SharedConcurrency(Concurrency):
         reply = yield self._call(op, key, cost, *names)
         if reply is None:
             return self._decide_without_store(op, key, cost)
-        done, in_flight = reply
-        if done and names:
+        granted, in_flight = reply
+        if granted and names:
             self._hold(key, [PermitLease(name, sent_ns + self._lease_us * MICROSECOND_NS) for name in names])
-        return self._decision_for(bool(done) and not would_overtake, in_flight)
+        return self._decision_for(bool(granted) and not would_overtake, in_flight)
 
     def _decide_without_store(self, op: str, key: Key, cost: int) -> Decision:
         if self._store.on_error == "allow":
@@ -126,21 +126,21 @@ class SharedConcurrency(Concurrency):
 
     def _hold(self, key: Key, leases: list[PermitLease]) -> None:
         with self._mutex:
-            held = self._held.setdefault(key, deque())
-            while held and held[0].name and held[0].ends_ns <= self._clock():
-                held.popleft()  # it has ended, and no release will follow
-            held.extend(leases)
+            current = self._held.setdefault(key, deque())
+            while current and current[0].name and current[0].ends_ns <= self._clock():
+                current.popleft()  # it has ended, and no release will follow
+            current.extend(leases)
 
     def _drop_oldest(self, key: Key, cost: int) -> list[PermitLease]:
         """Returns the oldest `cost` leases of this process that still run; it no longer holds them."""
         with self._mutex:
-            held = self._held.get(key, deque())
+            current = self._held.get(key, deque())
             dropped: list[PermitLease] = []
-            while held and len(dropped) < cost:
-                lease = held.popleft()
+            while current and len(dropped) < cost:
+                lease = current.popleft()
                 if not lease.name or lease.ends_ns > self._clock():
                     dropped.append(lease)
-            if not held:
+            if not current:
                 self._held.pop(key, None)
             self._waiters.wake(key)
             return dropped
@@ -167,10 +167,10 @@ class SharedConcurrency(Concurrency):
         ends_ns = sent_ns + self._lease_us * MICROSECOND_NS
         extended = {name.decode() if isinstance(name, bytes) else name for name in reply[2:]}
         with self._mutex:
-            held = self._held.get(key, deque())
-            for n, lease in enumerate(held):
+            current = self._held.get(key, deque())
+            for n, lease in enumerate(current):
                 if lease.name in extended:
-                    held[n] = lease._replace(ends_ns=ends_ns)
+                    current[n] = lease._replace(ends_ns=ends_ns)
         return int(reply[0]) + len(leases) - len(names)
 
     def _count_steps(self, key: Key) -> StoreSteps[int]:

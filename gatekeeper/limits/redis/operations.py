@@ -36,9 +36,9 @@ def allow_steps(state: SharedState, key: Key, cost: int) -> StoreSteps[bool]:
 def check_steps(state: SharedState, key: Key, cost: int) -> StoreSteps[Decision]:
     """Decides about `cost` of `key`; a refusal that is known already costs no round trip."""
     whole_number(cost, "cost", least=0)
-    known = state.refusals.find(key, cost)
-    if known is not None:
-        return known
+    refusal = state.refusals.find(key, cost)
+    if refusal is not None:
+        return refusal
     return (yield from _decide(state, "check", key, cost))
 
 
@@ -77,19 +77,19 @@ def _decide_without_store(state: SharedState, op: str, key: Key, cost: int) -> D
 def check_many_steps(state: SharedState, keys: Iterable[Key], cost: int) -> StoreSteps[list[Decision]]:
     """Decides about all `keys`, one after the other, in one round trip."""
     whole_number(cost, "cost", least=0)
-    wanted = list(require_keys(keys))
-    cached = {n: state.refusals.find(key, cost) for n, key in enumerate(wanted)}
+    requested = list(require_keys(keys))
+    cached = {n: state.refusals.find(key, cost) for n, key in enumerate(requested)}
     decisions = {n: refusal for n, refusal in cached.items() if refusal is not None}
-    unknown = [n for n in range(len(wanted)) if n not in decisions]
+    unknown = [n for n in range(len(requested)) if n not in decisions]
     op, sent_cost = ("peek", 0) if state.can_never_pass(cost) else ("check", cost)
     sent_ns = state.clock()
-    raws = (yield ScriptCalls([state.call(op, wanted[n], sent_cost) for n in unknown])) if unknown else []
+    raws = (yield ScriptCalls([state.call(op, requested[n], sent_cost) for n in unknown])) if unknown else []
     for place, n in enumerate(unknown):
         if raws is None:
-            decisions[n] = _decide_without_store(state, "check", wanted[n], cost)
+            decisions[n] = _decide_without_store(state, "check", requested[n], cost)
         else:
-            decisions[n] = _decision(state, raws[place], wanted[n], cost, sent_ns)
-    return [decisions[n] for n in range(len(wanted))]
+            decisions[n] = _decision(state, raws[place], requested[n], cost, sent_ns)
+    return [decisions[n] for n in range(len(requested))]
 
 
 def refund_steps(state: SharedState, key: Key, cost: int) -> StoreSteps[None]:
@@ -190,8 +190,8 @@ def wait_steps(
                     allowed=False, policy=state.name, reason="limited", detail="others came first"
                 )
             yield Sleep(_time_left(state, end_ns), waker)
-        left = _time_left(state, end_ns)
-        return (yield from _book_and_sleep(state, key, cost, left, waker)).decision
+        remaining_s = _time_left(state, end_ns)
+        return (yield from _book_and_sleep(state, key, cost, remaining_s, waker)).decision
     finally:
         keys.exclusively(lambda: keys.waiters.leave(key, waker))
 

@@ -108,16 +108,16 @@ class CounterScript:
         return (self.rule.limit, self.rule.period_ns)
 
     def status(self, numbers: Sequence[int], now_us: int) -> KeyStatus:
-        index, before, used = numbers
+        index, previous, used = numbers
         period_us = self.rule.period_ns
         start_us = index * period_us
         end_us = start_us + period_us
-        if not used and not before:
+        if not used and not previous:
             ahead_us = max(0, start_us - now_us)  # the empty windows of a booking that was refunded
             return (0 if ahead_us else self.rule.limit, ahead_us)
         # Until the last of them weighs less than one whole request.
-        reset_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or before)
-        weighed = before * (end_us - now_us) // period_us
+        reset_us = (end_us if used else start_us) + period_us - (period_us - 1) // (used or previous)
+        weighed = previous * (end_us - now_us) // period_us
         remaining = self.rule.limit - used - weighed if start_us <= now_us else 0
         return (max(0, remaining), max(0, reset_us - now_us))
 
@@ -139,7 +139,7 @@ class LogScript:
         return (max(0, remaining), newest_us + self.rule.period_ns - now_us)
 
 
-def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
+def choose_script(rule: Rule[Any]) -> ScriptProtocol:
     """Returns the protocol for `rule`.
 
     Raises ValueError for numbers that a script cannot hold, TypeError for a rule without a script.
@@ -157,8 +157,8 @@ def script_protocol_of(rule: Rule[Any]) -> ScriptProtocol:
             return CounterScript(counter)
         case LogRule() as log:
             return LogScript(LogRule(log.limit, log.period_ns))
-        case other:
-            raise TypeError(f"store: limiters with a {type(other).__name__} cannot be kept in a store")
+        case unsupported:
+            raise TypeError(f"store: limiters with a {type(unsupported).__name__} cannot be kept in a store")
 
 
 def _in_microseconds(rule: Any) -> Any:

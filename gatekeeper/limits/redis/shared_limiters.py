@@ -191,12 +191,12 @@ class SharedRate(SharedMethods, RateLimiter):
         self._rule = rule
         position = self._shared.store.local_position
         if position is not None:
-            self._shared.local.configure(*_share_of(rule, position))
+            self._shared.local.configure(*_process_share(rule, position))
 
     def _local_limiter(self, position: NodePosition) -> RateLimiter:
         """Returns a limiter in memory with this process's share of the limit."""
         rule, keys = self._rule, self._keys
-        limit, period_s, burst = _share_of(rule, position)
+        limit, period_s, burst = _process_share(rule, position)
         options: dict[str, Any] = {
             "max_keys": keys.max_keys,
             "overflow": keys.overflow,
@@ -216,7 +216,7 @@ class SharedRate(SharedMethods, RateLimiter):
         return make(limit, period_s, **options)
 
 
-def _share_of(rule: Any, position: NodePosition) -> tuple[int, float, int | None]:
+def _process_share(rule: Any, position: NodePosition) -> tuple[int, float, int | None]:
     """Returns limit, period (seconds) and burst of one process's share, each burst at least 1."""
     share = split(rule.limit, position.nodes)[position.node]
     burst = None

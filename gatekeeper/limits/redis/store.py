@@ -100,8 +100,10 @@ class RedisStore:
                 f"nodes, node: expected a number of processes, and one below it, got {nodes!r}, {node!r}"
             )
         if not timeout > 0 or not pause >= 0 or (remember is not None and not remember >= 0):
-            got = f"got {timeout!r}, {pause!r}, {remember!r}"
-            raise ValueError(f"timeout, pause, remember: expected seconds above 0, from 0 and from 0, {got}")
+            shown = f"got {timeout!r}, {pause!r}, {remember!r}"
+            raise ValueError(
+                f"timeout, pause, remember: expected seconds above 0, from 0 and from 0, {shown}"
+            )
         if not prefix or set("{}") & set(prefix):
             raise ValueError(
                 f"prefix: expected text without braces, which mark the hash tag of a cluster, got {prefix!r}"
@@ -253,11 +255,11 @@ class RedisStore:
 
 
 async def _finished(
-    call: Coroutine[Any, Any, Any], before: asyncio.CancelledError | None
+    call: Coroutine[Any, Any, Any], earlier: asyncio.CancelledError | None
 ) -> tuple[Any, asyncio.CancelledError | None]:
     """Returns the result of `call`, and the cancellation of this task, now or before."""
     task = asyncio.ensure_future(call)
-    cancelled = before
+    cancelled = earlier
     while not task.done():
         try:
             await asyncio.shield(task)

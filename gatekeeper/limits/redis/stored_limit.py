@@ -11,7 +11,7 @@ from urllib.parse import quote
 from gatekeeper.limits.engine.protocol import Key, Rule
 from gatekeeper.limits.engine.units import MICROSECOND_NS, require_key, to_seconds
 from gatekeeper.limits.redis.negative_cache import RefusalCache
-from gatekeeper.limits.redis.script_protocol import script_protocol_of
+from gatekeeper.limits.redis.script_protocol import choose_script
 from gatekeeper.model import Decision
 
 
@@ -49,7 +49,7 @@ class StoredLimit:
 
     def change(self, rule: Rule[Any]) -> None:
         """Applies another rule to the same keys."""
-        self.protocol = script_protocol_of(rule)
+        self.protocol = choose_script(rule)
         self._unit_arguments = self._encoded(1)
         self.rule = rule  # in nanoseconds, for descriptions
         for refusals in self.refusal_caches:

@@ -206,18 +206,18 @@ class KeyedJobQueues:
             queue.is_ready, queue.has_worker = False, True
             return key
 
-    def next(self, key: Key, done: int) -> QueuedJob | None:
-        """Returns the next job of `key` for a worker that ran `done` in a row; None: it leaves the key."""
+    def next(self, key: Key, jobs_run: int) -> QueuedJob | None:
+        """Returns the next job of `key` for a worker after `jobs_run` in a row; None: it leaves the key."""
         with self._mutex:
             queue = self._queues[key]
-            while queue and not (done >= self._yield_after and self._ready):
+            while queue and not (jobs_run >= self._yield_after and self._ready):
                 job = (queue.high or queue.low).popleft()
                 if job.future.set_running_or_notify_cancel():
                     return job
             yielded = bool(queue)
             drained = self._leave(key, queue)
         if yielded:
-            self.report("yielded", key, done)
+            self.report("yielded", key, jobs_run)
         self._set_drained({key: drained})
         return None
 

@@ -145,10 +145,10 @@ class KeyedScheduler(BaseKeyedScheduler):
 
     def _work(self, worker: QueueWorker) -> None:
         while (key := self._queues.assign(worker)) is not None:
-            done = 0
-            while (job := self._queues.next(key, done)) is not None:
+            jobs_run = 0
+            while (job := self._queues.next(key, jobs_run)) is not None:
                 _run(job)
-                done += 1
+                jobs_run += 1
         self._running.discard(threading.current_thread())
 
 
@@ -234,10 +234,10 @@ class AsyncKeyedScheduler(BaseKeyedScheduler):
 
     async def _work(self, worker: QueueWorker) -> None:
         while (key := self._queues.assign(worker)) is not None:
-            done = 0
-            while (job := self._queues.next(key, done)) is not None:
+            jobs_run = 0
+            while (job := self._queues.next(key, jobs_run)) is not None:
                 await _run_async(job)
-                done += 1
+                jobs_run += 1
 
 
 def _run(job: QueuedJob) -> None:

@@ -29,7 +29,7 @@ def named(budget: CallerBudget, callers: Sequence[str], hour: int = 0, first: in
     times_ms = [hour * HOUR_MS + n for n in range(len(callers))]
     offsets = range(first, first + len(callers))
     typed = [caller if ":" in caller else f"api_key:{caller}" for caller in callers]
-    found, _ = budget.names_of(typed, times_ms, (times_ms[0], times_ms[-1]), offsets)
+    found, _ = budget.names_to_count(typed, times_ms, (times_ms[0], times_ms[-1]), offsets)
     return [
         caller if name == full else name for caller, full, name in zip(callers, typed, found, strict=True)
     ]
@@ -54,7 +54,7 @@ def test_resources_have_a_budget_of_the_same_size_and_hour(hours: Sequence[int])
             part = slice(at, at + size)
             of_part = times_ms[part]
             span_ms = of_part[0], of_part[-1]
-            answer = budget.names_of(callers[part], of_part, span_ms, range(6)[part], resources[part])
+            answer = budget.names_to_count(callers[part], of_part, span_ms, range(6)[part], resources[part])
             names += answer[0]
             routes += answer[1] or ()
         found.append((names, routes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.plan.groupings import COUNTED, SHOWN, Dimension, Network, grouping_of
+from analyzer.plan.groupings import COUNTED, SHOWN, Dimension, Network, parse_grouping
 from gatekeeper.model import LockKey
 
 CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
@@ -34,9 +34,9 @@ CALLER, RESOURCE = Dimension("caller"), Dimension("resource")
 def test_a_grouping_is_found_by_its_name(
     name: str, key: Dimension | None, resource: Dimension | None, scope: str, phrase: str
 ) -> None:
-    assert grouping_of(name) == (name, key, resource, scope, phrase)
-    assert grouping_of(name).is_of_callers == name.startswith("caller")
-    assert LockKey(grouping_of(name).scope, "", "", "").scope == scope
+    assert parse_grouping(name) == (name, key, resource, scope, phrase)
+    assert parse_grouping(name).is_of_callers == name.startswith("caller")
+    assert LockKey(parse_grouping(name).scope, "", "", "").scope == scope
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_a_grouping_is_found_by_its_name(
 )
 def test_any_other_name_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(ValueError, match=r"is not a grouping: use caller, tenant, .*, or caller\+resource"):
-        grouping_of(name)
+        parse_grouping(name)
 
 
 def test_the_groupings_in_messages_exist() -> None:
-    assert [grouping_of(name).name for name in COUNTED] == list(COUNTED)
-    assert [name for name in COUNTED if grouping_of(name).is_judged] == list(SHOWN)
+    assert [parse_grouping(name).name for name in COUNTED] == list(COUNTED)
+    assert [name for name in COUNTED if parse_grouping(name).is_judged] == list(SHOWN)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.counting.counter.counter import PythonCounter
-from analyzer.counting.counter.outcomes import SERIES_END, classes_of, middle_us
+from analyzer.counting.counter.outcomes import SERIES_END, duration_classes, middle_us
 from analyzer.kernel.model import Record, Records, SlotLayout
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, TextField
 from tests.support.counting import PART, a_record, mapping_of
@@ -66,7 +66,7 @@ def test_the_outcomes_are_those_of_each_admitted_request(story: list[Request]) -
         own = [one for one in of_route if one[0] == key]
         times = [sum(one[3] for one in wanted) for wanted in (own, of_route)]
         is_heavy = len(own) * 20 >= len(of_route) or times[0] * 20 >= times[1] > 0
-        [class_] = classes_of([took * 1000])
+        [class_] = duration_classes([took * 1000])
         for name in ("", f"api_key:{key}") if is_heavy else ("",):
             expected[path, f"{name}{SERIES_END}{class_}"] += 1
             expected[path, f"{name}{SERIES_END}e"] += status in ("500", "599")
@@ -82,4 +82,4 @@ def test_a_light_series_is_counted_with_all_others_alone() -> None:
 
 @given(st.integers(1, 10**12))
 def test_the_middle_of_a_class_is_at_most_6_per_cent_off(duration_us: int) -> None:
-    assert abs(middle_us(*classes_of([duration_us])) - duration_us) <= 0.0625 * duration_us
+    assert abs(middle_us(*duration_classes([duration_us])) - duration_us) <= 0.0625 * duration_us

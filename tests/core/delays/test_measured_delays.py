@@ -11,14 +11,14 @@ from analyzer.counting.measured_delays import (
     alarms,
     measured_from,
 )
-from analyzer.kernel.shipping_delays import ShippingDelays, delays_of
+from analyzer.kernel.shipping_delays import ShippingDelays, measure_delays
 
 AT = ("web", "requests[0]")
 LIMITS = DelayLimits(shipping_s=10.0, skew_s=2.0)
 
 
 def delays(*delays_ms: int, newest_ms: int = 1_000_000) -> ShippingDelays:
-    found = delays_of([newest_ms] * len(delays_ms), [newest_ms - one for one in delays_ms])
+    found = measure_delays([newest_ms] * len(delays_ms), [newest_ms - one for one in delays_ms])
     assert found is not None
     return found
 

@@ -15,8 +15,8 @@ from analyzer.kernel.shipping_delays import (
     KEPT_MAX,
     DelaySample,
     ShippingDelays,
-    delays_of,
     joined,
+    measure_delays,
 )
 
 MOMENTS = st.integers(0, 10_000_000)
@@ -41,7 +41,7 @@ def recount(records: Sequence[tuple[int | None, int]]) -> ShippingDelays | None:
 @example([(0, 0), (1, 0), (None, 5)])
 def test_a_histogram_equals_a_recount(records: list[tuple[int | None, int]]) -> None:
     kafka_ms, times_ms = [one for one, _ in records], [one for _, one in records]
-    assert delays_of(kafka_ms, times_ms) == recount(records)
+    assert measure_delays(kafka_ms, times_ms) == recount(records)
 
 
 @given(RECORDS, RECORDS)
@@ -53,8 +53,8 @@ def test_histograms_add_up(first: list[tuple[int | None, int]], more: list[tuple
 def test_a_percentile_is_never_too_small_and_at_most_one_bucket_too_large(
     delays_ms: list[int], share: float
 ) -> None:
-    found = delays_of(delays_ms, [0] * len(delays_ms)) if min(delays_ms) >= 0 else None
-    found = found or delays_of([ms + 1_000 for ms in delays_ms], [1_000] * len(delays_ms))
+    found = measure_delays(delays_ms, [0] * len(delays_ms)) if min(delays_ms) >= 0 else None
+    found = found or measure_delays([ms + 1_000 for ms in delays_ms], [1_000] * len(delays_ms))
     assert found is not None
     exact = sorted(delays_ms)[ceil(share * len(delays_ms)) - 1]
     percentile = found.percentile_ms(share)
@@ -86,7 +86,7 @@ def test_a_long_sample_keeps_a_bounded_number_of_times() -> None:
 
 
 def test_without_own_times_only_the_newest_time_in_kafka_is_known() -> None:
-    assert delays_of([5, None, 9], [5, 7, 9], has_own_times=False) == ShippingDelays((), 0, 0, 9)
-    found = delays_of([3], [1])
+    assert measure_delays([5, None, 9], [5, 7, 9], has_own_times=False) == ShippingDelays((), 0, 0, 9)
+    found = measure_delays([3], [1])
     assert found is not None
     assert found.plus(ShippingDelays((), 0, 0, 9)) == found._replace(newest_ms=9)

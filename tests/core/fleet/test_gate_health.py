@@ -13,10 +13,10 @@ from analyzer.gates.gate_health import (
     SILENT_S,
     SKEW_S,
     GateHealth,
+    gate_problems,
     hits_by_lock,
     known_share,
     living_gates,
-    problems_of,
 )
 from analyzer.gates.unknown_callers import BEHIND_MAX_S, LogKnowledge, cause, spellings
 from gatekeeper.model import Cursor, GateStatus, LockHits, LockKey
@@ -42,7 +42,7 @@ def a_gate(
 
 class TestProblems:
     def test_a_healthy_gate_has_none(self) -> None:
-        assert problems_of(a_gate(callers=(ANN,)), {ANN}) == {}
+        assert gate_problems(a_gate(callers=(ANN,)), {ANN}) == {}
 
     @pytest.mark.parametrize(
         ("gate", "problem", "sentence"),
@@ -60,7 +60,7 @@ class TestProblems:
         ],
     )  # fmt: skip
     def test_each_problem_has_a_sentence(self, gate: GateHealth, problem: str, sentence: str) -> None:
-        found = problems_of(gate, {ANN})
+        found = gate_problems(gate, {ANN})
         assert list(found) == [problem]
         assert sentence in found[problem]
 
@@ -73,7 +73,7 @@ class TestProblems:
         ],
     )  # fmt: skip
     def test_a_value_at_its_bound_is_not_a_problem(self, gate: GateHealth) -> None:
-        assert problems_of(gate, {f"user:{n}" for n in range(9)}) == {}
+        assert gate_problems(gate, {f"user:{n}" for n in range(9)}) == {}
 
     def test_without_callers_there_is_no_share(self) -> None:
         assert known_share((), {ANN}) is None

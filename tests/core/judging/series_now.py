@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from analyzer.judging.circumstances import Circumstances
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.rolling import Slot
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.plan.policies import Policy
@@ -33,5 +33,5 @@ def slots(counts: Mapping[int, int]) -> Sequence[Slot]:
 def series(policy: Policy, counts: Mapping[int, int], *, key: str = "acme", **known: Any) -> Standing:
     """Returns the rolling sum of a policy with these slots."""
     resource = "/export" if policy.per.endswith("+resource") else ""
-    total = TotalKey(kind_of(policy).sum_of(policy), key, resource, ALWAYS)
+    total = TotalKey(policy_kind(policy).judged_sum(policy), key, resource, ALWAYS)
     return Standing(total, sum(counts.values()), slots(counts), **known)

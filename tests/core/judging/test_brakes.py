@@ -23,7 +23,7 @@ from analyzer.judging.brakes import (
 )
 from analyzer.plan.mapping import SourceMapping
 from analyzer.plan.meters import DAY_S, Meter
-from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.plan import Plan, make_plan, plan_from
 from analyzer.plan.policies import DEFAULT_BRAKE, Brake, Quota
 from analyzer.plan.windows import Calendar
 from gatekeeper.model import LockKey
@@ -168,7 +168,7 @@ def test_policies_that_lock_nothing_and_those_without_a_bound_have_no_brake() ->
 def plan(policy: Quota = DAILY, source: str = "json", meter: str = "bytes") -> Plan:
     meters = [Meter("cost", meter)]
     policy = msgspec.structs.replace(policy, meter="cost")
-    return plan_of([], meters, [policy], {"log": SourceMapping(source, {}, ())})
+    return make_plan([], meters, [policy], {"log": SourceMapping(source, {}, ())})
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_settings_that_change_whom_it_locks_make_it_young(change: dict[str, Any]
 def test_another_meaning_of_its_meter_or_of_a_source_makes_it_young() -> None:
     assert unchanged(plan(), plan(meter="price")) == set()
     assert unchanged(plan(), plan(source="combined")) == set()
-    more = plan_of(
+    more = make_plan(
         [],
         plan().meters,
         plan().policies,
@@ -202,10 +202,10 @@ def test_another_meaning_of_its_meter_or_of_a_source_makes_it_young() -> None:
 
 
 def test_the_stored_plan_has_the_brake_and_an_earlier_one_has_none() -> None:
-    stated = plan_of([], [], [braked(callers=7, traffic=50_000)])
+    stated = make_plan([], [], [braked(callers=7, traffic=50_000)])
     assert plan_from(stated.to_json()) == stated
-    assert plan_of([], [], [braked()]) != plan_of([], [], [DAILY])
-    assert "brake" not in plan_of([], [], [DAILY]).to_json()
+    assert make_plan([], [], [braked()]) != make_plan([], [], [DAILY])
+    assert "brake" not in make_plan([], [], [DAILY]).to_json()
 
 
 # Against a slow oracle

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.judging.caller_limits import EMPTY, Directory, ExemptRanges, Limits, Override, Profile, Subject
-from analyzer.judging.plan_sums import sums_of
-from analyzer.plan.plan import plan_of
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.sums import NEVER
 from analyzer.plan.windows import Calendar
 
 PLANS = (("free", 10), ("pro", 5_000))
-PLAN = plan_of(
+PLAN = make_plan(
     [],
     [],
     [
@@ -87,14 +87,14 @@ def test_the_first_judgements_are_those_of_each_series(
 ) -> None:
     """By the policies that apply to it, one at a time. Of addresses in exempt ranges that of all others."""
     limits = Limits(PLAN, directory_of(facts, overrides, exempt))
-    for sum_, policies in sums_of(PLAN).policies_of.items():
+    for sum_, policies in plan_sums(PLAN).policies_by_sum.items():
         keys = KEYS[sum_.grouping]
         found = limits.first_judgements(sum_, keys)
         first = [found] * len(keys) if isinstance(found, int) else found
         for key, value in zip(keys, first, strict=True):
             applied = [limits.policy_for(policy, key) for policy in policies]
             wanted = min((one.limit for one in applied if one is not None), default=NEVER)
-            assert next(iter(limits.thresholds_of(sum_, key)), NEVER) == wanted
+            assert next(iter(limits.series_thresholds(sum_, key)), NEVER) == wanted
             if is_exempt_address(key, exempt):
                 assert (wanted, value) == (NEVER, min(policy.limit for policy in policies))
             else:
@@ -109,7 +109,7 @@ def test_exempt_ranges_are_found_by_the_length_of_their_prefix(texts: Sequence[s
 
 def cpu_s(directory: Directory, keys: Sequence[str]) -> float:
     """Returns the CPU time of looking up when new totals of callers must be judged, at first."""
-    sum_ = next(sum_ for sum_ in sums_of(PLAN).policies_of if sum_.grouping == "caller")
+    sum_ = next(sum_ for sum_ in plan_sums(PLAN).policies_by_sum if sum_.grouping == "caller")
     taken = []
     for _ in range(5):
         limits = Limits(PLAN, directory)
@@ -131,5 +131,5 @@ def test_an_override_and_exempt_ranges_cost_the_other_callers_nothing() -> None:
 
 
 def test_without_any_facts_one_value_holds_for_all() -> None:
-    for sum_ in sums_of(PLAN).policies_of:
+    for sum_ in plan_sums(PLAN).policies_by_sum:
         assert isinstance(Limits(PLAN, EMPTY).first_judgements(sum_, KEYS[sum_.grouping]), int)

@@ -13,11 +13,11 @@ from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import judge, judge_policies, lapsed, lock_keys
 from analyzer.judging.kinds import KINDS
 from analyzer.judging.kinds.quota import describe, explain
-from analyzer.judging.plan_sums import sums_of
-from analyzer.judging.totals import Standing, TotalKey, growth_of
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.judging.totals import Standing, TotalKey, totals_growth
 from analyzer.kernel.model import CountRow
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Window
@@ -51,11 +51,11 @@ def changed(policy: Quota, **changes: Any) -> Quota:
 
 def standing(policy: Quota, used: int, *, key: str = "api_key:acme", resource: str = "") -> Standing:
     """Today's total of a series, by what the policy sums."""
-    return Standing(TotalKey(KINDS["quota"].sum_of(policy), key, resource, TODAY), used)
+    return Standing(TotalKey(KINDS["quota"].judged_sum(policy), key, resource, TODAY), used)
 
 
 def judged(policy: Quota, used: int, lock: Lock | None, now: datetime, resource: str = "") -> list[Any]:
-    plan, at = plan_of([], [], [policy]), standing(policy, used, resource=resource)
+    plan, at = make_plan([], [], [policy]), standing(policy, used, resource=resource)
     locks = {} if lock is None else {lock.at: lock}
     return list(judge(plan, [at], locks, Circumstances(now)).changes)
 
@@ -115,7 +115,7 @@ def test_a_lock_has_the_scope_of_its_grouping(per: str, scope: str) -> None:
     resource = "/a" if per.endswith("+resource") else ""
     (change,) = judged(policy, 12, None, NOON, resource=resource)
     assert change.lock.scope == scope
-    assert lock_keys(plan_of([], [], [policy]), [standing(policy, 12, resource=resource)]) == [change.at]
+    assert lock_keys(make_plan([], [], [policy]), [standing(policy, 12, resource=resource)]) == [change.at]
 
 
 def test_a_limit_of_0_locks_at_the_first_request() -> None:
@@ -136,7 +136,7 @@ def test_a_limit_of_0_locks_at_the_first_request() -> None:
 def test_a_refusal_explains_itself(policy: Quota, used: int, sentence: str) -> None:
     assert explain(policy, used) == sentence
     at = Standing(standing(policy, used).total._replace(window=TODAY), used)
-    (change,) = judge(plan_of([], [], [policy]), [at], {}, AT_NOON).changes
+    (change,) = judge(make_plan([], [], [policy]), [at], {}, AT_NOON).changes
     assert isinstance(change, Set)
     assert change.lock.detail == sentence
 
@@ -152,7 +152,7 @@ def test_each_action_is_described() -> None:
 
 HOURLY = Quota("hourly", 3, Calendar("hour"), per="caller+resource")
 TOKENS = Quota("tokens", 500, Calendar("day"), meter="tokens")
-PLAN = plan_of([], [Meter("tokens", "tokens")], [DAILY, HOURLY, TOKENS])
+PLAN = make_plan([], [Meter("tokens", "tokens")], [DAILY, HOURLY, TOKENS])
 DAY_OF_BERLIN = Sum("caller", "requests", Calendar("day", "Europe/Berlin"))
 
 
@@ -167,7 +167,7 @@ def a_row(
 def grown(*rows: CountRow, plan: Plan = PLAN) -> dict[tuple[str, str, str], int]:
     return {
         (sum_.grouping, sum_.meter, resource): number
-        for sum_, grown in growth_of(sums_of(plan).policies_of, tables_of(rows)).items()
+        for sum_, grown in totals_growth(plan_sums(plan).policies_by_sum, tables_of(rows)).items()
         for resource, number in zip(grown.resources, grown.amounts, strict=True)
     }
 
@@ -187,7 +187,7 @@ def test_denied_requests_add_to_no_total() -> None:
 def test_the_overflow_adds_to_no_total_of_callers() -> None:
     for row in (a_row(5), a_row(5, resource="/a")):
         assert grown(row._replace(key="overflow:")) == {}
-    tenants = plan_of([], [], [changed(DAILY, per="tenant")])
+    tenants = make_plan([], [], [changed(DAILY, per="tenant")])
     row = a_row(5)._replace(key="overflow:", grouping="tenant")  # a tenant may have any name
     assert grown(row, plan=tenants) == {("tenant", "requests", ""): 5}
 
@@ -211,13 +211,13 @@ def test_an_empty_part_of_a_key_grows_no_total(
     grouping: str, key: str, resource: str, grows: bool, minutes: tuple[str, ...]
 ) -> None:
     """One bucket, several of one window, several windows."""
-    plan = plan_of([], [], [changed(DAILY, per=grouping)])
+    plan = make_plan([], [], [changed(DAILY, per=grouping)])
     rows = [
         a_row(2, minute)._replace(grouping=grouping, key=name, resource=part)
         for minute in minutes
         for name, part in {(key, resource), ("full", "/full" if "+" in grouping else "")}
     ]
-    [growth] = growth_of(sums_of(plan).policies_of, tables_of(rows)).values()
+    [growth] = totals_growth(plan_sums(plan).policies_by_sum, tables_of(rows)).values()
     found = set(zip(growth.keys, growth.resources, strict=True))
     assert ((key, resource) in found) == grows
     assert len(found) == 1 + grows
@@ -225,14 +225,14 @@ def test_an_empty_part_of_a_key_grows_no_total(
 
 def test_a_total_of_an_earlier_version_with_an_empty_resource_earns_no_lock() -> None:
     total = TotalKey(Sum("caller+resource", "requests", Calendar("hour")), "user:ann", "", TODAY)
-    plan = plan_of([], [], [HOURLY])
+    plan = make_plan([], [], [HOURLY])
     assert judge(plan, [Standing(total, 900)], {}, AT_NOON).changes == []
     assert judge(plan, [Standing(total._replace(resource="/a"), 900)], {}, AT_NOON).changes
 
 
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
     rows = [a_row(1, "22:59"), a_row(2, "10:00"), a_row(4, "23:00"), a_row(8, "00:00")]
-    assert growth_of(sums_of(PLAN).policies_of, tables_of(rows))[DAY_OF_BERLIN] == (
+    assert totals_growth(plan_sums(PLAN).policies_by_sum, tables_of(rows))[DAY_OF_BERLIN] == (
         [TODAY.start_s, TODAY.until_s],
         ["user:ann", "user:ann"],
         ["", ""],
@@ -241,14 +241,14 @@ def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
 
 
 def test_the_growth_of_a_maximum_is_the_largest_value_of_its_window() -> None:
-    plan = plan_of([], [Meter("largest", "bytes", "max")], [changed(DAILY, meter="largest")])
+    plan = make_plan([], [Meter("largest", "bytes", "max")], [changed(DAILY, meter="largest")])
     rows = [
         a_row(value, minute)._replace(meter="largest")
         for value, minute in ((5, "10:00"), (7, "10:01"), (2, "10:02"), (1, "23:00"))
     ]
-    (growth,) = growth_of(sums_of(plan).policies_of, tables_of(rows[:3])).values()
+    (growth,) = totals_growth(plan_sums(plan).policies_by_sum, tables_of(rows[:3])).values()
     assert growth.amounts == [7]  # one window, several buckets
-    (growth,) = growth_of(sums_of(plan).policies_of, tables_of(rows)).values()
+    (growth,) = totals_growth(plan_sums(plan).policies_by_sum, tables_of(rows)).values()
     assert growth.amounts == [7, 1]
 
 
@@ -266,15 +266,15 @@ def test_a_sum_that_is_being_filled_grows_only_by_what_the_filling_has_passed() 
         ((at_s, "user:c", ""), {"user:ann": 3, "user:bob": 4}),
         ((at_s, "", ""), {"user:ann": 1}),
     ):
-        grown = growth_of([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: position})[DAY_OF_BERLIN]
+        grown = totals_growth([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: position})[DAY_OF_BERLIN]
         assert dict(zip(grown.keys, grown.amounts, strict=True)) == amounts
-    assert growth_of([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: (0, "", "")}) == {}
+    assert totals_growth([DAY_OF_BERLIN], tables_of(rows), {DAY_OF_BERLIN: (0, "", "")}) == {}
 
 
 def test_policies_that_sum_the_same_share_one_total() -> None:
-    plan = plan_of([], [], [DAILY, changed(DAILY, name="hard", limit=99), TOKENS])
+    plan = make_plan([], [], [DAILY, changed(DAILY, name="hard", limit=99), TOKENS])
     assert grown(a_row(5), plan=plan) == {("caller", "requests", ""): 5}
-    assert [policy.name for policy in sums_of(plan).policies_of[DAY_OF_BERLIN]] == ["daily", "hard"]
+    assert [policy.name for policy in plan_sums(plan).policies_by_sum[DAY_OF_BERLIN]] == ["daily", "hard"]
     changes = judge(plan, [standing(DAILY, 99)], {}, AT_NOON).changes
     assert [change.at.policy for change in changes] == ["daily", "hard"]
     assert [change.at.policy for change in judge(plan, [standing(DAILY, 98)], {}, AT_NOON).changes] == [
@@ -283,14 +283,14 @@ def test_policies_that_sum_the_same_share_one_total() -> None:
 
 
 def test_a_total_is_judged_again_at_its_next_threshold() -> None:
-    plan = plan_of([], [], [DAILY, changed(DAILY, name="hard", limit=99)])
+    plan = make_plan([], [], [DAILY, changed(DAILY, name="hard", limit=99)])
     following = [
-        sums_of(plan).next_judgement(standing(DAILY, used), NOON.timestamp()) for used in (0, 9, 10, 98, 99)
+        plan_sums(plan).next_judgement(standing(DAILY, used), NOON.timestamp()) for used in (0, 9, 10, 98, 99)
     ]
     assert following == [10, 10, 99, 99, NEVER]
     # A window that has not begun is judged by the first record after its beginning; one that is over, never.
-    assert sums_of(plan).next_judgement(standing(DAILY, 200), BEGIN.timestamp() - 1) == 10
-    assert sums_of(plan).next_judgement(standing(DAILY, 200), END.timestamp() + 1) == NEVER
+    assert plan_sums(plan).next_judgement(standing(DAILY, 200), BEGIN.timestamp() - 1) == 10
+    assert plan_sums(plan).next_judgement(standing(DAILY, 200), END.timestamp() + 1) == NEVER
 
 
 # A change of plan
@@ -298,7 +298,7 @@ def test_a_total_is_judged_again_at_its_next_threshold() -> None:
 
 def test_changed_policies_rewrite_the_locks_that_are_earned() -> None:
     stricter = changed(DAILY, limit=5)
-    plan = plan_of([], [], [stricter])
+    plan = make_plan([], [], [stricter])
     assert judge_policies(plan, {"daily", "old"}, [standing(stricter, 7)], AT_NOON) == [
         Set(replace(LOCK, detail="5 requests per day (Europe/Berlin), 7 counted")),
     ]
@@ -306,7 +306,7 @@ def test_changed_policies_rewrite_the_locks_that_are_earned() -> None:
 
 def test_a_policy_that_did_not_change_keeps_its_locks() -> None:
     both = [DAILY, changed(DAILY, name="hard", limit=99)]
-    assert judge_policies(plan_of([], [], both), {"hard"}, [standing(DAILY, 12)], AT_NOON) == []
+    assert judge_policies(make_plan([], [], both), {"hard"}, [standing(DAILY, 12)], AT_NOON) == []
 
 
 # The end of a lock
@@ -319,11 +319,11 @@ def test_a_lock_ends_at_its_time() -> None:
 
 
 def test_without_policies_nothing_is_judged() -> None:
-    assert growth_of(sums_of(Plan()).policies_of, tables_of([a_row(5)])) == {}
+    assert totals_growth(plan_sums(Plan()).policies_by_sum, tables_of([a_row(5)])) == {}
 
 
 def test_each_total_is_judged_with_its_own_lock() -> None:
-    plan, acme, ann = plan_of([], [], [DAILY]), standing(DAILY, 12), standing(DAILY, 12, key="user:ann")
+    plan, acme, ann = make_plan([], [], [DAILY]), standing(DAILY, 12), standing(DAILY, 12, key="user:ann")
     below = standing(DAILY, 9, key="user:bob")
     assert judge(plan, [acme, below, ann], {LOCK.at: LOCK}, AT_NOON).changes == [
         Set(replace(LOCK, key="user:ann"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzer.counting.records.formats import FORMATS
 from analyzer.judging.kinds import KINDS
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.plan.groupings import SHOWN
 from analyzer.plan.mapping import (
     FORMAT_NAMES,
@@ -27,7 +27,7 @@ from analyzer.plan.mapping import (
     TimeField,
 )
 from analyzer.plan.meters import JOIN_NAMES, REQUESTS, Meter
-from analyzer.plan.plan import FORMAT, Plan, UnknownPlan, meaning, plan_from, plan_of
+from analyzer.plan.plan import FORMAT, Plan, UnknownPlan, make_plan, meaning, plan_from
 from analyzer.plan.policies import POLICY_CLASSES, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import DAY_S, Calendar, Rolling
 from gatekeeper.identity import PREFIX6
@@ -71,7 +71,7 @@ parts = st.tuples(
 
 @given(parts)
 def test_a_plan_is_read_from_its_text(parts_: Parts) -> None:
-    plan = plan_of(*parts_)
+    plan = make_plan(*parts_)
     assert plan_from(plan.to_json()) == plan
     assert plan_from(plan.to_json()).digest == plan.digest
 
@@ -79,7 +79,7 @@ def test_a_plan_is_read_from_its_text(parts_: Parts) -> None:
 @given(parts, st.randoms())
 def test_the_order_in_the_configuration_makes_no_difference(parts_: Parts, random: object) -> None:
     shuffled = tuple(sorted(part, key=lambda _: random.random()) for part in parts_)
-    assert plan_of(*shuffled).to_json() == plan_of(*parts_).to_json()
+    assert make_plan(*shuffled).to_json() == make_plan(*parts_).to_json()
 
 
 def test_defaults_do_not_belong_to_the_meaning() -> None:
@@ -94,17 +94,17 @@ def test_defaults_do_not_belong_to_the_meaning() -> None:
 def test_a_plan_has_its_rules_and_each_source_as_parts() -> None:
     web = {"web": SourceMapping(format="combined")}
     daily = Quota("daily", 5, Calendar("day"))
-    assert list(plan_of([], [], [daily], web).parts) == ["rules", "source web"]
-    assert list(plan_of([], [], [], web).parts) == ["source web"], "rules that say nothing are not a part"
-    assert plan_of([], [], [daily], web).parts["rules"] == plan_of([], [], [daily]).parts["rules"]
+    assert list(make_plan([], [], [daily], web).parts) == ["rules", "source web"]
+    assert list(make_plan([], [], [], web).parts) == ["source web"], "rules that say nothing are not a part"
+    assert make_plan([], [], [daily], web).parts["rules"] == make_plan([], [], [daily]).parts["rules"]
 
 
 def test_the_order_of_conditions_does_not_belong_to_the_meaning() -> None:
     one = Meter("x", where=(Condition("a", ("1", "2")), Condition("b", ("3",))))
     other = Meter("x", where=(Condition("b", ("3",)), Condition("a", ("2", "1"))))
-    assert plan_of([], [one], []).digest == plan_of([], [other], []).digest
+    assert make_plan([], [one], []).digest == make_plan([], [other], []).digest
     sources = [{"web": SourceMapping(deny_if=meter.where)} for meter in (one, other)]
-    assert len({plan_of([], [], [], source).digest for source in sources}) == 1
+    assert len({make_plan([], [], [], source).digest for source in sources}) == 1
 
 
 def test_a_plan_with_sources_is_read_from_its_text() -> None:
@@ -117,34 +117,34 @@ def test_a_plan_with_sources_is_read_from_its_text() -> None:
     mapping = SourceMapping(
         time=TimeField(("ts",), "ms"), fields=fields, deny_if=(Condition("user", ("x",)),)
     )
-    plan = plan_of([], [], [], {"web": mapping})
+    plan = make_plan([], [], [], {"web": mapping})
     assert plan_from(plan.to_json()) == plan
     assert plan_from(plan.to_json()).sources["web"].fields == fields
 
 
 @given(policies, policies)
 def test_different_policies_have_different_digests(one: Policy, other: Policy) -> None:
-    assert (plan_of([], [], [one]).digest == plan_of([], [], [other]).digest) == (one == other)
+    assert (make_plan([], [], [one]).digest == make_plan([], [], [other]).digest) == (one == other)
 
 
 def test_callers_and_requests_are_always_counted() -> None:
     """The audit rests on them."""
-    assert plan_of([], [], []) == Plan() == Plan(("caller",), (REQUESTS,), ())
+    assert make_plan([], [], []) == Plan() == Plan(("caller",), (REQUESTS,), ())
     policy = Quota("export", 5, Calendar("hour"), per="caller+resource")
-    assert plan_of([], [], [policy]).groupings == ("caller", "caller+resource")
-    names = [meter.name for meter in plan_of([], [Meter("bytes", "bytes")], []).meters]
+    assert make_plan([], [], [policy]).groupings == ("caller", "caller+resource")
+    names = [meter.name for meter in make_plan([], [Meter("bytes", "bytes")], []).meters]
     assert names == ["bytes", "requests"]
 
 
 def test_a_policy_is_found_by_its_name() -> None:
     policy = Quota("daily", 5, Calendar("day"))
-    plan = plan_of([], [], [policy])
+    plan = make_plan([], [], [policy])
     assert (plan.policy("daily"), plan.policy("weekly")) == (policy, None)
 
 
 def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     """Another version reads it: a field left at its default would change its meaning there."""
-    format_, body = json.loads(plan_of([], [], [Quota("daily", 5, Calendar("day"))]).to_json())
+    format_, body = json.loads(make_plan([], [], [Quota("daily", 5, Calendar("day"))]).to_json())
     assert format_ == FORMAT
     ((kind, stored),) = body["policies"]
     assert kind == "quota"
@@ -162,11 +162,11 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
 
 def test_a_policy_on_a_maximum_is_refused_by_a_version_that_can_only_add_up() -> None:
     largest = Meter("largest", "bytes", "max")
-    plan = plan_of([], [largest], [Quota("size", 5, Calendar("day"), meter="largest")])
+    plan = make_plan([], [largest], [Quota("size", 5, Calendar("day"), meter="largest")])
     ((_, stored),) = json.loads(plan.to_json())[1]["policies"]
     assert stored["join"] == "max"  # an unknown field to it
     assert plan_from(plan.to_json()) == plan
-    assert [sum_.join for sum_ in sums_of(plan).policies_of] == ["max"]
+    assert [sum_.join for sum_ in plan_sums(plan).policies_by_sum] == ["max"]
 
 
 def test_each_kind_is_stored_under_its_name() -> None:
@@ -259,7 +259,7 @@ def test_a_plan_of_format_1_is_read() -> None:
         ),
     )
     text = msgspec.json.encode(old, order="deterministic").decode()
-    plan = plan_of(
+    plan = make_plan(
         ["caller+resource"],
         [Meter("worst", "took", "max", (Condition("status", ("200-299",)),))],
         [
@@ -275,7 +275,7 @@ def test_a_plan_of_format_1_is_read() -> None:
 def test_the_previous_version_refuses_every_plan_of_this_one(parts_: Parts) -> None:
     """The older version ignored unknown fields: to it, an object of any shape was a plan without policies."""
     with pytest.raises(msgspec.ValidationError, match="Expected `object`, got `array`"):
-        msgspec.json.decode(plan_of(*parts_).to_json(), type=OldPlan)
+        msgspec.json.decode(make_plan(*parts_).to_json(), type=OldPlan)
 
 
 def test_a_plan_of_format_1_without_a_kind_has_policies_of_one_kind() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.plan.mapping import Condition, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.plan_differences import differences, in_words, unenforced
 from analyzer.plan.policies import Brake, Quota
 from analyzer.plan.windows import Calendar
@@ -16,9 +16,9 @@ WEB = SourceMapping(time=TimeField(("ts",), "s"), fields={"user": TextField(("us
 
 def test_each_change_has_its_old_and_its_new_value() -> None:
     slow = Quota("daily", 2000, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(10))
-    before = plan_of(["tenant"], [Meter("errors")], [DAILY, Quota("old", 1, Calendar("day"))], {"web": WEB})
+    before = make_plan(["tenant"], [Meter("errors")], [DAILY, Quota("old", 1, Calendar("day"))], {"web": WEB})
     mapping = SourceMapping(time=TimeField(("ts",), "ms"), fields={"user": TextField(("name",))})
-    after = plan_of(
+    after = make_plan(
         ["everyone"],
         [Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("bytes", "bytes")],
         [slow],
@@ -38,28 +38,28 @@ def test_each_change_has_its_old_and_its_new_value() -> None:
 
 
 def test_equal_plans_have_no_difference() -> None:
-    plan = plan_of(["tenant"], [Meter("errors")], [DAILY], {"web": WEB})
+    plan = make_plan(["tenant"], [Meter("errors")], [DAILY], {"web": WEB})
     assert differences(plan, plan) == []
     assert in_words([]) == "no difference"
 
 
 def test_very_many_differences_are_bounded() -> None:
     policies = [Quota(f"p{number:02}", 1, Calendar("day")) for number in range(30)]
-    text = in_words(differences(plan_of([], [], []), plan_of([], [], policies)))
+    text = in_words(differences(make_plan([], [], []), make_plan([], [], policies)))
     assert text.endswith("policy p11 added; and 18 more")
 
 
 def test_long_values_are_cut() -> None:
     listed = Condition("path", tuple(f"/v1/{n:03}" for n in range(50)))
-    before = plan_of([], [Meter("m", where=(listed,))], [])
-    [line] = differences(before, plan_of([], [Meter("m")], []))
+    before = make_plan([], [Meter("m", where=(listed,))], [])
+    [line] = differences(before, make_plan([], [Meter("m")], []))
     assert len(line) < 120
 
 
 def test_a_default_is_shown_as_the_value_that_it_stands_for() -> None:
-    before = plan_of([], [], [DAILY])
+    before = make_plan([], [], [DAILY])
     changed = Quota("daily", 500, Calendar("day"), mode="shadow", status=503, brake=Brake(callers=10))
-    after = plan_of([], [], [changed])
+    after = make_plan([], [], [changed])
     assert differences(before, after) == [
         "policy daily: brake.callers 1,000 to 10, mode enforce to shadow, status 429 to 503"
     ]
@@ -81,5 +81,5 @@ def test_policies_stop_refusing_in_shadow_when_gone_and_when_they_only_tag() -> 
         Quota("hides", 1, Calendar("day"), mode="shadow"),
         Quota("tags", 1, Calendar("day"), action="tag"),
     ]
-    assert unenforced(plan_of([], [], policies), plan_of([], [], after)) == ("goes", "hides", "tags")
-    assert unenforced(plan_of([], [], after), plan_of([], [], policies)) == ()
+    assert unenforced(make_plan([], [], policies), make_plan([], [], after)) == ("goes", "hides", "tags")
+    assert unenforced(make_plan([], [], after), make_plan([], [], policies)) == ()

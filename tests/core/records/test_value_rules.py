@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from analyzer.billing.recount.single_values import client_of
+from analyzer.billing.recount.single_values import parse_client
 from analyzer.plan.mapping import AddressField, NumberField, SourceMapping, TextField
 from analyzer.plan.value_rules import UNUSABLE, MemoizedRule, caller_rule
 from tests.oracle.counter import slow_values
@@ -46,7 +46,7 @@ def test_a_list_of_addresses_names_the_client_behind_trusted_proxies(vector: For
     rule = caller_rule("address", field, 256)
     assert rule.read([vector.forwarded]) == [f"address:{vector.address}" if vector.address else UNUSABLE]
     stored = {"prefix6": 128, "trusted_proxies": vector.trusted}
-    assert client_of(vector.forwarded, stored) == vector.address
+    assert parse_client(vector.forwarded, stored) == vector.address
     assert (slow_values.client_of(vector.forwarded, 128, vector.trusted) or "") == vector.address
 
 

@@ -22,7 +22,7 @@ from gatekeeper.adapters.caller_extraction import asked_caller, first
 from gatekeeper.gate import Gate
 from gatekeeper.identity import UNNAMED, NameDigest, TrustedProxies, address_of
 from gatekeeper.model import Lock
-from gatekeeper.requestlog.log_record import LogEntry, line_of
+from gatekeeper.requestlog.log_record import LogEntry, encode_line
 from gatekeeper.sources.fixed import FixedSource
 from tests.support.requestlog import count_lines
 from tests.support.vectors import DIGESTS, VECTORS, DigestVector, Vector
@@ -117,7 +117,7 @@ def test_the_request_log_is_counted_under_the_name_that_the_guard_checked(
     if vector.caller == UNNAMED:
         identity = RequestIdentity()
     entry = LogEntry(1, 1, 200, 0, "GET", "/", identity)
-    found = count_lines(ROOT / "deploy" / "requestlog.toml", line_of(entry, "1").text)
+    found = count_lines(ROOT / "deploy" / "requestlog.toml", encode_line(entry, "1").text)
     assert [(row.key, row.value) for row in found.rows if row.meter == "requests"] == [(vector.caller, 1)]
     assert found.rejected == []
 
@@ -125,7 +125,7 @@ def test_the_request_log_is_counted_under_the_name_that_the_guard_checked(
 def test_requests_without_any_name_are_counted_and_refused_under_one_fixed_caller() -> None:
     """Behind a Unix socket a request without a key has neither caller nor address."""
     lines = b"".join(
-        line_of(LogEntry(n, 1, 200, 0, "GET", "/", RequestIdentity()), str(n)).text for n in range(1_500)
+        encode_line(LogEntry(n, 1, 200, 0, "GET", "/", RequestIdentity()), str(n)).text for n in range(1_500)
     )
     found = count_lines(ROOT / "deploy" / "requestlog.toml", lines)
     assert {row.key: row.value for row in found.rows if row.meter == "requests"} == {UNNAMED: 1_500}

@@ -18,7 +18,7 @@ from gatekeeper.model import Decision
 from gatekeeper.requestlog import asgi, wsgi
 from gatekeeper.requestlog.confluent import ConfluentSink
 from gatekeeper.requestlog.kafka import KafkaSink
-from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, LogEntry, line_of
+from gatekeeper.requestlog.log_record import FIELDS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX, LogEntry, encode_line
 from gatekeeper.testing import locked
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def test_the_record_that_is_shown_has_every_field_in_its_order_and_each_is_descr
     )
     entry = LogEntry(1_795_276_800_310_803_999, 811_271, 429, 300, "GET", "/v1/items/8", identity)
     entry = entry._replace(fields={"tokens": 812}, decision=Decision(False, policy="daily"))
-    assert list(shown.items()) == list(json.loads(line_of(entry, shown["id"]).text).items())
+    assert list(shown.items()) == list(json.loads(encode_line(entry, shown["id"]).text).items())
     described = re.findall(
         r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE.partition("### Through Kafka")[0], re.MULTILINE
     )

@@ -17,15 +17,15 @@ from gatekeeper.requestlog.log_record import (
     TEXT_CHARS_MAX,
     LogEntry,
     RequestNotes,
+    encode_line,
     gate_fields,
-    line_of,
 )
 
 ENTRY = LogEntry(1_700_000_000_123_456_789, 1_500_900, 200, 5, "GET", "/v1/items/7", RequestIdentity())
 
 
 def written(**changed: Any) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(line_of(ENTRY._replace(**changed), "id").text)
+    record: dict[str, Any] = json.loads(encode_line(ENTRY._replace(**changed), "id").text)
     return record
 
 
@@ -66,7 +66,7 @@ def test_a_caller_named_by_its_address_has_that_address_and_not_the_last_proxys(
     ],
 )
 def test_a_lines_key_is_the_caller_or_its_address(entry: LogEntry, key: str) -> None:
-    assert line_of(entry, "id").key == key
+    assert encode_line(entry, "id").key == key
 
 
 @given(policy=st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"])))
@@ -102,7 +102,7 @@ def test_the_guards_decision_takes_precedence_over_the_header(
 
 @given(text=st.text(st.characters(codec=None, categories=["Cs", "Cc", "L", "S", "Zl"])))
 def test_a_record_is_one_line_of_ascii_with_any_path(text: str) -> None:
-    line = line_of(ENTRY._replace(path=text), "id").text
+    line = encode_line(ENTRY._replace(path=text), "id").text
     assert line.isascii()
     assert line.index(b"\n") == len(line) - 1
     assert json.loads(line).get("path", "") == text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analyzer.counting.counter.verdict_counts import with_admitted
 from analyzer.kernel.model import DrainedCounts, Record, Records
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField
-from analyzer.plan.meters import Meter, joins_of, with_requests
+from analyzer.plan.meters import Meter, joins_by_meter, with_requests
 from tests.oracle.counter import hostile
 from tests.oracle.counter.slow_counter import SlowCounter
 from tests.support.counters import CounterClass
@@ -112,7 +112,7 @@ def test_slots_have_the_requests_of_their_seconds(
 def test_disbelieved_requests_count_in_minutes_and_slots_as_if_they_had_been_admitted(
     counter_class: CounterClass, wanted: hostile.Wanted, sent: list[Sent]
 ) -> None:
-    joins = joins_of(with_requests(METERS))
+    joins = joins_by_meter(with_requests(METERS))
     decided = [
         with_admitted(
             counted, {at for at, one in enumerate(counted.verdicts) if one.policy == "false"}, joins

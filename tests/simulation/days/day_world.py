@@ -28,7 +28,7 @@ from analyzer.maintenance.job_runner import Job
 from analyzer.maintenance.job_table import schedules
 from analyzer.plan.mapping import EventIdRule, SourceMapping
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from tests.simulation.analyzers import RETENTION, SimulatedAnalyzer
 from tests.simulation.days.day_database import DayDatabase
 from tests.simulation.days.day_truth import GROUPINGS, Booking, DayTruth, StoredDay
@@ -44,7 +44,7 @@ IDS = EventIdRule("id", horizon_ms=5_000, ids_max=10_000)
 REPEATED_S = 4.0  # in which ids are repeated
 FORGOTTEN_S = 12.0  # after the first record of a visit, all ids of earlier visits are forgotten
 METERS = [Meter("bytes", "bytes"), Meter("largest", "bytes", "max")]
-PLAN = plan_of(["caller+resource"], METERS, [], {SOURCE: SourceMapping(id=IDS)})
+PLAN = make_plan(["caller+resource"], METERS, [], {SOURCE: SourceMapping(id=IDS)})
 KEY = DigestKey(b"kept outside of the database")
 
 

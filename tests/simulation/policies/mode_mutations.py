@@ -55,7 +55,7 @@ def paced_locks_forgotten(patch: Patch) -> None:
 
 def released_locks_stay_in_shadow(patch: Patch) -> None:
     """An operator releases a policy, and gates do not get the locks that it has."""
-    patch.setattr(lock_feed, "in_shadow_of", lambda *_: [])
+    patch.setattr(lock_feed, "locks_in_shadow", lambda *_: [])
 
 
 def released_policies_stay_young(patch: Patch) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from analyzer.plan.mapping import EventIdRule, SourceMapping
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import (
     CANDIDATE,
     Brake,
@@ -51,24 +51,24 @@ OVERLOAD = CapacityShare("overload", 20, 4, Rolling(24), per="caller+resource", 
 UNUSUAL = UsualShare("unusual", 100_000, 4, Rolling(24), hold_s=1, release=600_000)
 # Limits, meters, groupings, kinds of policy and policies come and go between them.
 PLANS = (
-    plan_of([], [], [DAILY, MINUTELY]),
-    plan_of([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
-    plan_of([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
-    plan_of([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY, SIZE]),
-    plan_of([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag", notify=(400,)), MINUTELY]),
-    plan_of([], [], [SLIDING, FLOOD, HOURS]),
-    plan_of(
+    make_plan([], [], [DAILY, MINUTELY]),
+    make_plan([], [], [DAILY, Quota("minutely", 5, Calendar("minute")), Quota("strict", 12, DAILY.window)]),
+    make_plan([], [BYTES], [DAILY, Quota("bytes", 4_000, Calendar("hour", BERLIN), meter="bytes"), EVERYONE]),
+    make_plan([], [LARGEST], [Quota("routes", 8, Calendar("day"), per="caller+resource"), MINUTELY, SIZE]),
+    make_plan([], [BYTES], [Quota("daily", 14, DAILY.window, action="tag", notify=(400,)), MINUTELY]),
+    make_plan([], [], [SLIDING, FLOOD, HOURS]),
+    make_plan(
         [], [ORIGINS], [NETWORK, SCAN, Quota("origins", 3, Calendar("hour"), meter="origins"), NEIGHBOUR]
     ),
-    plan_of(
+    make_plan(
         [],
         [BYTES],
         [GREEDY, PATIENT, FLOOD],
     ),
-    plan_of([], [], [NEIGHBOUR, Surge("flood", 12, FLOOD.window, lock_for_s=(2,)), EVERYONE]),
+    make_plan([], [], [NEIGHBOUR, Surge("flood", 12, FLOOD.window, lock_for_s=(2,)), EVERYONE]),
     # In shadow, and candidates; other plans enforce policies of these names.
-    plan_of([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), BRAKED]),
-    plan_of([], [], [replace(FLOOD, mode="shadow"), replace(SLIDING, mode="shadow"), DAILY]),
+    make_plan([], [], [replace(DAILY, mode="shadow"), replace(DAILY, **CANDIDATE_OF_DAILY), BRAKED]),
+    make_plan([], [], [replace(FLOOD, mode="shadow"), replace(SLIDING, mode="shadow"), DAILY]),
 )
 # Of written stories alone: another plan would shift all that are drawn. The source of one has ids.
 IDS = EventIdRule("id", horizon_ms=4_000, ids_max=1_000)
@@ -76,8 +76,8 @@ WITH_IDS, WITH_CAPACITY, WITH_USUAL = range(len(PLANS), len(PLANS) + 3)
 WRITTEN_PLANS = (
     *PLANS,
     PLANS[0].with_sources({"log": SourceMapping(id=IDS)}),
-    plan_of([], [], [OVERLOAD]),
-    plan_of([], [], [UNUSUAL]),
+    make_plan([], [], [OVERLOAD]),
+    make_plan([], [], [UNUSUAL]),
 )
 
 

@@ -31,7 +31,7 @@ class Changed(NamedTuple):
 
 def judged_otherwise(patch: Patch, changed: Changed) -> None:
     def kind_of(policy: Any) -> kinds.Kind:
-        kind = kinds.kind_of(policy)
+        kind = kinds.policy_kind(policy)
         if not isinstance(policy, changed.kind):
             return kind
         return kind._replace(
@@ -40,7 +40,7 @@ def judged_otherwise(patch: Patch, changed: Changed) -> None:
             )
         )
 
-    patch.setattr(judge, "kind_of", kind_of)
+    patch.setattr(judge, "policy_kind", kind_of)
 
 
 def hold_ignored(patch: Patch) -> None:

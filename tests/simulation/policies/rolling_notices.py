@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from analyzer.judging.earned_notices import LASTS_S, WHOLE, NoticeKey
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.plan.policies import RollingQuota
 from tests.simulation.policies.commits import Commit, SeenNotice
 from tests.simulation.policies.series import Series
@@ -91,7 +91,7 @@ def has_grace(policy: Any) -> bool:
 
 def is_over(commit: Commit, policy: RollingQuota, series: Series) -> bool:
     """Whether the grace of a series is over, by the notice at its limit."""
-    name = " ".join((policy.per, policy.meter, str(kind_of(policy).sum_of(policy).window)))
+    name = " ".join((policy.per, policy.meter, str(policy_kind(policy).judged_sum(policy).window)))
     found = last_of(commit.notices).get(NoticeKey(policy.name, name, *series, 0, WHOLE))
     if found is None or found[1].until_s != LASTS_S:
         return False

@@ -28,9 +28,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzer.judging.earned_notices import LASTS_S, NoticeKey
-from analyzer.judging.kinds import kind_of
-from analyzer.judging.plan_sums import sums_of
-from analyzer.plan.groupings import grouping_of
+from analyzer.judging.kinds import policy_kind
+from analyzer.judging.plan_sums import plan_sums
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import CapacityShare, LoadShare, Policy, RollingQuota, Surge, UsualShare
 from analyzer.plan.sums import Sum, sum_text
@@ -89,7 +89,7 @@ class RollingTruth:
 
     def change_plan(self, plan: Plan) -> None:
         """Sums that come begin empty; those that go are forgotten."""
-        wanted = {*sums_of(plan).policies_of, *sums_of(plan).whole_of.values()}
+        wanted = {*plan_sums(plan).policies_by_sum, *plan_sums(plan).wholes_by_sum.values()}
         entries = self.state.entries
         for sum_ in entries.keys() - wanted:
             del entries[sum_]
@@ -131,7 +131,7 @@ class RollingTruth:
         for policy in names.values():
             if policy.name in commit.unready or isinstance(policy, Compared):
                 continue
-            sum_ = kind_of(policy).sum_of(policy)
+            sum_ = policy_kind(policy).judged_sum(policy)
             became_ready = policy.name in skipped or was.get(policy.name) != policy
             entries = entries_of(state, history, sum_)
             # Records from before a sum of many hours are judged when it grows.
@@ -159,7 +159,7 @@ class RollingTruth:
             self.state.ended[at].append(old.until_ms)
         if policy is None:
             return
-        entries = entries_of(self.state, history, kind_of(policy).sum_of(policy)).get(
+        entries = entries_of(self.state, history, policy_kind(policy).judged_sum(policy)).get(
             (at.key, at.resource), ()
         )
         if new is None:
@@ -194,7 +194,7 @@ class RollingTruth:
         used = at_most(policy, entries, now_s)
         if used < policy.limit:
             raise Wrong(f"{at}: not earned by {used} of {policy.limit} in a window")
-        if grouping_of(policy.per).scope == "range":
+        if parse_grouping(policy.per).scope == "range":
             others = used - max(
                 by_address(inside(entries, now_s - rolling.period_s, now_s)).values(), default=0
             )
@@ -275,7 +275,7 @@ class RollingTruth:
         }
 
         def sums(policy: RollingQuota, series: Series, at_s: int) -> tuple[int, int]:
-            entries = entries_of(self.state, history, kind_of(policy).sum_of(policy)).get(series, ())
+            entries = entries_of(self.state, history, policy_kind(policy).judged_sum(policy)).get(series, ())
             return exact(policy, entries, at_s), at_most(policy, entries, at_s)
 
         if wrong := wrong_notices(self.state.notices, commit, policies, sums):
@@ -300,21 +300,21 @@ class RollingTruth:
 
     def _loads(self, policy: CapacityShare, resource: str) -> dict[LockKey, Sequence[Entry]]:
         """Returns the records of each series of a resource."""
-        entries = self.state.entries[kind_of(policy).sum_of(policy)]
+        entries = self.state.entries[policy_kind(policy).judged_sum(policy)]
         return {key_of(policy, series): of for series, of in entries.items() if series[1] == resource}
 
     def _may_be_over(self, commit: Commit, policy: Compared, at: LockKey) -> bool:
-        entries = self.state.entries[kind_of(policy).sum_of(policy)].get((at.key, at.resource), ())
+        entries = self.state.entries[policy_kind(policy).judged_sum(policy)].get((at.key, at.resource), ())
         is_heavy = widest(policy, entries, commit.now_s) >= policy.floor
         return is_heavy and self._marks(commit, policy, at, entries).may_be_over
 
     def _marks(self, commit: Commit, policy: Compared, at: LockKey, entries: Sequence[Entry]) -> Marks:
-        per_hour = commit.usual.get((kind_of(policy).sum_of(policy), (at.key, at.resource)))
+        per_hour = commit.usual.get((policy_kind(policy).judged_sum(policy), (at.key, at.resource)))
         whole = () if isinstance(policy, UsualShare) else self._whole(commit.plan, policy, at)
         return marks_of(policy, entries, whole, per_hour, commit.now_s)
 
     def _whole(self, plan: Plan, policy: LoadShare | CapacityShare, at: LockKey) -> Sequence[Entry]:
-        sum_ = sums_of(plan).whole_of[kind_of(policy).sum_of(policy)]
+        sum_ = plan_sums(plan).wholes_by_sum[policy_kind(policy).judged_sum(policy)]
         key = at.resource if sum_.grouping == "resource" else ""
         return self.state.entries[sum_].get((key, ""), ())
 
@@ -322,7 +322,7 @@ class RollingTruth:
         """Checks that a series that has grown has the lock that it has earned, or waits for it."""
         if reason := must_be_locked(policy, entries, commit.now_s):
             at = key_of(policy, series)
-            name = sum_name(kind_of(policy).sum_of(policy))
+            name = sum_name(policy_kind(policy).judged_sum(policy))
             is_waiting = isinstance(policy, Surge) and (name, *series) in commit.waiting
             self.seen["judgements that wait"] += is_waiting
             if isinstance(policy, RollingQuota) and has_grace(policy):
@@ -337,7 +337,7 @@ class RollingTruth:
         for policy in rolling_policies(commit.plan):
             if policy.name in commit.unready:
                 continue
-            sum_ = kind_of(policy).sum_of(policy)
+            sum_ = policy_kind(policy).judged_sum(policy)
             if isinstance(policy, RollingQuota) and sum_ not in history:
                 most = {
                     series: at_most(policy, entries, commit.now_s)
@@ -404,7 +404,7 @@ def must_be_locked(policy: Policy, entries: Sequence[Entry], now_s: int) -> str:
     used = exact(policy, entries, now_s)
     if used < (policy.locks_at if isinstance(policy, RollingQuota) else policy.limit):
         return ""
-    if isinstance(policy, Surge) and grouping_of(policy.per).scope == "range":
+    if isinstance(policy, Surge) and parse_grouping(policy.per).scope == "range":
         by = by_address(inside(entries, now_s - policy.window.period_s, now_s))
         if 2 * (used - max(by.values())) < policy.limit:
             return ""
@@ -412,7 +412,7 @@ def must_be_locked(policy: Policy, entries: Sequence[Entry], now_s: int) -> str:
 
 
 def key_of(policy: Policy, series: Series) -> LockKey:
-    return LockKey(grouping_of(policy.per).scope, *series, policy.name)
+    return LockKey(parse_grouping(policy.per).scope, *series, policy.name)
 
 
 def sum_name(sum_: Sum) -> str:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from analyzer.billing.days import closing
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_digest import DigestKey, content_digest
-from analyzer.billing.days.day_rows import Day, add_day, day_at, day_of, stored_days
+from analyzer.billing.days.day_rows import Day, add_day, day_at, day_window, stored_days
 from analyzer.billing.days.targets import leave_out
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import NowMs, reading, writing
@@ -27,12 +27,12 @@ from analyzer.kernel.tables.billing_tables import (
 )
 from analyzer.kernel.tables.schema import leases
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import ACME, ANN, PART, a_row, flush, now_s
 
 DAY_S = 86_400
 SLOWEST = Meter("slowest", "took", "max")
-PLAN = plan_of(["caller+resource"], [SLOWEST], [])
+PLAN = make_plan(["caller+resource"], [SLOWEST], [])
 OTHER = PART._replace(number=1)
 NEW = PART._replace(number=2)
 
@@ -339,7 +339,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
         ("_keep", 1),
         ("write", 1),
         ("write", 2),
-        ("totals_of", 1),
+        ("frozen_totals", 1),
         ("content_digest", 1),
     ],
 )
@@ -468,9 +468,9 @@ def test_the_database_refuses_to_change_a_closed_day(
 def test_dates_of_zones() -> None:
     assert day_at("Pacific/Apia", 1_325_239_200)[0] == "2011-12-31"  # 30 December was left out
     with pytest.raises(ValueError, match="had no 2011-12-30"):
-        day_of("Pacific/Apia", "2011-12-30")
+        day_window("Pacific/Apia", "2011-12-30")
     assert (
-        day_of("Europe/Berlin", "2026-10-25").until_s - day_of("Europe/Berlin", "2026-10-25").start_s
+        day_window("Europe/Berlin", "2026-10-25").until_s - day_window("Europe/Berlin", "2026-10-25").start_s
         == 90_000
     )
 

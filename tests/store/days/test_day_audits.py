@@ -16,10 +16,10 @@ from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_digest import DigestKey, content_digest
 from analyzer.billing.days.day_rows import Day, add_day, stored_days
 from analyzer.billing.reports.atomic_files import write_whole
-from analyzer.billing.reports.day_report import report_of, report_rows
+from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.file_audit import AuditedFile, FileUnreadable, audit_file
-from analyzer.billing.reports.manifest import MANIFEST, contents_of, manifest_of
-from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
+from analyzer.billing.reports.manifest import MANIFEST, encode_manifest, report_contents
+from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.billing.reports.row_formats import WRITERS
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
@@ -29,12 +29,12 @@ from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.model import CountRow, PartitionProgress
 from analyzer.kernel.tables.billing_tables import days
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import ACME, ANN, PART, flush, now_s
 from tests.support.tampered_tables import tamper, without_triggers
 
 DAY_S = 86_400
-PLAN = plan_of(["caller+resource"], [Meter("slowest", "took", "max")], [])
+PLAN = make_plan(["caller+resource"], [Meter("slowest", "took", "max")], [])
 KEY = DigestKey(b"0123456789abcdef")
 OTHER_KEY = DigestKey(b"another key of digests")
 
@@ -293,12 +293,14 @@ def test_a_day_with_late_counts_is_equal(closed: ClosedDays) -> None:
 def written(closed: ClosedDays, tmp_path: Path) -> Callable[..., AuditedFile]:
     """Writes a report of the first day, and returns how it is audited."""
     for name in WRITERS:
-        report = report_of(closed.engine, "UTC", closed.first.date, closed.first.date, "caller")
+        report = read_report(closed.engine, "UTC", closed.first.date, closed.first.date, "caller")
         sums, file = ReportSums(), tmp_path / f"day.{name}"
-        lines = lines_of(report, report_rows(closed.engine, report), {}, sums)
-        columns = columns_of(report)
-        made = write_whole(file, WRITERS[name](columns, (cells_of(line, columns) for line in lines)))
-        write_whole(tmp_path / f"{file.name}{MANIFEST}", [manifest_of(contents_of(report), sums, [made])])
+        lines = usage_lines(report, report_rows(closed.engine, report), {}, sums)
+        columns = report_columns(report)
+        made = write_whole(file, WRITERS[name](columns, (line_cells(line, columns) for line in lines)))
+        write_whole(
+            tmp_path / f"{file.name}{MANIFEST}", [encode_manifest(report_contents(report), sums, [made])]
+        )
 
     def audited(name: str) -> AuditedFile:
         return audit_file(closed.engine, tmp_path / name, {})

@@ -22,11 +22,17 @@ from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_rows import Day, add_day
 from analyzer.billing.reports.atomic_files import file_at, write_whole
 from analyzer.billing.reports.booked_corrections import booked_amounts
-from analyzer.billing.reports.day_report import NotFrozen, Report, report_of, report_rows
+from analyzer.billing.reports.day_report import NotFrozen, Report, read_report, report_rows
 from analyzer.billing.reports.day_status import day_statuses
-from analyzer.billing.reports.manifest import contents_of, manifest_of, replaced_file
-from analyzer.billing.reports.report_lines import ReportLine, ReportSums, cells_of, columns_of, lines_of
-from analyzer.billing.reports.row_formats import WRITERS, csv_of
+from analyzer.billing.reports.manifest import encode_manifest, replaced_file, report_contents
+from analyzer.billing.reports.report_lines import (
+    ReportLine,
+    ReportSums,
+    line_cells,
+    report_columns,
+    usage_lines,
+)
+from analyzer.billing.reports.row_formats import WRITERS, encode_csv
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.engine import open_engine, writing
@@ -36,14 +42,14 @@ from analyzer.kernel.tables.billing_tables import referenced_names
 from analyzer.kernel.tables.counter_tables import event_ids, named_callers
 from analyzer.kernel.tables.schema import offsets
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import ACME, ANN, flush, now_s
 from tests.support.depth import deeper
 from tests.support.fresh_databases import copy_sqlite
 
 DAY_S = 86_400
 METERS = [Meter("slowest", "took", "max"), *(Meter(f"m{number}", f"f{number}") for number in range(9))]
-PLAN = plan_of(["caller+resource"], METERS, [])  # two pages of meters
+PLAN = make_plan(["caller+resource"], METERS, [])  # two pages of meters
 
 
 class Installation:
@@ -78,7 +84,7 @@ class Installation:
 
     def report(self, first: int = 0, last: int = 0, **wanted: str) -> Report:
         by = wanted.pop("grouping", "caller")
-        return report_of(self.engine, "UTC", self.date(first), self.date(last), by, **wanted)
+        return read_report(self.engine, "UTC", self.date(first), self.date(last), by, **wanted)
 
     def amounts(self, first: int = 0, last: int = 0, meter: str = "requests") -> dict[str, int]:
         report = self.report(first, last)
@@ -163,8 +169,8 @@ def test_the_manifest_says_what_the_file_is_made_of(here: Installation, tmp_path
     here.count(*here.requests(ACME, 3, m1=7), *here.requests(ANN, 1))
     assert here.closing.step() == 1
     report, sums = here.report(), ReportSums()
-    written = write_whole(tmp_path / "day.csv", csv_of(columns_of(report), cells(here, report, sums)))
-    found = json.loads(manifest_of(contents_of(report), sums, [written]))
+    written = write_whole(tmp_path / "day.csv", encode_csv(report_columns(report), cells(here, report, sums)))
+    found = json.loads(encode_manifest(report_contents(report), sums, [written]))
     assert found["state"] == "final"
     assert (found["lines"], found["series"]) == (3, 2)
     assert found["sums"] == {"m1": {"denied": 0, "value": 7}, "requests": {"denied": 0, "value": 4}}
@@ -190,8 +196,8 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Pat
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "\ttab"])
 def test_no_cell_is_executed_by_a_spreadsheet(here: Installation, name: str) -> None:
     line = ReportLine("2026-11-20", "2026-11-20", "UTC", name, "", "requests", "", -1, 0)
-    columns = columns_of(here.report())
-    written = b"".join(csv_of(columns, [cells_of(line, columns)])).decode()
+    columns = report_columns(here.report())
+    written = b"".join(encode_csv(columns, [line_cells(line, columns)])).decode()
     assert written.count("\r\n") == 2, "RFC 4180"
     [_, row] = csv.reader(io.StringIO(written))
     assert row[3] == f"'{name}"
@@ -277,13 +283,13 @@ def test_a_report_has_the_same_bytes_on_both_databases(
 
 
 def cells(here: Installation, report: Report, sums: ReportSums) -> Iterator[list[str | int]]:
-    lines = lines_of(report, report_rows(here.engine, report), {}, sums)
-    return (cells_of(line, columns_of(report)) for line in lines)
+    lines = usage_lines(report, report_rows(here.engine, report), {}, sums)
+    return (line_cells(line, report_columns(report)) for line in lines)
 
 
 def content(here: Installation, form: str) -> bytes:
     report = here.report()
-    return b"".join(WRITERS[form](columns_of(report), cells(here, report, ReportSums())))
+    return b"".join(WRITERS[form](report_columns(report), cells(here, report, ReportSums())))
 
 
 def test_parquet_has_the_rows_with_their_types(here: Installation) -> None:

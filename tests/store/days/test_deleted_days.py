@@ -11,10 +11,11 @@ from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_digest import DigestKey, content_digest
 from analyzer.billing.days.day_rows import Day, add_day, stored_days
 from analyzer.billing.days.deleted_days import DayDeletion, DeletedBy
-from analyzer.billing.reports.day_report import NotFrozen, report_of
+from analyzer.billing.reports.day_report import NotFrozen, read_report
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import DayAltered
+from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.billing_tables import (
     adjustments,
     day_positions,
@@ -23,12 +24,12 @@ from analyzer.kernel.tables.billing_tables import (
     frozen_counts,
 )
 from analyzer.kernel.tables.schema import events
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import a_row, flush, now_s
 from tests.support.small_steps import small_steps
 
 DAY_S = 86_400
-PLAN = plan_of([], [], [])
+PLAN = make_plan([], [], [])
 KEY = DigestKey(b"sixteen bytes or more")
 KEPT_S = 62 * DAY_S
 OLD_DAYS, YOUNG_DAYS = 64, 2
@@ -61,7 +62,7 @@ def chain(engine: sa.Engine, store: SqlStore) -> list[Day]:
 
 
 def deletion(engine: sa.Engine, key: DigestKey = KEY, kept_s: int | None = KEPT_S) -> DayDeletion:
-    return DayDeletion(engine, key, DeletedBy("one:1", kept_s), lambda: 0.0)
+    return DayDeletion(engine, key, DeletedBy("one:1", kept_s), SizedSteps(engine, lambda: 0.0))
 
 
 def rows_of(engine: sa.Engine, table: sa.Table, column: str) -> set[int]:
@@ -95,8 +96,8 @@ def test_old_days_are_deleted_whole_and_their_digests_still_fit(
         )
         assert set(db.scalars(of_days)) == {str(day) for day in old}
     with pytest.raises(NotFrozen, match="were deleted after their retention"):
-        report_of(engine, "UTC", old[0].date, young.date, "caller")
-    assert report_of(engine, "UTC", young.date, young.date, "caller").days
+        read_report(engine, "UTC", old[0].date, young.date, "caller")
+    assert read_report(engine, "UTC", young.date, young.date, "caller").days
 
 
 def test_a_deletion_that_was_killed_is_continued(engine: sa.Engine, chain: list[Day]) -> None:

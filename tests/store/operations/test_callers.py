@@ -18,7 +18,7 @@ from analyzer.judging.locks.lock_history import HISTORY_KEPT_MS
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.tables.schema import buckets, directory_versions, overrides, totals
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import RollingQuota, StatedOverride, Surge
 from analyzer.plan.windows import Rolling
 from tests.store.flushing import ACME, ANN, a_row, flush, locked, now_s, plan, quota
@@ -195,7 +195,7 @@ def test_the_callers_own_override_comes_before_its_tenants(daily: Installation) 
 
 def test_an_exempt_range_protects_callers_and_series_inside_it(engine: sa.Engine, store: SqlStore) -> None:
     inside, outside = "address:10.1.2.3", "address:11.1.2.3"
-    both = plan_of(
+    both = make_plan(
         ["address"], [], [DAILY, quota(100, name="one", grouping="address"),
                           quota(100, name="net", grouping="address/24")],
     )  # fmt: skip
@@ -280,7 +280,9 @@ def test_policies_by_resource_have_the_limit_of_their_caller(engine: sa.Engine, 
 
 def test_rolling_quotas_follow_and_surges_last_for_their_time(engine: sa.Engine, store: SqlStore) -> None:
     rolling = RollingQuota(name="hourly", limit=100, window=Rolling(7200))
-    both = plan_of([], [], [rolling, Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(900,))])
+    both = make_plan(
+        [], [], [rolling, Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(900,))]
+    )
     here = Installation(engine, store, both)
     here.count(70)
 
@@ -312,7 +314,7 @@ def test_callers_may_be_stored_before_there_is_a_plan(engine: sa.Engine, store: 
 
 
 def stating(*overrides: StatedOverride) -> Plan:
-    return plan_of([], [], [DAILY], overrides=overrides)
+    return make_plan([], [], [DAILY], overrides=overrides)
 
 
 def test_overrides_of_the_configuration_come_and_go_with_the_plan(daily: Installation) -> None:
@@ -338,18 +340,18 @@ def test_overrides_of_the_configuration_leave_locks_that_last_for_their_time(
 ) -> None:
     """The window of the flood has passed, its lock has not."""
     flood = Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(86_400,))
-    here = Installation(engine, store, plan_of([], [], [flood]))
+    here = Installation(engine, store, make_plan([], [], [flood]))
     here.count(70)
     here.count(70, ANN)
     with engine.begin() as db:
         db.execute(sa.delete(buckets))
     lower = StatedOverride("limit", "caller", "user:zed", "flood", 10)
-    store.activate(plan_of([], [], [flood], overrides=[lower]))
+    store.activate(make_plan([], [], [flood], overrides=[lower]))
     assert here.locked.keys() == {ACME, ANN}
     exempt = StatedOverride("exempt", "caller", ANN)
-    store.activate(plan_of([], [], [flood], overrides=[lower, exempt]))
+    store.activate(make_plan([], [], [flood], overrides=[lower, exempt]))
     assert here.locked.keys() == {ACME}
-    store.activate(plan_of([], [], [msgspec.structs.replace(flood, limit=600)], overrides=[lower, exempt]))
+    store.activate(make_plan([], [], [msgspec.structs.replace(flood, limit=600)], overrides=[lower, exempt]))
     assert here.locked == {}, "the policy itself has changed"
 
 
@@ -358,7 +360,7 @@ def test_a_lock_that_lasts_for_its_time_ends_when_all_is_judged_again_after_a_wr
     engine: sa.Engine, store: SqlStore, *, clock_was_ahead: bool
 ) -> None:
     flood = Surge(name="flood", limit=60, window=Rolling(7200), lock_for_s=(86_400,))
-    here = Installation(engine, store, plan_of([], [], [flood]))
+    here = Installation(engine, store, make_plan([], [], [flood]))
     here.count(70)
     with engine.begin() as db:
         db.execute(sa.delete(buckets))

@@ -14,12 +14,12 @@ import sqlalchemy as sa
 
 from analyzer.billing.days.closing import Billing, DayClosing
 from analyzer.billing.days.day_rows import add_day, stored_days
-from analyzer.billing.reports.day_report import report_of, report_rows
-from analyzer.build import CounterSecrets, new_counter, secrets_of
+from analyzer.billing.reports.day_report import read_report, report_rows
+from analyzer.build import CounterSecrets, counter_secrets, new_counter
 from analyzer.callers.caller_changes import OverrideRequest, add_override, set_callers
 from analyzer.callers.forgetting.forget_caller import ForgottenCaller, forget_caller
 from analyzer.callers.forgetting.renaming import Renaming
-from analyzer.counting.records.forgotten_callers import pseudonym_of
+from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile, Subject
@@ -31,7 +31,7 @@ from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import metadata, named_callers
 from analyzer.maintenance.audit import audit
 from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
-from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.plan import Plan, make_plan, plan_from
 from analyzer.plan.policies import Quota, RollingQuota
 from analyzer.plan.proposals import applied
 from analyzer.plan.windows import Calendar, Rolling
@@ -60,7 +60,7 @@ POLICIES = (
     RollingQuota("hourly", 4, Rolling(3_600)),
     Quota("per-path", 100, Calendar("day", "UTC"), per="caller+resource"),
 )
-PLAN = plan_of(["caller+resource", "tenant"], [], POLICIES, {"log": MAPPING})
+PLAN = make_plan(["caller+resource", "tenant"], [], POLICIES, {"log": MAPPING})
 
 
 class Installation:
@@ -77,7 +77,7 @@ class Installation:
 
     def flush(self, *values: bytes) -> None:
         version, plan = self.plan()
-        counter = new_counter(plan, secrets=secrets_of(self.engine, plan))
+        counter = new_counter(plan, secrets=counter_secrets(self.engine, plan))
         counter.resume(PART, self.store.counter_state(PART))
         now_ms = now_s(self.engine) * 1000
         items = [Record(self.next + at, now_ms, value) for at, value in enumerate(values)]
@@ -104,7 +104,7 @@ class Installation:
     def report(self) -> list[tuple[str, Any]]:
         with reading(self.engine) as db:
             [closed] = [day for day in stored_days(db) if day.state == "closed"]
-        report = report_of(self.engine, "UTC", closed.date, closed.date, "caller")
+        report = read_report(self.engine, "UTC", closed.date, closed.date, "caller")
         return [(row.name, row.amounts) for row in report_rows(self.engine, report)]
 
     def is_audited(self) -> bool:
@@ -288,4 +288,4 @@ def test_the_pseudonym_of_a_reference_is_a_typed_name() -> None:
     secrets = CounterSecrets(references=b"0123456789abcdef")
     plan = PLAN.with_forgotten(["00"])
     assert new_counter(plan, secrets=secrets)
-    assert pseudonym_of("00") == "forgotten:00"
+    assert make_pseudonym("00") == "forgotten:00"

@@ -17,7 +17,7 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Directory, Profile
 from analyzer.judging.judge import JudgedRows
 from analyzer.judging.locks.lock_feed import new_mark
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import plans
 from analyzer.judging.sql import refills as refilling
 from analyzer.kernel.database.engine import writing
@@ -25,7 +25,7 @@ from analyzer.kernel.model import CountRow, DrainedCounts
 from analyzer.kernel.tables.schema import locks, notices, refills, totals
 from analyzer.plan import catalog, windows
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar, Window, window_at
 from gatekeeper.testing import ManualClock
@@ -43,8 +43,8 @@ DAILY = Quota("daily", 8, Calendar("day", "UTC", ("zone",)))
 WEEKLY = Quota("weekly", 10, Calendar("week", "UTC", ("anchor",)), per="caller+resource")
 SIZE = Quota("size", 5, Calendar("month", "UTC", ("anchor", "zone")), meter="largest")
 ALL = Quota("all", 20, Calendar("month"))
-PLAN = plan_of([], [Meter("largest", "bytes", "max")], [MONTHLY, DAILY, WEEKLY, SIZE, ALL])
-WITHOUT = plan_of(["caller+resource"], [Meter("largest", "bytes", "max")], [ALL])
+PLAN = make_plan([], [Meter("largest", "bytes", "max")], [MONTHLY, DAILY, WEEKLY, SIZE, ALL])
+WITHOUT = make_plan(["caller+resource"], [Meter("largest", "bytes", "max")], [ALL])
 ZONES = [
     "", BERLIN, "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "America/St_Johns",
     "America/New_York", "Asia/Beirut", "Pacific/Kiritimati",
@@ -200,7 +200,7 @@ class Story:
             for policy in PLAN.policies:
                 assert isinstance(policy, Quota)
                 expected = self.expected(policy)
-                [sum_] = [one for one, of in sums_of(PLAN).policies_of.items() if policy in of]
+                [sum_] = [one for one, of in plan_sums(PLAN).policies_by_sum.items() if policy in of]
                 number = catalog.load(db).sum_number(sum_)
                 for (key, resource), (used, window) in expected.items():
                     of_series = sa.and_(
@@ -352,13 +352,13 @@ def held(engine: sa.Engine) -> set[tuple[str, str]]:
 
 
 def without_anchor(patch: pytest.MonkeyPatch) -> None:
-    of = Directory.calendar_of
-    patch.setattr(Directory, "calendar_of", lambda self, calendar, clock: of(self, calendar, clock & ~0xFF))
+    of = Directory.own_calendar
+    patch.setattr(Directory, "own_calendar", lambda self, calendar, clock: of(self, calendar, clock & ~0xFF))
 
 
 def without_zone(patch: pytest.MonkeyPatch) -> None:
-    of = Directory.calendar_of
-    patch.setattr(Directory, "calendar_of", lambda self, calendar, clock: of(self, calendar, clock & 0xFF))
+    of = Directory.own_calendar
+    patch.setattr(Directory, "own_calendar", lambda self, calendar, clock: of(self, calendar, clock & 0xFF))
 
 
 def clamped_to_28(patch: pytest.MonkeyPatch) -> None:

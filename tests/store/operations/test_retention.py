@@ -17,7 +17,7 @@ from analyzer.kernel.tables.schema import buckets, offsets, proofs
 from analyzer.maintenance import roll_up
 from analyzer.maintenance.audit import audit
 from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.store.flushing import now_s
 from tests.support.small_steps import small_steps
 from tests.support.stored_counts import put_counts, stored_counts
@@ -220,7 +220,7 @@ def test_a_proved_day_that_is_damaged_later_is_found_when_every_day_is_read(
 
 
 def test_upkeep_of_an_empty_database_does_nothing(store: SqlStore, upkeep: Upkeep) -> None:
-    store.activate(plan_of([], [], []))
+    store.activate(make_plan([], [], []))
     assert (
         upkeep.roll_up(KEPT_S, KEPT_S)
         == upkeep.fold(FEW, KEPT_S)

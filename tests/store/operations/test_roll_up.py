@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets
 from analyzer.maintenance.roll_up import widen
-from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_of
+from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S, REQUESTS, Meter, joins_by_meter
 from tests.store.flushing import ACME, ANN, now_s
 from tests.support.depth import deeper
 from tests.support.small_steps import small_steps
@@ -26,7 +26,7 @@ from tests.support.upkeep import Upkeep
 
 SLOWEST = Meter("slowest", "duration", "max")
 METERS = (REQUESTS, SLOWEST)
-JOINS_OF = joins_of(METERS)
+JOINS_OF = joins_by_meter(METERS)
 KEPT_S = 2 * DAY_S, 40 * DAY_S
 NewEngine = Callable[[], sa.Engine]
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.database.clock import millis
 from analyzer.kernel.database.engine import NowMs, writing
 from analyzer.kernel.jobs.job_runs import SHARED, SHARED_LEASE_MS
@@ -21,7 +21,7 @@ from analyzer.kernel.tables.schema import feed, feed_versions, leases, lock_chan
 from analyzer.maintenance import pruning
 from analyzer.maintenance.pruning import ROLLING_KEPT_S
 from analyzer.plan.catalog import load, register
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import Rolling
 from gatekeeper.model import Clear, Lock, Set
@@ -265,7 +265,7 @@ def test_rolling_totals_are_pruned_by_the_time_that_the_counts_have_reached(
 ) -> None:
     """A clock that is ahead for a while deletes none that is in use."""
     with writing(engine) as db:
-        registered(db, plan_of([], [], [Surge("flood", 5, Rolling(60))]))
+        registered(db, make_plan([], [], [Surge("flood", 5, Rolling(60))]))
     counted_ms = millis(now - ahead)
     monkeypatch.setattr(pruning, "newest_event_ms", lambda *_: counted_ms)
     idle_s = {"in use": 0, "idle": 60 + 5 + ROLLING_KEPT_S + 60}
@@ -308,7 +308,7 @@ def test_the_newest_rejected_records_are_kept(
 
 def registered(db: sa.Connection, plan: Plan) -> None:
     """Gives numbers to the names and the sums of a plan."""
-    register(db, plan, sums_of(plan).all_sums)
+    register(db, plan, plan_sums(plan).all_sums)
 
 
 def test_totals_are_pruned_in_bounded_steps(

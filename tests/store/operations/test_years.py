@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import totals
 from analyzer.maintenance import roll_up
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import DAY_S, Calendar, window_at
 from tests.store.flushing import ACME, a_row, flush, now_s
@@ -42,7 +42,7 @@ def used(engine: sa.Engine) -> list[int]:
 @pytest.fixture
 def this_year(store: SqlStore, engine: sa.Engine) -> int:
     """Counts of this year in both widths, and one of the year before; returns their number in this year."""
-    store.activate(plan_of([], [], []))
+    store.activate(make_plan([], [], []))
     start_s = window_at(YEAR, now_s(engine)).start_s
     count(engine, start_s - 900, 900, 1_000)
     count(engine, start_s, 900, 5)
@@ -54,7 +54,7 @@ def this_year(store: SqlStore, engine: sa.Engine) -> int:
 def test_a_year_is_filled_from_quarter_hours_and_minutes(
     store: SqlStore, engine: sa.Engine, this_year: int
 ) -> None:
-    by_plan = plan_of([], [], [Quota("yearly", 24, YEAR)])
+    by_plan = make_plan([], [], [Quota("yearly", 24, YEAR)])
     store.activate(by_plan)
     assert used(engine) == [this_year]
     flush(store, by_plan, [a_row(1, now_s(engine))])
@@ -64,7 +64,7 @@ def test_a_year_is_filled_from_quarter_hours_and_minutes(
 def test_a_year_is_filled_step_by_step_while_records_are_counted(
     store: SqlStore, engine: sa.Engine, this_year: int
 ) -> None:
-    by_plan = plan_of([], [], [Quota("yearly", 24, YEAR)])
+    by_plan = make_plan([], [], [Quota("yearly", 24, YEAR)])
     with writing(engine) as db:
         plans.activate(db, by_plan, new_mark, rows_max=1)
     upkeep = Upkeep(engine, lambda: "mark")
@@ -80,7 +80,7 @@ def test_a_year_is_filled_step_by_step_while_records_are_counted(
 def test_a_caller_whose_year_begins_on_another_day_is_counted_from_there(
     store: SqlStore, engine: sa.Engine, this_year: int
 ) -> None:
-    by_plan = plan_of([], [], [Quota("yearly", 24, Calendar("year", "UTC", ("anchor",)))])
+    by_plan = make_plan([], [], [Quota("yearly", 24, Calendar("year", "UTC", ("anchor",)))])
     store.activate(by_plan)
     assert used(engine) == [this_year]
     # Its year began on the day after tomorrow, a year ago.

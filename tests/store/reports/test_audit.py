@@ -17,7 +17,7 @@ from analyzer.kernel.tables.schema import buckets, locks, offsets, totals
 from analyzer.maintenance.audit import Audit, audit
 from analyzer.plan.catalog import load
 from analyzer.plan.meters import DAY_S, MINUTE_S, Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from tests.faults.mutations import without_compare_and_set
 from tests.store.flushing import ACME, ANN, PART, now_s, quota
 from tests.support.stored_counts import tables_of
@@ -25,7 +25,7 @@ from tests.support.upkeep import Upkeep
 
 BYTES, LARGEST = Meter("bytes", "bytes"), Meter("largest", "bytes", "max")
 GROUPINGS = ["caller", "caller+resource", "everyone", "resource"]
-PLAN = plan_of(GROUPINGS, [BYTES, LARGEST], [quota(10, name="daily"), quota(10, "day", name="by-day")])
+PLAN = make_plan(GROUPINGS, [BYTES, LARGEST], [quota(10, name="daily"), quota(10, "day", name="by-day")])
 
 
 # Columns of the meters, which have numbers in the order of their names: bytes 0, largest 1, requests 2.
@@ -285,7 +285,7 @@ def test_offsets_that_the_log_gave_to_other_records_are_counted_again(
 def test_a_grouping_that_came_later_is_compared_from_the_day_after_next(
     store: SqlStore, engine: sa.Engine
 ) -> None:
-    store.activate(plan_of(["caller"], [BYTES, LARGEST], []))
+    store.activate(make_plan(["caller"], [BYTES, LARGEST], []))
     at_s = now_s(engine)
     with writing(engine) as db:
         db.execute(sa.text("update plans set at_ms = at_ms - 10 * 86400000"))

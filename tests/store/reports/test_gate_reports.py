@@ -18,7 +18,7 @@ from analyzer.gates.gate_reports import (
     store_statuses,
 )
 from analyzer.judging.locks import lock_feed as feed_store
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, writing
 from analyzer.kernel.tables.counter_tables import named_callers
@@ -184,7 +184,7 @@ class TestLogged:
 
     def test_callers_with_a_total_are_known(self, engine: sa.Engine, store: SqlStore) -> None:
         store.activate(PLAN)
-        (sum_,) = sums_of(PLAN).policies_of
+        (sum_,) = plan_sums(PLAN).policies_by_sum
         with writing(engine) as db:
             current = window_at(sum_.window, clock_ms(db) // 1000)
             before = window_at(sum_.window, current.start_s - 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analyzer.forecast.simulation import policy_simulation
 from analyzer.forecast.simulation.policy_locks import PolicyLocks
 from analyzer.forecast.simulation.policy_simulation import NotSimulated, known_locks, simulate
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Grace, LoadShare, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from tests.support.depth import deeper
@@ -108,7 +108,7 @@ def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
     new_url: Callable[[], str], policy: Any, asked: list[Request], has_gates: bool, stretch_days: int
 ) -> None:
     has_gates &= policy.per == "caller"
-    with live_judgement(new_url(), plan_of([], [], [policy]), BEGIN_S - DAY_S) as live:
+    with live_judgement(new_url(), make_plan([], [], [policy]), BEGIN_S - DAY_S) as live:
         counted(live, asked, has_gates=has_gates)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(policy_simulation, "STRETCH_S", stretch_days * DAY_S)
@@ -126,7 +126,7 @@ def test_a_simulation_of_the_policy_in_force_has_the_locks_that_it_had(
 def test_a_share_is_refused_because_counts_have_no_order_within_a_minute(new_url: Callable[[], str]) -> None:
     share = LoadShare("busy", 400_000, 1_000, Rolling(HOUR_S), release=250_000, per="caller+resource")
     with (
-        live_judgement(new_url(), plan_of([], [], [share]), BEGIN_S) as live,
+        live_judgement(new_url(), make_plan([], [], [share]), BEGIN_S) as live,
         pytest.raises(NotSimulated, match="both grow within a minute"),
     ):
         simulate(live.engine, [share], BEGIN_S)

@@ -19,7 +19,7 @@ from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import buckets, day_counts, locks, offsets
 from analyzer.maintenance.audit import audit
 from analyzer.plan.meters import REQUESTS, Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from tests.support.depth import deeper
 from tests.support.stored_counts import put_counts
 
@@ -31,7 +31,7 @@ MAX = 2**63 - 1
 def engine(migrated_url: str) -> Iterator[sa.Engine]:
     engine = open_engine(migrated_url)
     with engine.begin() as db:
-        plan = plan_of(["caller+resource"], [SLOWEST], [])
+        plan = make_plan(["caller+resource"], [SLOWEST], [])
         activate(db, plan, lambda: "mark")
     yield engine
     engine.dispose()

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.kernel.model import CountRow
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import UsualShare
 from analyzer.plan.windows import HOUR_S, Rolling
 from tests.store.flushing import now_s, quota
@@ -26,7 +26,7 @@ def count(engine: sa.Engine, at_s: int, width_s: int = 60) -> None:
 
 
 def test_a_policy_has_its_weeks_two_weeks_after_the_first_count(store: SqlStore, engine: sa.Engine) -> None:
-    store.activate(plan_of([], [], [UNUSUAL, quota(10)]))
+    store.activate(make_plan([], [], [UNUSUAL, quota(10)]))
     [unready] = policies_without_history(engine)
     assert (unready.policy, unready.ready_at) == ("unusual", None)
     assert unready.sentence.endswith(", and has none")
@@ -43,5 +43,5 @@ def test_a_policy_has_its_weeks_two_weeks_after_the_first_count(store: SqlStore,
 
 def test_without_such_a_policy_the_report_is_empty(store: SqlStore, engine: sa.Engine) -> None:
     assert list(policies_without_history(engine)) == []
-    store.activate(plan_of([], [], [quota(10)]))
+    store.activate(make_plan([], [], [quota(10)]))
     assert list(policies_without_history(engine)) == []

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.activation_steps import ClearStep, FillStep, steps_of, unready_policies
-from analyzer.judging.kinds.compared import sum_of
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.activation_steps import ClearStep, FillStep, decode_steps, unready_policies
+from analyzer.judging.kinds.compared import judged_sum
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import activation, plans, slots
 from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import PlanChanged
@@ -26,7 +26,7 @@ from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.maintenance import job_table
 from analyzer.plan import catalog
 from analyzer.plan.meters import MINUTE_S
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import LoadShare, Surge
 from analyzer.plan.proposals import Agreement
 from analyzer.plan.sums import sum_text
@@ -62,7 +62,7 @@ def unready(engine: sa.Engine) -> list[str]:
         row = db.execute(sa.select(plans_table).where(plans_table.c.active == 1)).one()
         _, active = plans.active(db)
         return unready_policies(
-            steps_of(row.pending), active, sums_of(active).numbers(catalog.load(db).sum_number)
+            decode_steps(row.pending), active, plan_sums(active).numbers(catalog.load(db).sum_number)
         )
 
 
@@ -95,7 +95,7 @@ def test_filled_totals_leave_out_series_with_an_empty_part(store: SqlStore, engi
     now = now_s(engine)
     by_route = quota(5, per="month")
     by_route = msgspec.structs.replace(by_route, name="routes", per="caller+resource")
-    before = plan_of(["caller+resource"], [], [])
+    before = make_plan(["caller+resource"], [], [])
     rows = [a_row(9, now, resource="/a"), a_row(9, now, resource="/a")._replace(resource="")]
     store.activate(before)
     flush(store, before, rows)
@@ -112,7 +112,7 @@ def test_filled_totals_leave_out_series_with_an_empty_part(store: SqlStore, engi
 
 def pending(engine: sa.Engine) -> tuple[object, ...]:
     with reading(engine) as db:
-        return steps_of(
+        return decode_steps(
             db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).scalar_one()
         )
 
@@ -290,7 +290,7 @@ def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
     """Their `next` is by slots that were far away; series above the floor of a share wait for the warden."""
     surge = Surge("flood", 100, Rolling(60))
     share = LoadShare("neighbour", 400_000, 5, Rolling(60))
-    version, at_s = store.activate(plan_of([], [], [surge, share])), now_s(engine)
+    version, at_s = store.activate(make_plan([], [], [surge, share])), now_s(engine)
     with writing(engine) as db:
         numbers = {name: number for name, number in catalog.load(db).sums.items() if "whole" not in name}
         rows = [
@@ -307,4 +307,6 @@ def test_rolling_sums_are_judged_again_after_a_clock_that_was_ahead(
         pass
     with engine.connect() as db:
         assert set(db.execute(sa.select(totals.c.plan)).scalars()) == {0}
-        assert db.execute(sa.select(postponed.c.sum)).scalars().all() == [numbers[sum_text(sum_of(share))]]
+        assert db.execute(sa.select(postponed.c.sum)).scalars().all() == [
+            numbers[sum_text(judged_sum(share))]
+        ]

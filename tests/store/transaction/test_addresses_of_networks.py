@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import addresses_at, sums_at, window_ends
 from analyzer.judging.sql import slots
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.model import CountRow
 from analyzer.plan import catalog
 from analyzer.plan.groupings import BY_ADDRESS
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import ALWAYS, Rolling
 from tests.support.stored_counts import tables_of
@@ -38,13 +38,13 @@ def some_cells(seed: int, now_s: int, ahead_s: int) -> list[Cell]:
 
 
 def store_slots(db: sa.Connection, cells: list[Cell], now_s: int) -> catalog.Catalog:
-    plan, numbers = plan_of([], [], [FLOOD]), catalog.load(db)
+    plan, numbers = make_plan([], [], [FLOOD]), catalog.load(db)
     rows = [
         CountRow(grouping, network, resource, "requests", FLOOD.window.slot_s, slot_s, value, 0)
         for slot_s, network, address, value in cells
         for grouping, resource in (("address/24", ""), ("address/24" + BY_ADDRESS, address))
     ]
-    slots.add_slots(db, sums_of(plan).all_sums, tables_of(rows), numbers, now_s)
+    slots.add_slots(db, plan_sums(plan).all_sums, tables_of(rows), numbers, now_s)
     return numbers
 
 
@@ -53,9 +53,9 @@ def store_slots(db: sa.Connection, cells: list[Cell], now_s: int) -> catalog.Cat
 def test_a_network_that_has_reached_its_limit_has_what_its_addresses_have_in_each_such_window(
     store: SqlStore, engine: sa.Engine, now_s: int, ahead_s: int
 ) -> None:
-    plan, rolling = plan_of([], [], [FLOOD]), FLOOD.window
+    plan, rolling = make_plan([], [], [FLOOD]), FLOOD.window
     store.activate(plan)
-    (sum_,) = sums_of(plan).policies_of
+    (sum_,) = plan_sums(plan).policies_by_sum
     full = 0
     for seed in range(4):
         with engine.begin() as db:

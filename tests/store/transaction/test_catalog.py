@@ -12,7 +12,7 @@ from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan.catalog import Catalog, forget_sum, load
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from tests.store.flushing import flush, plan, quota
 from tests.support.stored_counts import stored_counts
 
@@ -23,7 +23,7 @@ def known(engine: sa.Engine) -> Catalog:
 
 
 def with_meters(*meters: Meter) -> Plan:
-    return plan_of([], meters, [])
+    return make_plan([], meters, [])
 
 
 def count(store: SqlStore, by_plan: Plan, meter: str, value: int) -> None:
@@ -118,7 +118,7 @@ def test_the_number_of_a_forgotten_sum_is_not_given_again(store: SqlStore, engin
 def test_numbers_do_not_change(store: SqlStore, engine: sa.Engine) -> None:
     store.activate(with_meters(Meter("z", "n")))
     before = known(engine)
-    store.activate(plan_of(["tenant", "caller+resource"], [Meter("a", "n"), Meter("z", "n")], []))
+    store.activate(make_plan(["tenant", "caller+resource"], [Meter("a", "n"), Meter("z", "n")], []))
     after = known(engine)
     assert before.groupings.items() <= after.groupings.items()
     assert before.meters.items() <= after.meters.items()

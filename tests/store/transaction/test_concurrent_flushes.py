@@ -15,7 +15,7 @@ from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import judge as judge_standings
 from analyzer.judging.judge import lock_keys
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.totals import StoredTotal, held
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.model import CountRow, Partition
@@ -57,7 +57,7 @@ def by_sums_of_buckets(tx: SqlFlush, rows: Sequence[CountRow], now: datetime) ->
     (policy,) = PLAN.policies
     window = window_at(policy.window, rows[0].bucket_s)
     used = sa.select(sa.func.sum(buckets.c.value_0)).where(buckets.c.key == rows[0].key)
-    (sum_,) = sums_of(PLAN).policies_of
+    (sum_,) = plan_sums(PLAN).policies_by_sum
     standing = Standing(TotalKey(sum_, rows[0].key, "", window), int(tx._db.execute(used).scalar_one()))
     locks = lock_feed.locked(tx._db, lock_keys(PLAN, [standing]))
     changes = judge_standings(PLAN, [standing], locks, Circumstances(now)).changes
@@ -108,7 +108,7 @@ def test_a_warden_and_a_flush_lock_totals_in_one_order(new_engine: NewEngine) ->
         catalog = load(db)
     wanted = [
         TotalKey(sum_, row.key, "", window_at(sum_.window, at_s))
-        for sum_ in sums_of(judged).policies_of
+        for sum_ in plan_sums(judged).policies_by_sum
         for row in rows
         if row.grouping == sum_.grouping
     ]

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.flush.sql_store import SqlStore
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.kernel.model import DistinctTable, DrainedCounts
 from analyzer.kernel.tables.schema import distinct_values, totals
 from analyzer.plan.meters import MINUTE_S, Meter
-from analyzer.plan.plan import Plan, plan_from, plan_of
+from analyzer.plan.plan import Plan, make_plan, plan_from
 from analyzer.plan.policies import Quota, Surge
 from analyzer.plan.windows import Calendar, Rolling
 from tests.store.flushing import ACME, ANN, locked, now_s, run_together
@@ -29,7 +29,7 @@ LARGE, SMALL = 2**63 - 1, -(2**63)
 
 
 def by_quota(limit: int = 5) -> Plan:
-    return plan_of([], [PATHS], [Quota("monthly", limit, Calendar("month"), meter="paths")])
+    return make_plan([], [PATHS], [Quota("monthly", limit, Calendar("month"), meter="paths")])
 
 
 def seen(rows: Sequence[tuple[str, int]], at_s: int, width_s: int = MINUTE_S) -> DrainedCounts:
@@ -78,15 +78,15 @@ def test_a_value_counts_once(store: SqlStore, engine: sa.Engine) -> None:
 def test_requests_without_a_caller_have_no_values(
     store: SqlStore, engine: sa.Engine, policy: Quota | Surge
 ) -> None:
-    plan = plan_of([], [PATHS], [policy])
+    plan = make_plan([], [PATHS], [policy])
     store.activate(plan)
-    width_s = sums_of(plan).distinct_layouts[0].width_s
+    width_s = plan_sums(plan).distinct_layouts[0].width_s
     flush(store, plan, seen([("", 1), (ACME, 1)], now_s(engine), width_s))
     assert (used(engine), rows(engine)) == ({ACME: 1}, {(ACME, 1)})
 
 
 def test_values_that_have_left_the_window_are_left_out(store: SqlStore, engine: sa.Engine) -> None:
-    plan = plan_of([], [PATHS], [SCAN])
+    plan = make_plan([], [PATHS], [SCAN])
     store.activate(plan)
     at_s = now_s(engine)
     for age_s in (3600, 70, 20):
@@ -98,7 +98,7 @@ def test_a_meter_of_another_field_begins_again(store: SqlStore, engine: sa.Engin
     store.activate(by_quota())
     at_s = now_s(engine)
     flush(store, by_quota(), seen([(ACME, value) for value in range(4)], at_s))
-    other = plan_of([], [Meter("paths", "user", "distinct")], [MONTHLY])
+    other = make_plan([], [Meter("paths", "user", "distinct")], [MONTHLY])
     store.activate(other)
     flush(store, other, seen([(ACME, value) for value in range(10, 14)], at_s))
     assert locked(engine) == {}, "the four paths do not count as users"
@@ -122,7 +122,7 @@ def test_counting_continues_from_what_was_kept_when_a_limit_is_raised(
 
 
 def test_a_plan_is_read_as_it_was_stored() -> None:
-    plan = plan_of([], [PATHS], [SCAN, MONTHLY])
+    plan = make_plan([], [PATHS], [SCAN, MONTHLY])
     assert plan_from(plan.to_json()) == plan
     assert '"join":"distinct"' in plan.to_json()
 
@@ -132,11 +132,11 @@ def test_a_plan_is_read_as_it_was_stored() -> None:
 def test_two_analyzers_that_bring_the_same_value_count_it_once(
     new_engine: NewEngine, policy: Quota | Surge
 ) -> None:
-    plan = plan_of([], [PATHS], [policy])
+    plan = make_plan([], [PATHS], [policy])
     engines = [new_engine(), new_engine()]
     stores = [SqlStore(engine, f"analyzer {number}") for number, engine in enumerate(engines)]
     version = stores[0].activate(plan)
-    at_s, width_s = now_s(engines[0]), sums_of(plan).distinct_layouts[0].width_s
+    at_s, width_s = now_s(engines[0]), plan_sums(plan).distinct_layouts[0].width_s
     both_began = threading.Barrier(2)
 
     def bring(number: int) -> None:

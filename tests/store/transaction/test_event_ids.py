@@ -17,7 +17,7 @@ from analyzer.flush.pipeline import FlushExecutor
 from analyzer.flush.rejects import RejectFilter, SqlRejects
 from analyzer.flush.retry import RejectRetry, without_limits
 from analyzer.flush.sql_store import SqlStore
-from analyzer.kernel.database.installation_secrets import EVENT_IDS, secret_of
+from analyzer.kernel.database.installation_secrets import EVENT_IDS, ensure_secret
 from analyzer.kernel.model import IdBlob, Record, Records
 from analyzer.kernel.tables.counter_tables import event_ids
 from analyzer.kernel.tables.schema import offsets
@@ -245,10 +245,10 @@ def test_a_retry_counts_no_id_that_the_partition_or_an_earlier_retry_has_counted
 
 def test_a_secret_is_created_once_and_kept(new_engine: NewEngine) -> None:
     engine, other = new_engine(), new_engine()
-    found = run_together(lambda: secret_of(engine, EVENT_IDS), lambda: secret_of(other, EVENT_IDS))
-    assert found[0] == found[1] == secret_of(engine, EVENT_IDS)
+    found = run_together(lambda: ensure_secret(engine, EVENT_IDS), lambda: ensure_secret(other, EVENT_IDS))
+    assert found[0] == found[1] == ensure_secret(engine, EVENT_IDS)
     assert len(found[0]) == 32
-    assert secret_of(engine, "another") != found[0]
+    assert ensure_secret(engine, "another") != found[0]
 
 
 def test_the_stored_plan_has_the_id_where_a_source_has_one() -> None:

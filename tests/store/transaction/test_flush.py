@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.flush.sql_store import SqlFlush, SqlStore
 from analyzer.judging.caller_limits import EMPTY, Directory, Limits, Override, Subject
 from analyzer.judging.locks import lock_feed
-from analyzer.judging.plan_sums import sums_of
+from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import totals
 from analyzer.judging.totals import Growth
 from analyzer.kernel.errors import PartitionLost, PlanChanged
@@ -27,7 +27,7 @@ from analyzer.kernel.tables import schema
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, lock_changes, offsets, rejects
 from analyzer.plan.catalog import register
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.sums import sum_text
 from analyzer.plan.windows import Calendar, Window
@@ -36,7 +36,7 @@ from tests.support.stored_counts import put_counts, stored_counts, stored_totals
 
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
 OTHER = PART._replace(number=1)
-PLAN = plan_of([], [], [Quota("daily", 10, Calendar("day"))])
+PLAN = make_plan([], [], [Quota("daily", 10, Calendar("day"))])
 DAY = Window(86_400, 172_800)
 
 
@@ -147,8 +147,8 @@ def totals_of(
     directory: Directory = EMPTY,
 ) -> dict[str, int]:
     """Adds to the totals of callers in DAY; returns the ones that must be judged."""
-    known = register(tx._db, plan, sums_of(plan).all_sums)
-    (sum_,) = sums_of(plan).policies_of
+    known = register(tx._db, plan, plan_sums(plan).all_sums)
+    (sum_,) = plan_sums(plan).policies_by_sum
     growth = {sum_: growth_in_day(grown)} if grown else {}
     limits = Limits(plan, directory)
     due = totals.add_totals(tx._db, limits, version, growth, known, DAY.start_s)
@@ -173,7 +173,7 @@ def test_a_sum_stops_at_the_largest_number_a_column_takes(store: SqlStore, engin
 
 def test_a_total_is_returned_at_its_next_threshold_and_not_again(store: SqlStore) -> None:
     """A flood far above its limit costs no judgement."""
-    plan = plan_of([], [], [*PLAN.policies, Quota("double", 20, Calendar("day"))])
+    plan = make_plan([], [], [*PLAN.policies, Quota("double", 20, Calendar("day"))])
     acme, ann = "api_key:acme", "user:ann"
     steps: list[tuple[dict[str, int], dict[str, int]]] = [
         ({acme: 4}, {}),
@@ -212,10 +212,10 @@ def test_every_total_is_returned_once_under_another_plan(store: SqlStore) -> Non
 
 
 def test_a_window_that_has_not_begun_is_judged_by_each_flush_that_adds_to_it(store: SqlStore) -> None:
-    (sum_,) = sums_of(PLAN).policies_of
+    (sum_,) = plan_sums(PLAN).policies_by_sum
     for now_s, due in ((DAY.start_s - 1, 1), (DAY.start_s - 1, 1), (DAY.start_s, 1), (DAY.start_s + 1, 0)):
         with store.transaction() as tx:
-            known = register(tx._db, PLAN, sums_of(PLAN).all_sums)
+            known = register(tx._db, PLAN, plan_sums(PLAN).all_sums)
             growth = {sum_: growth_in_day({"user:ann": 12})}
             found = totals.add_totals(tx._db, Limits(PLAN), 1, growth, known, now_s)
             totals.set_next(tx._db, Limits(PLAN), 1, found, now_s, known)
@@ -232,14 +232,16 @@ def test_each_sum_has_separate_totals(store: SqlStore, engine: sa.Engine) -> Non
         ),
         Quota("export", 5, Calendar("day"), per="caller+resource"),
     ]
-    plan = plan_of([], [Meter("bytes", "bytes")], policies)
-    growth = {sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(sums_of(plan).policies_of, 1)}
+    plan = make_plan([], [Meter("bytes", "bytes")], policies)
+    growth = {
+        sum_: growth_in_day({"user:ann": n}) for n, sum_ in enumerate(plan_sums(plan).policies_by_sum, 1)
+    }
     with store.transaction() as tx:
         totals.add_totals(
-            tx._db, Limits(plan), 1, growth, register(tx._db, plan, sums_of(plan).all_sums), DAY.start_s
+            tx._db, Limits(plan), 1, growth, register(tx._db, plan, plan_sums(plan).all_sums), DAY.start_s
         )
         found = {name: used for (name, *_), used in stored_totals(tx._db).items()}
-    assert found == {sum_text(sum_): n for n, sum_ in enumerate(sums_of(plan).policies_of, 1)}
+    assert found == {sum_text(sum_): n for n, sum_ in enumerate(plan_sums(plan).policies_by_sum, 1)}
     assert len(growth) == 5
 
 

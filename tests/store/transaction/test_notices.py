@@ -22,7 +22,7 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.database.revisions import head
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import buckets, lock_changes, notices
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Grace, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import Rolling, window_at
 from gatekeeper.model import Set
@@ -254,7 +254,7 @@ def rolling(kind: str) -> Policy:
 def test_a_rolling_window_raises_one_notice_while_its_lock_would_last(
     store: SqlStore, engine: sa.Engine, kind: str
 ) -> None:
-    by_plan = plan_of([], [], [rolling(kind)])
+    by_plan = make_plan([], [], [rolling(kind)])
     store.activate(by_plan)
     (notice,) = raise_by(store, by_plan, a_row(70, now_s(engine)))
     assert (notice.at.policy, notice.at.key, notice.at.threshold) == ("watched", ACME, 1_000)
@@ -298,7 +298,7 @@ def test_a_threshold_of_a_rolling_window_is_raised_again_only_after_the_sum_was_
     store: SqlStore, engine: sa.Engine
 ) -> None:
     policy = RollingQuota("hourly", 100, Rolling(7_200), notify=(500, 800))
-    by_plan = plan_of([], [], [policy])
+    by_plan = make_plan([], [], [policy])
     store.activate(by_plan)
     assert thresholds(raise_by(store, by_plan, a_row(60, now_s(engine)))) == [(ACME, 500)]
     assert thresholds(raise_by(store, by_plan, a_row(25, now_s(engine)))) == [(ACME, 800)]
@@ -317,7 +317,7 @@ def test_a_threshold_of_a_rolling_window_is_raised_again_only_after_the_sum_was_
 def test_a_threshold_of_a_rolling_window_is_raised_once_in_the_length_of_the_window(
     store: SqlStore, engine: sa.Engine
 ) -> None:
-    by_plan = plan_of([], [], [RollingQuota("hourly", 100, Rolling(7_200), notify=(500,))])
+    by_plan = make_plan([], [], [RollingQuota("hourly", 100, Rolling(7_200), notify=(500,))])
     store.activate(by_plan)
     assert raise_by(store, by_plan, a_row(60, now_s(engine)))
     began_s, _ = row_of(engine, 500)
@@ -337,7 +337,7 @@ def test_a_threshold_of_a_rolling_window_is_raised_once_in_the_length_of_the_win
 def test_a_soft_quota_of_a_rolling_window_has_one_notice_and_no_row_of_a_lock(
     store: SqlStore, engine: sa.Engine
 ) -> None:
-    by_plan = plan_of([], [], [rolling("quota")])
+    by_plan = make_plan([], [], [rolling("quota")])
     store.activate(by_plan)
     assert thresholds(raise_by(store, by_plan, a_row(70, now_s(engine)))) == [(ACME, 1_000)]
     assert not locked(engine)
@@ -351,7 +351,7 @@ def test_a_soft_quota_of_a_rolling_window_has_one_notice_and_no_row_of_a_lock(
 def test_the_lock_of_a_rolling_quota_begins_beyond_its_grace(
     store: SqlStore, engine: sa.Engine, grace: Grace, below: int, beyond: int
 ) -> None:
-    by_plan = plan_of([], [], [RollingQuota("hourly", 60, Rolling(7_200), grace=grace)])
+    by_plan = make_plan([], [], [RollingQuota("hourly", 60, Rolling(7_200), grace=grace)])
     store.activate(by_plan)
     flush(store, by_plan, [a_row(below, now_s(engine))])
     assert not locked(engine)
@@ -363,7 +363,7 @@ def test_a_grace_of_time_in_a_rolling_window_begins_when_the_limit_is_reached(
     store: SqlStore, engine: sa.Engine
 ) -> None:
     policy = RollingQuota("hourly", 60, Rolling(7_200), grace=Grace(time_s=900))
-    by_plan = plan_of([], [], [policy])
+    by_plan = make_plan([], [], [policy])
     store.activate(by_plan)
     assert thresholds(raise_by(store, by_plan, a_row(60, now_s(engine)))) == [(ACME, 1_000)]
     flush(store, by_plan, [a_row(60, now_s(engine))])
@@ -381,12 +381,14 @@ def test_a_grace_of_time_in_a_rolling_window_begins_when_the_limit_is_reached(
     forget_raises(engine, 900)
     look_of_warden(engine)
     assert list(locked(engine)) == [(ACME, "hourly")]
-    store.activate(plan_of([], [], [policy, quota(10**6)]))
+    store.activate(make_plan([], [], [policy, quota(10**6)]))
     assert list(locked(engine)) == [(ACME, "hourly")], "another plan does not begin the grace again"
 
 
 def test_no_gate_learns_of_a_lock_that_is_not_enforced(store: SqlStore, engine: sa.Engine) -> None:
-    by_plan = plan_of([], [], [rolling("surge"), RollingQuota(name="hard", limit=60, window=Rolling(7_200))])
+    by_plan = make_plan(
+        [], [], [rolling("surge"), RollingQuota(name="hard", limit=60, window=Rolling(7_200))]
+    )
     store.activate(by_plan)
     flush(store, by_plan, [a_row(70, now_s(engine))])
     assert [policy for _, policy in locked(engine)] == ["hard", "watched"]
@@ -402,7 +404,7 @@ def test_a_policy_that_stops_enforcing_opens_the_gates_and_one_that_begins_close
     store: SqlStore, engine: sa.Engine
 ) -> None:
     soft, hard = (
-        plan_of([], [], [RollingQuota(name="hourly", limit=60, window=Rolling(7_200), action=action)])
+        make_plan([], [], [RollingQuota(name="hourly", limit=60, window=Rolling(7_200), action=action)])
         for action in ("notify", "deny")
     )
     store.activate(soft)
@@ -432,7 +434,9 @@ def test_a_notice_that_lasts_ends_with_its_policy_or_its_sum(store: SqlStore, en
             rows = db.execute(sa.select(notices.c.policy, notices.c.until_s))
             return {row.policy: row.until_s for row in rows}
 
-    two, one = (plan_of([], [], [sliding(name) for name in names]) for names in (("gone", "kept"), ("kept",)))
+    two, one = (
+        make_plan([], [], [sliding(name) for name in names]) for names in (("gone", "kept"), ("kept",))
+    )
     store.activate(two)
     assert len(raise_by(store, two, a_row(6, now_s(engine)))) == 2
     assert ends() == {"gone": LASTS_S, "kept": LASTS_S}

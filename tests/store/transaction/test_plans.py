@@ -18,7 +18,7 @@ from analyzer.judging.locks import lock_feed
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.errors import PlanChanged, SchemaBehind, StoreAway
 from analyzer.kernel.tables.schema import TOTAL_MAX, locks, plans, totals
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.windows import window_at
 from tests.store.flushing import (
     ACME,
@@ -132,7 +132,7 @@ def test_a_policy_by_caller_and_resource_is_filled_from_that_grouping(
     at_s = now_s(engine)
     policy = msgspec.structs.replace(quota(5, name="export"), per="caller+resource")
     rows = [a_row(6, at_s), a_row(4, at_s, resource="/a"), a_row(6, at_s, resource="/b")]
-    without_policies = plan_of(["caller+resource"], [], [])
+    without_policies = make_plan(["caller+resource"], [], [])
     store.activate(without_policies)
     flush(store, without_policies, rows)
     store.activate(plan(policy))
@@ -270,7 +270,7 @@ def test_analyzers_that_start_together_with_different_plans_activate_one_after_t
 
 ACTIVATE = """\
 import sys
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.migrate import require_head
 from analyzer.judging.locks import lock_feed
@@ -394,7 +394,7 @@ def test_a_plan_of_a_newer_version_is_an_error_with_one_clear_sentence(
     with engine.begin() as db:
         body = '[2,{"groupings":[],"meters":[],"policies":[["surge",{}]]}]'
         db.execute(sa.update(plans).values(digest="", body=body))
-    for use in (store.active_plan, lambda: store.activate(plan_of([], [], []))):
+    for use in (store.active_plan, lambda: store.activate(make_plan([], [], []))):
         with pytest.raises(SchemaBehind, match="another version of Gatelock"):
             use()
 

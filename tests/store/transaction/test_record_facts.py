@@ -22,11 +22,11 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import directory
-from analyzer.kernel.database.partition_keys import key_of
+from analyzer.kernel.database.partition_keys import key_tuple
 from analyzer.kernel.model import Partition, Record, Records
 from analyzer.kernel.tables.schema import callers, record_facts, waiting_facts
 from analyzer.plan.mapping import SourceMapping, TextField, TimeField
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from tests.store.flushing import locked, now_s, quota
 from tests.support.depth import deeper
 from tests.support.upkeep import Upkeep
@@ -40,7 +40,7 @@ MAPPING = SourceMapping(
 )
 LIMITS: Mapping[str, int] = {"free": 2, "pro": 1_000}
 OTHERWISE = 5
-BY_PLAN = plan_of([], [], [quota(OTHERWISE, plan_limits=tuple(LIMITS.items()))], {"log": MAPPING})
+BY_PLAN = make_plan([], [], [quota(OTHERWISE, plan_limits=tuple(LIMITS.items()))], {"log": MAPPING})
 NUMBERS = count(1)
 
 
@@ -143,7 +143,7 @@ def truth(shop: Installation, log: Mapping[int, Sequence[Stated]]) -> dict[str, 
                 if value and last.get(at, ("", 0))[0] != value:
                     last[at] = value, one.ms
         for (caller, name), (value, ms) in last.items():
-            rank = (ms, *key_of(shop.part(number)), value)
+            rank = (ms, *key_tuple(shop.part(number)), value)
             facts = found.setdefault(caller, {})
             facts[name] = max(facts.get(name, rank), rank)
     return {
@@ -231,7 +231,7 @@ def test_a_plan_that_an_operator_has_set_comes_before_that_of_records(shop: Inst
     shop.count(0, 0, requests(3, plan="free", tenant="shop"))
     shop.apply()
     assert shop.locked == set()
-    profile, _ = caller_changes.profile_of(shop.engine, name)
+    profile, _ = caller_changes.caller_profile(shop.engine, name)
     assert profile == Profile("pro", "shop")
     set_plan("")
     assert shop.locked == {name}, "what records state holds again"

@@ -10,7 +10,7 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow
 from analyzer.kernel.tables.schema import totals
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.store.flushing import ACME, ANN, flush, locked, now_s, used
@@ -19,8 +19,8 @@ from tests.support.upkeep import Upkeep
 
 LARGEST = Meter("largest", "bytes", "max")
 SIZE = Quota("size", 10, Calendar("month"), meter="largest")
-COUNTED = plan_of([], [LARGEST], [])
-JUDGED = plan_of([], [LARGEST], [SIZE])
+COUNTED = make_plan([], [LARGEST], [])
+JUDGED = make_plan([], [LARGEST], [SIZE])
 
 
 def a_row(value: int, at_s: int, key: str = ACME) -> CountRow:

@@ -22,7 +22,7 @@ from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import disbelieved, lock_history
 from analyzer.plan.mapping import Condition, NumberField, ResourceField, SourceMapping, TextField, TimeField
 from analyzer.plan.meters import Meter
-from analyzer.plan.plan import Plan, plan_of
+from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from gatekeeper.model import Lock, LockKey, Set
@@ -42,7 +42,7 @@ MAPPING = SourceMapping(
     },
     deny_if=(Condition("gate", ("denied",)),),
 )
-PLAN = plan_of(
+PLAN = make_plan(
     [],
     [Meter("slowest", "took", "max")],
     [Quota("daily", 5, Calendar("month")), Quota("strict", 5, Calendar("month"), per="caller+resource")],

@@ -13,14 +13,14 @@ from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.wiring import web_application
 from analyzer.flush.sql_store import SqlStore
-from analyzer.plan.plan import plan_of
+from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Calendar
 from tests.store.flushing import a_row, flush, now_s
 from tests.support.plain_http import Client
 
 MONTH = Calendar("month")  # a test must not fail at midnight
-PLAN = plan_of([], [], [Quota("daily", 50, MONTH), Quota("watched", 55, MONTH, mode="shadow")])
+PLAN = make_plan([], [], [Quota("daily", 50, MONTH), Quota("watched", 55, MONTH, mode="shadow")])
 HOSTILE = 'user:"><script>alert(1)</script>'
 SPREADSHEET = "api_key:=1+1"
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from click import Context
 
-from analyzer.callers.applied_facts import origins_of
+from analyzer.callers.applied_facts import fact_origins
 from analyzer.callers.caller_acts import checked_profile, facts_in_words
 from analyzer.callers.caller_answers import COLUMNS, origin_values, shown_caller
-from analyzer.callers.caller_changes import profile_of, set_callers
+from analyzer.callers.caller_changes import caller_profile, set_callers
 from analyzer.callers.changed_limits import CALLERS_MAX
+from analyzer.faces.cli.described_options import Argument
 from analyzer.faces.cli.exit_codes import reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -25,7 +26,6 @@ from analyzer.faces.cli.options import (
     open_database,
 )
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument
 from analyzer.judging.caller_limits import Profile
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.locks.lock_feed import new_mark
@@ -40,12 +40,14 @@ if TYPE_CHECKING:
 PAUSE_MAX_S = 1.0  # between two transactions of an import, on SQLite
 
 
-CallerName = Annotated[
+CallerArgument = Annotated[
     str, Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
 ]
 
 
-def show(context: Context, caller: CallerName, config: ConfigOption = None, json: JsonOption = False) -> None:
+def show(
+    context: Context, caller: CallerArgument, config: ConfigOption = None, json: JsonOption = False
+) -> None:
     """Show a caller, and what each policy allows it.
 
     Lists its plan, tenant, zone and anchor, and where each comes from: set by an operator, or stated by a
@@ -58,8 +60,8 @@ def show(context: Context, caller: CallerName, config: ConfigOption = None, json
         if json:
             json_lines([shown_caller(engine, name)])
             return
-        profile, limits = profile_of(engine, name)
-        origins = origins_of(engine, name)
+        profile, limits = caller_profile(engine, name)
+        origins = fact_origins(engine, name)
         say(f"{name}: {facts_in_words(profile)}")
         for one in origins:
             say(f"  {one.fact} {one.value}{_unknown(one)}: {describe_origin(one)}")

@@ -21,11 +21,12 @@ from analyzer.billing.days.by_hand import (
 from analyzer.billing.days.by_hand import correct as correct_day
 from analyzer.billing.days.closing import DayClosing
 from analyzer.billing.days.targets import awaited_now
-from analyzer.billing.reports.day_status import day_statuses, positions_of
-from analyzer.build import billing_of, ends_of_logs, wall_ms
+from analyzer.billing.reports.day_status import day_statuses, stored_positions
+from analyzer.build import ends_of_logs, make_billing, wall_ms
 from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
 from analyzer.faces.cli.billing_options import ZoneOption, date_of, zone_of
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -39,12 +40,11 @@ from analyzer.faces.cli.options import (
     require_reason,
 )
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.day_answers import audit_fields, day_fields, position_fields, replay_fields
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.tables.billing_tables import DIFFERS
 from analyzer.plan.meter_units import EXAMPLES, readings
-from analyzer.replay.generations import corrections_of
+from analyzer.replay.generations import correcting_replays
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -117,9 +117,9 @@ def show(
         settings = load_settings(context, config)
         status = _find(engine, settings, date, zone)
         waits = _awaited(engine, settings, status.day)
-        positions = positions_of(engine, status.day)
+        positions = stored_positions(engine, status.day)
         audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
-        replays = corrections_of(engine, status.day.id)
+        replays = correcting_replays(engine, status.day.id)
         fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
         if json:
             waiting = {"waits_for": [*map(str, waits)]}
@@ -263,7 +263,7 @@ def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) ->
 
 def _closing(engine: sa.Engine, settings: Settings) -> DayClosing:
 
-    return DayClosing(engine, billing_of(settings), ends_of_logs(settings), new_mark, wall_ms)
+    return DayClosing(engine, make_billing(settings), ends_of_logs(settings), new_mark, wall_ms)
 
 
 def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPartition]:

@@ -12,8 +12,9 @@ from click.exceptions import Exit
 
 from analyzer.acting.foreseen import Foreseen
 from analyzer.counting.gaps import accept as accept_gap
-from analyzer.counting.gaps import range_of, recorded_gaps
+from analyzer.counting.gaps import format_range, recorded_gaps
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -26,8 +27,7 @@ from analyzer.faces.cli.options import (
     require_reason,
 )
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument, Option
-from analyzer.sources.kafka.probes.log_bounds import bounds_of
+from analyzer.sources.kafka.probes.log_bounds import read_bounds
 from gatekeeper.feed.feed_json import time_text
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def accept(
         # All offsets are checked before the first gap is accepted.
         offsets = [checked_offset(gap, to, logs) for gap in found]
         sentences = [
-            f"{gap.part}: {gap.gap.kind} {range_of(gap.gap)}: {consequence(gap, offset)}"
+            f"{gap.part}: {gap.gap.kind} {format_range(gap.gap)}: {consequence(gap, offset)}"
             for gap, offset in zip(found, offsets, strict=True)
         ]
         fields = [
@@ -157,7 +157,7 @@ def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
 
 def choices(recorded: RecordedGap) -> Iterator[tuple[str, str]]:
     """The values of `--to` that suit the gap, each with its consequence."""
-    gap, lost = recorded.gap, f"{range_of(recorded.gap)} is not counted"
+    gap, lost = recorded.gap, f"{format_range(recorded.gap)} is not counted"
     if gap.kind == "recreated":
         yield "next", "count the new log from its beginning"
     elif gap.kind == "past-end":
@@ -207,7 +207,7 @@ def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partit
     Raises LogGone.
     """
     if any(source.topic == part.topic for source in settings.sources for part in parts):
-        return bounds_of(parts, settings.kafka.client())
+        return read_bounds(parts, settings.kafka.client())
     return None
 
 

@@ -9,6 +9,7 @@ from click.exceptions import Exit
 
 from analyzer.acting.foreseen import Foreseen
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -24,11 +25,10 @@ from analyzer.faces.cli.options import (
     second_at,
 )
 from analyzer.faces.cli.output import json_lines, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.flush.analyzers import apply_file
 from analyzer.judging.brakes import describe_brake
 from analyzer.judging.judged_changes import JudgedChanges
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_outcomes import lock_outcomes, policy_outcomes
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.braked_policies import brake_texts
@@ -69,7 +69,7 @@ def show(
         outcomes = policy_outcomes(lock_outcomes(engine, since_s * 1000, [policy.name for policy in shown]))
         brakes = brake_texts(engine)
         for policy in shown:
-            say(kind_of(policy).describe(policy))
+            say(policy_kind(policy).describe(policy))
             if not policy.is_shadow:
                 say(f"  {describe_brake(policy)}")
             if policy.name in brakes:

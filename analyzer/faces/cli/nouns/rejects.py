@@ -21,6 +21,7 @@ from click.exceptions import Exit
 
 from analyzer.build import build_retry
 from analyzer.counting.gaps import recorded_gaps
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -36,7 +37,6 @@ from analyzer.faces.cli.options import (
     second_at,
 )
 from analyzer.faces.cli.output import json_lines, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.reject_reasons import EXPECTED, advice, expected
 from analyzer.flush.followed_partitions import followed
 from analyzer.flush.rejects import RejectFilter, rejected

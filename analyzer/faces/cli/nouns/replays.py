@@ -12,6 +12,7 @@ from click.exceptions import Exit
 from analyzer.acting.foreseen import Foreseen
 from analyzer.build import build_replay
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
@@ -27,7 +28,6 @@ from analyzer.faces.cli.options import (
     require_reason,
 )
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.kernel.time_texts import format_second
 from analyzer.replay import swap as swapping
 from analyzer.replay.generations import all_stored, stored

@@ -11,6 +11,7 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.build import job_scheduler
+from analyzer.faces.cli.described_options import Argument
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import (
     ConfigOption,
@@ -19,7 +20,6 @@ from analyzer.faces.cli.options import (
     open_database,
 )
 from analyzer.faces.cli.output import outcome, say
-from analyzer.faces.cli.parameters import Argument
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 

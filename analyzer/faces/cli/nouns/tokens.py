@@ -9,11 +9,11 @@ from click.exceptions import Exit
 
 from analyzer.config.values import NAME
 from analyzer.faces.cli.confirmation import require_consent
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import ConfigOption, JsonOption, ReasonOption, open_database, parse_length_ms
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.sentences import plural

@@ -14,11 +14,11 @@ from analyzer.billing.reports.file_audit import FileUnreadable, audit_file
 from analyzer.faces.cli import audited_days, recounted_days
 from analyzer.faces.cli.audited_days import digest_keys, fields_of_digests, say_digests
 from analyzer.faces.cli.billing_options import ZoneOption
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.nouns.gaps import fields_of
 from analyzer.faces.cli.options import ConfigOption, JsonOption, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, say, table
-from analyzer.faces.cli.parameters import Option
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.kernel.model import Partition
 from analyzer.kernel.sentences import plural

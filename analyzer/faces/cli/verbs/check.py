@@ -21,14 +21,14 @@ from analyzer.counting.records.formats import COMBINED, FORMATS
 from analyzer.delays.delay_bound import FrontLimiter
 from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
 from analyzer.delays.living_delays import living_delays
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, JsonOption, config_file, load_to_run
 from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.parameters import Option
 from analyzer.faces.signals.status import installation_status
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.judge import lock_in
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import duration_text
 from analyzer.judging.locks.lock_answers import describe_action
 from analyzer.judging.rolling import Slot
@@ -38,7 +38,7 @@ from analyzer.kernel.database.revisions import behind_text, head
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.secrets import masked
 from analyzer.kernel.sentences import plural
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import NOUNS, with_noun
 from analyzer.plan.meters import BUCKET_S, DISTINCT, JOINS
 from analyzer.plan.windows import Calendar, window_at
@@ -175,7 +175,7 @@ def delay_report(
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
         counts_requests = policy.meter == "requests"
         overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
-        window_s = kind_of(policy).sum_of(policy).window.shortest_s
+        window_s = policy_kind(policy).judged_sum(policy).window.shortest_s
         most_s = delay_max_s(window_s, is_surge=table.kind != "quota")
         if delay_s > most_s:
             too_short.append(
@@ -245,7 +245,7 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
             }
             for meter in plan.meters
         ],
-        "policies": [kind_of(policy).describe(policy) for policy in plan.policies],
+        "policies": [policy_kind(policy).describe(policy) for policy in plan.policies],
         "dry_run": [sentence for policy in plan.policies for sentence in dry_run(policy, time.time())],
         "remarks": list(remarks(settings)),
     }
@@ -279,7 +279,7 @@ def _summary_lines(settings: Settings) -> Iterator[str]:
     for meter in plan.meters:
         yield f"meter       {describe_meter(meter, units.get(meter.name))}"
     for policy in plan.policies:
-        yield f"policy      {kind_of(policy).describe(policy)}"
+        yield f"policy      {policy_kind(policy).describe(policy)}"
         for sentence in dry_run(policy, time.time()):
             yield f"dry run     {sentence}"
     for remark in remarks(settings):
@@ -300,9 +300,9 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     >>> list(dry_run(RollingQuota("noticed", 50, Rolling(3_600), notify=(500,)), 1_763_596_800.25))
     ['noticed: from 50 requests on, deny 429 for each caller for 1h5m']
     """
-    kind = kind_of(policy)
-    judged = kind.sum_of(policy)
-    if kind.whole_of is not None:
+    kind = policy_kind(policy)
+    judged = kind.judged_sum(policy)
+    if kind.whole_sum is not None:
         return  # no amount alone earns a lock: `describe` says when
     total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
     at = Circumstances(datetime.fromtimestamp(now_s, UTC))
@@ -312,7 +312,7 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
         if lock is None:
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
-        phrase = grouping_of(policy.per).phrase
+        phrase = parse_grouping(policy.per).phrase
         if isinstance(judged.window, Calendar):
             until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
             ends = f"until {until}"

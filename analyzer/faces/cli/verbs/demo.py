@@ -8,9 +8,9 @@ from typing import Annotated
 from click.exceptions import Exit
 
 from analyzer.demo import main
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import JsonOption
-from analyzer.faces.cli.parameters import Option
 
 BROKER = re.compile(r"[^/,\s]+:\d{1,5}")
 DATABASES = ("sqlite:///", "postgresql+psycopg://")

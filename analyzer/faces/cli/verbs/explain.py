@@ -13,6 +13,7 @@ from click.exceptions import Exit
 from analyzer.callers.caller_standing import held_by_brakes
 from analyzer.callers.explained_caller import explained_caller
 from analyzer.delays.exceeded_overshoots import estimated_overshoots, exceeded
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors
 from analyzer.faces.cli.options import (
     ConfigOption,
@@ -25,10 +26,9 @@ from analyzer.faces.cli.options import (
     second_at,
 )
 from analyzer.faces.cli.output import json_lines, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.gates.gate_health import NO_REPORTS, NOT_REPORTED, living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
-from analyzer.judging.kinds import kind_of
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_answers import describe_action
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.time_texts import format_second
@@ -143,7 +143,7 @@ def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy])
     by_name = {policy.name: policy for policy in policies}
     for policy in dict.fromkeys(lock.policy for lock in locks if lock.scope == "caller"):
         caller = shlex.quote(name)
-        if policy in by_name and kind_of(by_name[policy]).whole_of is None:
+        if policy in by_name and policy_kind(by_name[policy]).whole_sum is None:
             change = f"{caller} --policy {policy} --amount AMOUNT"
             yield f"to allow it more: gatelock callers limit {change} --reason WHY"
         elif policy in by_name:  # a share has no limits of single callers

@@ -19,10 +19,10 @@ from analyzer.build import build_import, opened
 from analyzer.config.settings import load
 from analyzer.config.values import suggestion
 from analyzer.counting.records.reading_doubts import ReadingTally, requests_and_callers
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, JsonOption, add_a_source, config_file
 from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.reject_reasons import advice, expected
 from analyzer.forecast.look.log_detection import SAMPLE_LINES, detect
 from analyzer.kernel.database.engine import open_batch_engine

@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.cli.options import JsonOption
 from analyzer.faces.cli.output import outcome
-from analyzer.faces.cli.parameters import Option
 from analyzer.kernel.refused_values import quote
 
 PACKAGE = Path(__file__).parents[3]  # `analyzer`; importlib.resources would cost a tenth of `--help`

@@ -17,24 +17,24 @@ from click.exceptions import Exit
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from analyzer.config.single_tables import TableInvalid, mapping_of, policy_of
+from analyzer.config.single_tables import TableInvalid, parse_mapping, parse_policy
 from analyzer.config.values import format_duration, zone_cure
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import JsonOption
 from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.preview_screen import lines_of, rehearsal_sentence
 from analyzer.faces.cli.reject_reasons import expected
 from analyzer.faces.cli.verbs.init import shipped
 from analyzer.forecast.look.limit_suggestions import suggest_limit
 from analyzer.forecast.look.log_scan import LogScan, ScannedFile
-from analyzer.forecast.look.preview_report import Rehearsal, as_json, report_of
+from analyzer.forecast.look.preview_report import Rehearsal, as_json, build_report
 from analyzer.forecast.look.rehearsal import rehearse
 from analyzer.forecast.look.starter_config import policy_table, policy_text, source_text
 from analyzer.garbage_collector import rare_collections
 from analyzer.judging.totals import is_judged
 from analyzer.kernel.sentences import plural
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.policies import Surge
 from analyzer.plan.windows import is_zone
 from analyzer.sources.files.compressed_files import plain_content
@@ -110,7 +110,7 @@ def _zone(name: str) -> ZoneInfo:
 def _policy(by: str, limit: int, per: str) -> Surge:
     """The surge policy of these options, as a configuration would have it. Exits with 2 if it is not one."""
     try:
-        policy = policy_of(policy_table(by, limit, per))
+        policy = parse_policy(policy_table(by, limit, per))
     except TableInvalid as invalid:
         option = {"per": f"--by {by}", "window": f"--per {per}"}.get(invalid.key, f"--limit {limit}")
         raise usage_error(f"{option}: {invalid}") from invalid
@@ -157,7 +157,7 @@ def _require_fields(report: LogReport) -> None:
 def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top: int) -> LogReport:
 
     now_ms = time.time_ns() // 1_000_000
-    scan = LogScan(by, policy.window, floor=limit or 1, now_ms=now_ms, mapping_of=mapping_of)
+    scan = LogScan(by, policy.window, floor=limit or 1, now_ms=now_ms, mapping_of=parse_mapping)
     scanned, is_interrupted = _read(scan, files)
     series = list(scan.profile.series())
     suggestion = None
@@ -167,12 +167,12 @@ def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top
     rehearsal: Rehearsal | None = None
     if series and policy.limit >= scan.profile.floor:
         rehearsal = Rehearsal(policy, suggestion, rehearse(policy, series))
-    return report_of(scan.profile, series, scanned, by, rehearsal, top=top, is_interrupted=is_interrupted)
+    return build_report(scan.profile, series, scanned, by, rehearsal, top=top, is_interrupted=is_interrupted)
 
 
 def _judged_peaks(by: str, series: Sequence[SeriesTraffic]) -> list[int]:
 
-    grouping = grouping_of(by)
+    grouping = parse_grouping(by)
     return [one.peak for one in series if is_judged(grouping, one.key, one.resource)]
 
 
@@ -311,7 +311,7 @@ def _say_unread(file: ScannedFile) -> None:
 
     total = file.unread.total()
     say(f"{file.name}: {plural(total, 'line')} of {file.lines:,} not read", err=True)
-    mapping = None if file.source is None else mapping_of(file.source)
+    mapping = None if file.source is None else parse_mapping(file.source)
     for first in file.first_unread:
         reason = f"{first.reason} ({file.unread[first.reason]:,})"
         say(f"  {reason}: expected {expected(first.reason, 'look', mapping)}", err=True)

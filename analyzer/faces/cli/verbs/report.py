@@ -13,10 +13,10 @@ from click.exceptions import Exit
 
 from analyzer.billing.hand_over.billing_services import SERVICES
 from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amounts
-from analyzer.billing.reports.day_report import days_between, report_of, report_rows
-from analyzer.billing.reports.manifest import Contents, contents_of
-from analyzer.billing.reports.report_lines import ReportSums, cells_of, columns_of, lines_of
-from analyzer.billing.reports.row_formats import WRITERS, json_lines_of
+from analyzer.billing.reports.day_report import days_between, read_report, report_rows
+from analyzer.billing.reports.manifest import Contents, report_contents
+from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
+from analyzer.billing.reports.row_formats import WRITERS, encode_json_lines
 from analyzer.billing.reports.usage_amounts import usage_amounts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
@@ -28,10 +28,10 @@ from analyzer.faces.cli.billing_options import (
     of_known_names,
     zone_of,
 )
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import ConfigOption, load_settings, open_database
 from analyzer.faces.cli.output import say
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.report_output import advancing, print_content, progress_bar, write_with_manifest
 from analyzer.faces.cli.verbs import report_sending
 from analyzer.kernel.sentences import plural
@@ -112,7 +112,7 @@ def write(
 def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None) -> Report:
 
     with of_known_names(by):
-        return report_of(engine, zone, *dates, by, meter)
+        return read_report(engine, zone, *dates, by, meter)
 
 
 def _write_usage(
@@ -126,11 +126,11 @@ def _write_usage(
         say(f"provisional: {shown} ({found.zone}) {verb} not closed", err=True)
         if final:
             raise Exit(FOUND)
-    sums, columns = ReportSums(), columns_of(found)
-    lines = lines_of(found, report_rows(engine, found), settings.units(), sums)
+    sums, columns = ReportSums(), report_columns(found)
+    lines = usage_lines(found, report_rows(engine, found), settings.units(), sums)
     with progress_bar("lines") as advance:
-        rows = advancing((cells_of(line, columns) for line in lines), advance if out else _silent)
-        _write(WRITERS[format_.value](columns, rows), contents_of(found), sums, out)
+        rows = advancing((line_cells(line, columns) for line in lines), advance if out else _silent)
+        _write(WRITERS[format_.value](columns, rows), report_contents(found), sums, out)
 
 
 def _silent(_count: int) -> None:
@@ -179,14 +179,14 @@ def _write_events(
     def objects() -> Iterator[Any]:
         for part, maker in prepared.parts:
             for amount in usage_amounts(engine, part):
-                customer = maker.customer_of(amount)
+                customer = maker.find_customer(amount)
                 kept = sums if customer else left_out
                 kept.add_line(part.meter, amount.value, amount.denied, part.join)
                 if customer:
                     yield service.fields(maker.event(amount, customer))
 
     with progress_bar("events") as advance:
-        content = json_lines_of(advancing(objects(), advance if out else _silent))
+        content = encode_json_lines(advancing(objects(), advance if out else _silent))
         _write(content, Contents("events", zone, by, prepared.days, [format_.value]), sums, out)
     if left_out.lines:
         amounts = ", ".join(f"{value:,} {meter}" for meter, (value, _) in sorted(left_out.meters.items()))

@@ -36,14 +36,14 @@ from analyzer.faces.cli.billing_options import (
     of_known_names,
     zone_of,
 )
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.report_output import progress_bar
 from analyzer.judging.locks.lock_feed import new_mark
-from analyzer.kernel.database.installation_secrets import REFERENCES, secret_of
+from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
 from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
 from analyzer.kernel.sentences import plural
 from analyzer.kernel.time_texts import format_second
@@ -189,7 +189,7 @@ def prepare(
     with of_known_names(by):
         parts = usage_parts(engine, zone, [date for date, _ in days], by, meter, kinds)
     names = EventNames(settings.billing.events, settings.units(), _customers(settings))
-    secret = secret_of(engine, REFERENCES)
+    secret = ensure_secret(engine, REFERENCES)
     made = []
     for part in parts:
         if part.kind == "late" and part.join != "sum":

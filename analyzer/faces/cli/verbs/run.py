@@ -20,9 +20,9 @@ from analyzer.build import build, opened
 from analyzer.config.file_watch import FileWatch
 from analyzer.config.reload import ConfigurationReader, reading_again
 from analyzer.counting.measured_delays import RecentDelays
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import BUG, UNREACHABLE, reporting_errors
 from analyzer.faces.cli.options import ConfigOption, config_file, load_to_run
-from analyzer.faces.cli.parameters import Option
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.wiring import web_application

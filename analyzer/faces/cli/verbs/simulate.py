@@ -16,6 +16,7 @@ from rich.text import Text
 
 from analyzer.config.amounts import parsed_amount
 from analyzer.config.settings import find, load
+from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import (
     TIME_FORMS,
@@ -29,7 +30,6 @@ from analyzer.faces.cli.options import (
     second_at,
 )
 from analyzer.faces.cli.output import json_lines, say
-from analyzer.faces.cli.parameters import Argument, Option
 from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
 from analyzer.forecast.simulation.comparison import compare
 from analyzer.forecast.simulation.least_limits import with_limit

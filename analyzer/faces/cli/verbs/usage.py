@@ -21,6 +21,7 @@ from analyzer.counting.usage_windows import (
     counted_range,
     final_until_s,
 )
+from analyzer.faces.cli.described_options import Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.options import (
     ConfigOption,
@@ -34,10 +35,9 @@ from analyzer.faces.cli.options import (
     range_at,
 )
 from analyzer.faces.cli.output import say
-from analyzer.faces.cli.parameters import Option
 from analyzer.faces.cli.usage_report import UsageReport, requests_first
 from analyzer.kernel.time_texts import format_second
-from analyzer.plan.groupings import grouping_of
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.windows import Calendar
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _parse_zone(name: str) -> ZoneInfo:
 def _parse_grouping(name: str) -> Grouping:
 
     try:
-        return grouping_of(name)
+        return parse_grouping(name)
     except ValueError as error:
         raise usage_error(f"--by: {error}") from error
 

@@ -36,9 +36,9 @@ from analyzer.gates.gate_health import (
     REPORTS_CURE,
     SKEW_S,
     GateHealth,
+    gate_problems,
     living_gates,
     met_locks,
-    problems_of,
     unknown_clients,
 )
 from analyzer.gates.gate_reports import known_among, reporting_gates
@@ -406,7 +406,7 @@ def _gates(installation: Installation) -> Iterator[Observation]:
     for name, gates in installation.applications().items():
         problems: dict[str, list[tuple[GateHealth, str]]] = {}
         for gate in gates:
-            for problem, sentence in problems_of(gate, set(gate.status.callers)).items():
+            for problem, sentence in gate_problems(gate, set(gate.status.callers)).items():
                 problems.setdefault(problem, []).append((gate, sentence))
         for problem, found in problems.items():
             gate, sentence = found[0]

@@ -14,11 +14,11 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
     topics = [source.topic for source in settings.sources if source.topic is not None]
     if not topics:
         return
-    from analyzer.sources.kafka.probes.reachability import KafkaUnreachable, partitions_of
+    from analyzer.sources.kafka.probes.reachability import KafkaUnreachable, count_partitions
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
-        found = partitions_of(topics, settings.kafka.client())
+        found = count_partitions(topics, settings.kafka.client())
     except KafkaUnreachable as away:
         yield Observation(
             "away",
@@ -39,7 +39,7 @@ def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> 
     topics = {source.topic for source in settings.sources if source.topic is not None}
     if not topics or settings.kafka.assign == "all":
         return
-    from analyzer.sources.kafka.group.members import members_of
+    from analyzer.sources.kafka.group.members import group_members
 
     here = {
         (part.topic, part.partition)
@@ -47,7 +47,7 @@ def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> 
         if part.heard_s is not None and part.heard_s * 1000 <= SILENT_MS
     }
     group = settings.kafka.group_id
-    for member in members_of({**settings.kafka.client(), "group_id": group}):
+    for member in group_members({**settings.kafka.client(), "group_id": group}):
         elsewhere = sorted(at for at in member.partitions - here if at[0] in topics)
         if elsewhere:
             names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])

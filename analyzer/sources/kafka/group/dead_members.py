@@ -76,10 +76,10 @@ def remove_dead_members(options: Options, analyzer: str, join_s_max: float = JOI
 
 
 def _is_dead(client: str, analyzer: str) -> bool:
-    found = CLIENT_ID.fullmatch(client)
-    if found is None or found["analyzer"] != analyzer:
+    match = CLIENT_ID.fullmatch(client)
+    if match is None or match["analyzer"] != analyzer:
         return False
-    pid = int(found["pid"])
+    pid = int(match["pid"])
     return not client.endswith(PROCESS_TOKEN) if pid == os.getpid() else not _is_running(pid)
 
 

@@ -20,21 +20,21 @@ class GroupMember(NamedTuple):
     partitions: frozenset[tuple[str, int]]  # topic and number
 
 
-def members_of(options: Options) -> list[GroupMember]:
+def group_members(options: Options) -> list[GroupMember]:
     """Returns the members of the group `group_id`; none where the broker does not tell."""
     group = str(options["group_id"])
     try:
         with closing(KafkaAdminClient(**admin_options(options))) as admin:
-            found = admin.describe_groups([group])[group]["members"]
+            members = admin.describe_groups([group])[group]["members"]
     except (KafkaError, KeyError, ValueError):
         return []
     return [
-        GroupMember(member["client_id"], member["client_host"].lstrip("/"), _partitions_of(member))
-        for member in found
+        GroupMember(member["client_id"], member["client_host"].lstrip("/"), _assigned_partitions(member))
+        for member in members
     ]
 
 
-def _partitions_of(member: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+def _assigned_partitions(member: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     assignment = member.get("member_assignment")
     if not isinstance(assignment, Mapping):
         return frozenset()

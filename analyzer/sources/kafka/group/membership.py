@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from analyzer.sources.kafka.client import KafkaClient
-from analyzer.sources.kafka.connection_errors import ConnectionTrouble, FailureCause, cause_of
+from analyzer.sources.kafka.connection_errors import ConnectionTrouble, FailureCause, failure_cause
 from analyzer.sources.kafka.connection_health import ConnectionHealth
 from analyzer.sources.kafka.metadata import TopicMetadata
 from analyzer.sources.kafka.options import Options, admin_options
@@ -46,7 +46,7 @@ class Membership:
             if leaves_partitions_unread(self._options, client.topics()):
                 return self._trouble(LEFT_OUT)
         except KafkaError as error:
-            return ConnectionTrouble(cause_of([error], self._options))
+            return ConnectionTrouble(failure_cause([error], self._options))
         self._health.note_no_partition_is_left()
         return None
 
@@ -57,7 +57,7 @@ class Membership:
         try:
             self._is_replaced = is_instance_id_in_use(self._options)
         except KafkaError as error:
-            return ConnectionTrouble(cause_of([error], self._options))
+            return ConnectionTrouble(failure_cause([error], self._options))
         return self._trouble(REPLACED) if self._is_replaced else None
 
     def _trouble(self, sentence: str) -> ConnectionTrouble:

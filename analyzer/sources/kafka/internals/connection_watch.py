@@ -23,8 +23,8 @@ class WatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
     failures: ConnectionFailures
     watched: WeakSet[KafkaConnection]
 
-    def get_connection(self, *args: Any, **given: Any) -> KafkaConnection:
-        connection = super().get_connection(*args, **given)
+    def get_connection(self, *args: Any, **kwargs: Any) -> KafkaConnection:
+        connection = super().get_connection(*args, **kwargs)
         if connection not in self.watched:
             self.watched.add(connection)
             connection.init_future.add_callback(lambda _: self.failures.clear())

@@ -95,9 +95,9 @@ class ConsumerInternals:
         """Makes `poll()` return `FetchedBatches` from now on; None where it can only return records."""
         if "whole-batches" not in self._features:
             return None
-        from analyzer.sources.kafka.internals.raw_fetcher import raw_fetcher_of
+        from analyzer.sources.kafka.internals.raw_fetcher import install_raw_fetcher
 
-        return raw_fetcher_of(self._consumer, keeps_epochs="leader-epochs" in self._features)
+        return install_raw_fetcher(self._consumer, keeps_epochs="leader-epochs" in self._features)
 
     def keep_join_outcomes(self) -> None:
         """Keeps the outcome of joining a group until the next poll, and notes when the member is fenced."""
@@ -135,8 +135,8 @@ class ConsumerInternals:
 
     def damaged_partition(self, error: CorruptRecordError) -> TopicPartition | None:
         """Returns the partition that `error` names, or else the one that was being decoded."""
-        if found := PARTITION_IN_MESSAGE.search(str(error)):
-            return TopicPartition(found["topic"], int(found["number"]))
+        if match := PARTITION_IN_MESSAGE.search(str(error)):
+            return TopicPartition(match["topic"], int(match["number"]))
         if "damaged-partition" not in self._features:
             return None
         return getattr(self._consumer._fetcher._next_partition_records, "topic_partition", None)
@@ -159,12 +159,12 @@ class CachedMetadata:
         return str(self._cluster.cluster_id)
 
     def topics(self) -> dict[str, TopicMetadata]:
-        found = {}
+        topics = {}
         for name in self._topics:
             numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
             if numbers and (topic_id is not None or not self._has_ids):
-                found[name] = TopicMetadata(topic_id_or_name(topic_id, name), frozenset(numbers))
-        return found
+                topics[name] = TopicMetadata(topic_id_or_name(topic_id, name), frozenset(numbers))
+        return topics
 
     def forbidden(self) -> frozenset[str]:
         return frozenset(self._cluster.unauthorized_topics)

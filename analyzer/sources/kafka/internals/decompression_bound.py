@@ -30,12 +30,12 @@ def install(bytes_max: int) -> bool:
 
     Returns whether it does, by a trial with each codec; otherwise kafka-python is left as it was.
     """
-    before = _installed()
+    originals = _installed()
     _install({name: _decoder(codec, 0) for name, codec in DECODERS.items()})
     if all(map(_is_refused, DECODERS.values())):
         _install({name: _decoder(codec, bytes_max) for name, codec in DECODERS.items()})
         return True
-    for (module, name), decode in before.items():
+    for (module, name), decode in originals.items():
         setattr(module, name, decode)
     return False
 

@@ -230,8 +230,8 @@ def supported_features() -> AbstractSet[FeatureName]:
     supported = set[FeatureName]()
     for name, feature in FEATURES.items():
         if changed := [*changed_members(feature)]:
-            what = f"{feature.lost}; install kafka-python {TESTED}"
-            log.warning("kafka-python %s: %s is off (%s): %s", version(), name, ", ".join(changed), what)
+            advice = f"{feature.lost}; install kafka-python {TESTED}"
+            log.warning("kafka-python %s: %s is off (%s): %s", version(), name, ", ".join(changed), advice)
         else:
             supported.add(name)
     return frozenset(supported)
@@ -255,18 +255,18 @@ def matches(owner: str, name: str, kind: str) -> bool:
     """
     module, _, path = owner.partition(":")
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in filter(None, path.split(".")):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError):
         return False
     if kind == FIELD:
-        return hasattr(found, name) or name in _assigned_fields(found)
+        return hasattr(target, name) or name in _assigned_fields(target)
     if kind == OPTION:
-        return name in getattr(found, "DEFAULT_CONFIG", {})
+        return name in getattr(target, "DEFAULT_CONFIG", {})
     if kind == ATTRIBUTE:
-        return hasattr(found, name)
-    return _has_parameters(getattr(found, name, None), kind)
+        return hasattr(target, name)
+    return _has_parameters(getattr(target, name, None), kind)
 
 
 def _assigned_fields(owner: type) -> set[str]:
@@ -284,8 +284,8 @@ def _assigned_fields(owner: type) -> set[str]:
 def _has_parameters(method: object, kind: str) -> bool:
     if not callable(method):
         return False
-    wanted, found = kind.strip("()").split(", "), list(inspect.signature(method).parameters)
-    return found[: len(wanted) - 1] == wanted[:-1] if wanted[-1] == "..." else found == wanted
+    expected, actual = kind.strip("()").split(", "), list(inspect.signature(method).parameters)
+    return actual[: len(expected) - 1] == expected[:-1] if expected[-1] == "..." else actual == expected
 
 
 def version() -> str:

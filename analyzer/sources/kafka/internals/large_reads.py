@@ -58,8 +58,8 @@ def read_much_at_once(client: KafkaNetClient) -> None:
     manager = client._manager
     build = manager._build_transport
 
-    async def build_transport(*args: Any, **given: Any) -> KafkaTCPTransport:
-        transport = await build(*args, **given)
+    async def build_transport(*args: Any, **kwargs: Any) -> KafkaTCPTransport:
+        transport = await build(*args, **kwargs)
         if not isinstance(transport, KafkaSSLTransport):
             swap_class(transport, KafkaTCPTransport, LargeReadTransport)
         return transport

@@ -15,7 +15,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
-from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, span_of
+from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span
 from analyzer.sources.batches.damage import without_damage_before
 from analyzer.sources.kafka.internals.class_swap import swap_class
 from analyzer.sources.kafka.internals.interfaces import FetchedBatches
@@ -41,7 +41,7 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
     ) -> Iterator[FetchedBatches]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
-        span = span_of(raw, self.fetch_offset)
+        span = batch_span(raw, self.fetch_offset)
         # The checksum does not cover the epoch. A broker answers a request with an unknown epoch as if the
         # log had been truncated.
         is_credible = self.newest_epoch is None or span.leader_epoch <= self.newest_epoch
@@ -120,7 +120,7 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             records.leader_epoch = assigned.position.leader_epoch
 
 
-def raw_fetcher_of(consumer: KafkaConsumer, *, keeps_epochs: bool) -> RawFetcher | None:
+def install_raw_fetcher(consumer: KafkaConsumer, *, keeps_epochs: bool) -> RawFetcher | None:
     """Returns the consumer's fetcher, which makes `poll()` return `FetchedBatches` from now on; None when it
     is of a class that kafka-python did not have before."""
     fetcher = consumer._fetcher

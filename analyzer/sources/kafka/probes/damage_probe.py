@@ -47,16 +47,16 @@ class DamageProbe:
             self._close()
 
     def _batches(self, offset: int) -> bytes:
-        found = self._fetch(offset)
-        content = found.content if isinstance(found, FetchedPartition) else b""
+        fetched = self._fetch(offset)
+        content = fetched.content if isinstance(fetched, FetchedPartition) else b""
         return content if isinstance(content, bytes) else b""
 
     def _first_record(self, offset: int) -> int | None:
-        found = self._fetch(offset)
-        if isinstance(found, UnreadablePartition):
+        fetched = self._fetch(offset)
+        if isinstance(fetched, UnreadablePartition):
             self._close()  # kafka-python would hang
             return None
-        records = [] if found is None or isinstance(found.content, bytes) else found.content
+        records = [] if fetched is None or isinstance(fetched.content, bytes) else fetched.content
         return records[0].offset if records else None
 
     def _fetch(self, offset: int) -> FetchedPartition | UnreadablePartition | None:
@@ -64,9 +64,9 @@ class DamageProbe:
         client.resume(self.tp, offset)
         until_s = time.monotonic() + FETCH_S_MAX
         while time.monotonic() < until_s:
-            for found in client.poll(0.1):
-                if isinstance(found, UnreadablePartition) or found.content:
-                    return found
+            for fetched in client.poll(0.1):
+                if isinstance(fetched, UnreadablePartition) or fetched.content:
+                    return fetched
         return None
 
     def _connected(self) -> KafkaClient:

@@ -28,7 +28,7 @@ class LogGone(AnalyzerError):
     """The topic does not exist any more, or another log has its name."""
 
 
-def bounds_of(parts: Sequence[Partition], options: Options) -> dict[Partition, LogBounds] | str:
+def read_bounds(parts: Sequence[Partition], options: Options) -> dict[Partition, LogBounds] | str:
     """Returns the bounds of each log, or a sentence that says why Kafka does not answer. Raises LogGone."""
     partitions = {TopicPartition(part.topic, part.number): part for part in parts}
     try:

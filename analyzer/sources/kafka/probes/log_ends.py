@@ -19,7 +19,7 @@ from analyzer.sources.kafka.options import Options, consumer_options
 from analyzer.sources.kafka.probes.log_bounds import CONNECT_MS
 
 
-def ends_of(
+def read_ends(
     sources: Mapping[str, str], followed: Sequence[Partition], options: Options
 ) -> dict[Partition, int | None]:
     """Returns the offset behind the last record of each log that can be read, aborted ones left out.
@@ -34,15 +34,17 @@ def ends_of(
             present = metadata.topics()
             if unknown := sources.keys() - present.keys() - metadata.absent:
                 raise LogsUnknown(f"Kafka says nothing about {', '.join(sorted(unknown))}")
-            known = {
+            current = {
                 Partition(metadata.cluster, present[topic].id, number, source, topic)
                 for topic, source in sources.items()
                 if topic in present
                 for number in present[topic].partitions
             }
-            here = {part for part in followed if part.cluster == metadata.cluster and part.topic in sources}
-        keys = {(part.topic_id, part.number) for part in here}
-        parts = here | {part for part in known if (part.topic_id, part.number) not in keys}
+            followed_parts = {
+                part for part in followed if part.cluster == metadata.cluster and part.topic in sources
+            }
+        keys = {(part.topic_id, part.number) for part in followed_parts}
+        parts = followed_parts | {part for part in current if (part.topic_id, part.number) not in keys}
         living = sorted(part for part in parts if _exists(part, present))
         return dict.fromkeys(parts) | _ends(living, options)
     except (KafkaError, ConnectionTrouble, ValueError) as error:

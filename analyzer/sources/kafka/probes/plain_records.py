@@ -64,10 +64,10 @@ class PlainLog:
             with closing(KafkaConsumer(**self._options)) as consumer:
                 consumer.assign([self._at])
                 kept = max(begin, consumer.beginning_offsets([self._at])[self._at])
-                found = consumer.offsets_for_times({self._at: max(0, since_ms)})[self._at]
+                first_timely = consumer.offsets_for_times({self._at: max(0, since_ms)})[self._at]
         except (KafkaError, ValueError) as error:
             raise LogUnreadable(f"{self._at.topic}[{self._at.partition}]: {error!r}") from error
-        timely = end if found is None else min(found.offset, end)
+        timely = end if first_timely is None else min(first_timely.offset, end)
         return PlainStart(kept, timely, max(kept, timely - EARLIER_OFFSETS))
 
     def records(self, first: int, end: int) -> Iterator[PlainRecord]:
@@ -81,8 +81,8 @@ class PlainLog:
                     for record in consumer.poll(timeout_ms=200).get(self._at, ()):
                         if record.offset < end:
                             yield PlainRecord(record.offset, record.timestamp, record.value)
-                    before, position = position, consumer.position(self._at)
-                    if position > before:
+                    previous, position = position, consumer.position(self._at)
+                    if position > previous:
                         moved_s = time.monotonic()
                     elif time.monotonic() > moved_s + SILENCE_S_MAX:
                         raise LogUnreadable(f"{self._at}: nothing was read for {SILENCE_S_MAX:.0f} s")

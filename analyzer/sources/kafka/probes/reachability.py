@@ -22,7 +22,7 @@ class KafkaUnreachable(AnalyzerError):
     """No broker can be used."""
 
 
-def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | str]:
+def count_partitions(topics: Collection[str], options: Options) -> dict[str, int | str]:
     """Returns the number of partitions of each topic, or a sentence that says why it cannot be read.
 
     Raises KafkaUnreachable within some seconds.
@@ -34,12 +34,12 @@ def partitions_of(topics: Collection[str], options: Options) -> dict[str, int | 
         metadata = AdminMetadata(options, topics, time.monotonic)
     except (KafkaError, ConnectionTrouble, ValueError) as error:
         raise KafkaUnreachable(str(error)) from error
-    found, forbidden = metadata.topics(), metadata.forbidden()
+    present, forbidden = metadata.topics(), metadata.forbidden()
     metadata.close()
 
     def of(topic: str) -> int | str:
-        if topic in found:
-            return len(found[topic].partitions)
+        if topic in present:
+            return len(present[topic].partitions)
         if topic in forbidden:
             return missing_permission([topic], options)
         return f"the cluster does not have the topic {topic}: create it, or correct the name"

@@ -53,7 +53,7 @@ def count_records(
         first = max(begin, client.begins([tp])[tp])
         client.assign([tp])
         client.pause([tp])
-        records = sum(_count(client, part, *wanted) for wanted in _readable(first, end, skipped))
+        records = sum(_count(client, part, *span) for span in _readable(first, end, skipped))
         return RecordCount(first, records)
     except KafkaError as error:
         raise LogUnreadable(f"{part}: {error!r}") from error
@@ -75,13 +75,13 @@ def _count(client: KafkaClient, part: Partition, first: int, end: int) -> int:
     tp, records, answered_s = TopicPartition(part.topic, part.number), 0, time.monotonic()
     client.resume(tp, first, part.topic_id)
     while True:
-        for found in client.poll(0.1):
-            if isinstance(found, UnreadablePartition):
-                raise LogUnreadable(f"{part}: {found.gap.why}")
+        for fetched in client.poll(0.1):
+            if isinstance(fetched, UnreadablePartition):
+                raise LogUnreadable(f"{part}: {fetched.gap.why}")
             answered_s = time.monotonic()
-            if not isinstance(found.content, bytes):
-                records += sum(record.offset < end for record in found.content)
-            if found.next >= end:
+            if not isinstance(fetched.content, bytes):
+                records += sum(record.offset < end for record in fetched.content)
+            if fetched.next >= end:
                 client.pause([tp])
                 return records
         if time.monotonic() > answered_s + SILENCE_S_MAX:

@@ -35,18 +35,18 @@ class LogTimes(NamedTuple):
 def log_times(part: Partition, times_ms: Sequence[int], options: Options) -> LogTimes:
     """Returns the offsets at which times begin, by the Kafka times of the records. Raises LogUnreadable."""
     tp = TopicPartition(part.topic, part.number)
-    given = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    client_options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
     try:
-        with closing(KafkaConsumer(**given)) as consumer:
+        with closing(KafkaConsumer(**client_options)) as consumer:
             consumer.assign([tp])
             kept = consumer.beginning_offsets([tp])[tp]
-            found = [consumer.offsets_for_times({tp: max(0, at_ms)})[tp] for at_ms in times_ms]
+            offsets = [consumer.offsets_for_times({tp: max(0, at_ms)})[tp] for at_ms in times_ms]
     except (KafkaError, ValueError) as error:
         raise LogUnreadable(f"{part}: {error!r}") from error
-    return LogTimes(kept, [-1 if one is None else one.offset for one in found])
+    return LogTimes(kept, [-1 if entry is None else entry.offset for entry in offsets])
 
 
-def records_of(
+def logged_records(
     part: Partition,
     begin: int,
     end: int,
@@ -59,63 +59,67 @@ def records_of(
 
     The topic is asked for by its id: another one of that name does not answer. Raises LogUnreadable.
     """
-    tp, at = TopicPartition(part.topic, part.number), begin
-    given = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    tp, offset = TopicPartition(part.topic, part.number), begin
+    client_options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
     decompressor = Decompressor(batch_bytes_max)
     try:
-        client = KafkaClient([part.topic], given, raw=True, features=supported_features(), uptime_s=uptime_s)
+        client = KafkaClient(
+            [part.topic], client_options, raw=True, features=supported_features(), uptime_s=uptime_s
+        )
         with closing(client):
             client.assign([tp])
-            at = _behind(skipped, begin)
-            if at > begin and begin < end:
-                yield Records.of(part, begin, min(at, end), [])
-            client.resume(tp, at, part.topic_id)
+            offset = _behind(skipped, begin)
+            if offset > begin and begin < end:
+                yield Records.of(part, begin, min(offset, end), [])
+            client.resume(tp, offset, part.topic_id)
             moved_s = uptime_s()
-            while at < end:
+            while offset < end:
                 for fetched in client.poll(0.2):
                     if isinstance(fetched, UnreadablePartition):
                         raise LogUnreadable(f"{part}: {fetched.gap.why}")
-                    if fetched.start != at:
+                    if fetched.start != offset:
                         continue  # fetched before a gap was skipped
-                    until = next((start for start, _ in skipped if at <= start < fetched.next), fetched.next)
+                    until = next(
+                        (start for start, _ in skipped if offset <= start < fetched.next), fetched.next
+                    )
                     yield from _decoded(part, fetched, min(until, end), decompressor)
-                    moved_s, at = uptime_s(), min(until, end)
-                    if (behind := _behind(skipped, at)) > at:
-                        yield Records.of(part, at, min(behind, end), [])
-                        at = behind
-                        client.resume(tp, at, part.topic_id)
+                    moved_s, offset = uptime_s(), min(until, end)
+                    if (behind := _behind(skipped, offset)) > offset:
+                        yield Records.of(part, offset, min(behind, end), [])
+                        offset = behind
+                        client.resume(tp, offset, part.topic_id)
                 if uptime_s() > moved_s + SILENCE_S_MAX:
                     raise LogUnreadable(f"{part}: nothing was read for {SILENCE_S_MAX:.0f} s")
     except (KafkaError, ConnectionTrouble, ValueError) as error:
         raise LogUnreadable(f"{part}: {error!r}") from error
 
 
-def _behind(skipped: Sequence[tuple[int, int]], at: int) -> int:
+def _behind(skipped: Sequence[tuple[int, int]], offset: int) -> int:
     """Returns where to continue at an offset that may be skipped."""
-    return max((until for start, until in skipped if start <= at < until), default=at)
+    return max((until for start, until in skipped if start <= offset < until), default=offset)
 
 
 def _decoded(
     part: Partition, fetched: FetchedPartition, end: int, decompressor: Decompressor
 ) -> Iterator[Records]:
     """Yields the records of a fetch that lie before `end`, up to it."""
-    taken = fetched.of(part)
-    if isinstance(taken, Records):
-        yield _before(taken, end)
+    record_set = fetched.of(part)
+    if isinstance(record_set, Records):
+        yield _before(record_set, end)
         return
-    at, pending, number = taken.start, list[RecordColumns](), 0
-    for batch in decode_batches(taken.raw, taken.start, taken.aborted, decompressor):
+    offset, pending, number = record_set.start, list[RecordColumns](), 0
+    for batch in decode_batches(record_set.raw, record_set.start, record_set.aborted, decompressor):
         if batch.status != "ok":
             raise LogUnreadable(f"{part}: the batch at offset {batch.base:,} cannot be read: {batch.status}")
         pending.append(batch.records)
         number += len(batch.records.values)
-        if number >= READ_TOGETHER and batch.next > at:
-            yield _before(Records(part, at, batch.next, concatenate(pending)), end)
-            at, pending, number = batch.next, [], 0
-        if at >= end:
+        if number >= READ_TOGETHER and batch.next > offset:
+            yield _before(Records(part, offset, batch.next, concatenate(pending)), end)
+            offset, pending, number = batch.next, [], 0
+        if offset >= end:
             return
-    if at < fetched.next:
-        yield _before(Records(part, at, fetched.next, concatenate(pending)), end)
+    if offset < fetched.next:
+        yield _before(Records(part, offset, fetched.next, concatenate(pending)), end)
 
 
 def _before(records: Records, end: int) -> Records:

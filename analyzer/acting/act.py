@@ -1,4 +1,4 @@
-"""What acts are given and what they give back, without anything of a command, a request or a page."""
+"""Contexts and answers of acts, without anything of a command, a request or a page."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from analyzer.acting.parameters import Fault, Field, Param
+from analyzer.acting.parameters import Fault, Param, Parameter
 from analyzer.config.settings import Settings
 from analyzer.config.values import suggestion
 from analyzer.kernel.by import By
 from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import Engine
 from analyzer.kernel.logs import printable
-from analyzer.kernel.time_expressions import second_of
+from analyzer.kernel.time_expressions import parse_second
 
-Place = tuple[int | str, ...]  # rises along a list
+RowPlace = tuple[int | str, ...]  # rises along a list
 
 
 class NothingFound(Exception):  # an answer, raised where there is nothing to read or to act on
@@ -25,12 +25,12 @@ class NothingFound(Exception):  # an answer, raised where there is nothing to re
 
 
 class ActContext(NamedTuple):
-    """What every act may use.
+    """The database, the configuration and the operator, for an act.
 
     Attributes:
         engine: The database.
         settings: The configuration of this process.
-        by: Who acts, why, and whether it is only shown; of acts that read, nobody.
+        by: Who acts, why, and whether it is only shown; empty for acts that read.
         counted: Returns the name that a caller is counted by. Raises Fault.
         after: Of a list: the place behind which it begins, for one that can begin there; None: at its begin.
     """
@@ -39,11 +39,11 @@ class ActContext(NamedTuple):
     settings: Settings
     by: By
     counted: Callable[[str], str]
-    after: Place | None = None
+    after: RowPlace | None = None
 
     @property
     def only_shown(self) -> ActContext:
-        """The same, for an act that only shows what would change."""
+        """The context for an act that only shows its changes."""
         return self._replace(by=self.by._replace(is_shown_only=True))
 
     def require_name(self, name: str, text: str | None, names: Collection[str]) -> None:
@@ -60,13 +60,13 @@ class ActContext(NamedTuple):
         if text is None:
             return None
         try:
-            return second_of(text, database_now(self.engine))
+            return parse_second(text, database_now(self.engine))
         except ValueError as error:
             raise Fault(name, str(error)) from error
 
 
 class Done(NamedTuple):
-    """What an act did, or would do.
+    """The changes that an act made, or would make.
 
     Attributes:
         fields: For programs, an object for each thing that has changed.
@@ -81,18 +81,18 @@ class Done(NamedTuple):
     is_found: bool = False
 
 
-class Row(NamedTuple):
+class ListRow(NamedTuple):
     """A row of a list.
 
     Attributes:
         place: Its place in the order of the list.
         fields: For programs.
-        cells: For people, by the names of columns, where they differ from the fields; None: it is no row of
-            the table.
+        cells: For people, by the names of columns, where they differ from the fields; None: it is
+            left out of the table.
         is_wrong: Whether it is a reason for exit code 1.
     """
 
-    place: Place
+    place: RowPlace
     fields: Mapping[str, Any]
     cells: Mapping[str, Any] | None = {}
     is_wrong: bool = False
@@ -112,11 +112,11 @@ class Note(NamedTuple):
     is_answer: bool = False
 
 
-Listing = Iterator[Row | Note]
+Listing = Iterator[ListRow | Note]
 
 
 @cache
-def fields_of(run: Callable[..., Any]) -> tuple[Field, ...]:
+def fields_of(run: Callable[..., Any]) -> tuple[Parameter, ...]:
     """Returns the parameters of an act's function, without its context, in their order.
 
     Raises TypeError for one that nothing describes.
@@ -130,7 +130,7 @@ def fields_of(run: Callable[..., Any]) -> tuple[Field, ...]:
         is_required = parameter.default is parameter.empty
         default = None if is_required else parameter.default
         is_positional = parameter.kind is not parameter.KEYWORD_ONLY
-        fields.append(Field(keyword.rstrip("_"), keyword, param, default, is_required, is_positional))
+        fields.append(Parameter(keyword.rstrip("_"), keyword, param, default, is_required, is_positional))
     return tuple(fields)
 
 

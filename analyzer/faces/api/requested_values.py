@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from analyzer.acting.parameters import Fault, Field, Kind, Param, Unprintable, read_values
+from analyzer.acting.parameters import Fault, Param, Parameter, Unprintable, ValueKind, read_values
 from analyzer.kernel.logs import printable
 from analyzer.server.problems import HttpProblem
 
 
 def parameter(
-    name: str, kind: Kind, about: str, example: Any, default: Any = None, *, required: bool = False
-) -> Field:
+    name: str, kind: ValueKind, about: str, example: Any, default: Any = None, *, required: bool = False
+) -> Parameter:
     """Returns a parameter of an endpoint that is written by hand."""
-    return Field(name, name, Param(kind, about, example), default, required)
+    return Parameter(name, name, Param(kind, about, example), default, required)
 
 
-def of_query(fields: Sequence[Field], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def of_query(fields: Sequence[Parameter], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Returns the values of a query. Raises HttpProblem for one that is wrong, unknown or given twice."""
     texts = dict(pairs)
     if len(texts) < len(pairs):
@@ -27,7 +27,7 @@ def of_query(fields: Sequence[Field], pairs: Sequence[tuple[str, str]]) -> dict[
     return _read(fields, texts, is_text=True)
 
 
-def of_body(fields: Sequence[Field], body: bytes) -> dict[str, Any]:
+def of_body(fields: Sequence[Parameter], body: bytes) -> dict[str, Any]:
     """Returns the values of a JSON object. Raises HttpProblem for one that is wrong or unknown."""
     try:
         values = json.loads(body)
@@ -38,7 +38,7 @@ def of_body(fields: Sequence[Field], body: bytes) -> dict[str, Any]:
     return _read(fields, values, is_text=False)
 
 
-def _read(fields: Sequence[Field], values: dict[str, Any], *, is_text: bool) -> dict[str, Any]:
+def _read(fields: Sequence[Parameter], values: dict[str, Any], *, is_text: bool) -> dict[str, Any]:
     try:
         return read_values(fields, values, is_text=is_text)
     except Unprintable as error:
