@@ -27,8 +27,8 @@ class Wrong(ValueError):
     """A JSON value of another type than the parameter has."""
 
 
-class Unprintable(ValueError):
-    """A text that the schema permits, and no name has."""
+class Impossible(ValueError):
+    """A value that the schema permits, and that cannot be meant."""
 
 
 class ValueKind(Protocol):
@@ -63,7 +63,7 @@ class OfText(NamedTuple):
         if not 0 < len(text) <= TEXT_MAX or (self.pattern and not re.fullmatch(self.pattern, text)):
             raise ValueError(f"must be {self.form} of at most {TEXT_MAX} characters")
         if text != printable(text):
-            raise Unprintable("has characters that cannot be printed")
+            raise Impossible("has characters that cannot be printed")
         return text
 
     def check(self, value: Any) -> Any:
@@ -125,7 +125,7 @@ class Length(NamedTuple):
         if not 0 < length_ms <= self.days_max * DAY_S * 1000:
             word = f", or {self.word}" if self.word else ""
             most = f"at most {self.days_max:,}d{word}"
-            raise ValueError(f"{text}: write a length such as 30m, 12h or 7d; {most}")
+            raise Impossible(f"{text}: write a length such as 30m, 12h or 7d; {most}")
         return length_ms
 
     def check(self, value: Any) -> Any:
@@ -209,7 +209,7 @@ class AddressRange(NamedTuple):
         try:
             return ip_network(text)
         except ValueError as error:
-            raise ValueError(
+            raise Impossible(
                 printable(f"{text}: write 192.0.2.7, 203.0.113.0/24 or 2001:db8::/32")
             ) from error
 
@@ -279,12 +279,16 @@ class Parameter(NamedTuple):
 
 
 class Fault(Exception):  # an answer, raised where arguments are read or an act is begun
-    """A wrong argument: the name of its parameter, "" for several together, and what is wrong."""
+    """A wrong argument: the name of its parameter, "" for several together, and what is wrong.
 
-    def __init__(self, name: str, why: str) -> None:
+    `is_permitted` says that the schema permits it.
+    """
+
+    def __init__(self, name: str, why: str, *, is_permitted: bool = False) -> None:
         super().__init__(why)
         self.name = name
         self.why = why
+        self.is_permitted = is_permitted
 
 
 def read_values(fields: Sequence[Parameter], values: Mapping[str, Any], *, is_text: bool) -> dict[str, Any]:
@@ -307,10 +311,8 @@ def read_values(fields: Sequence[Parameter], values: Mapping[str, Any], *, is_te
         kind = field.param.kind
         try:
             arguments[field.keyword] = kind.read(values[name]) if is_text else kind.check(values[name])
-        except Unprintable as error:
-            raise Unprintable(f"`{name}`: {error}") from error
         except (ValueError, OverflowError) as error:
-            raise Fault(name, str(error)) from error
+            raise Fault(name, str(error), is_permitted=isinstance(error, Impossible)) from error
     return arguments
 
 

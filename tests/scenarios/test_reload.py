@@ -61,7 +61,6 @@ class EditedWorld:
         add_reload(
             daemon,
             settings,
-            self.world.engine,
             plans,
             OwnSources(settings, self.world.engine),
             self.reader,

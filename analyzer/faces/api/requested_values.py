@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from analyzer.acting.parameters import Fault, Param, Parameter, Unprintable, ValueKind, read_values
+from analyzer.acting.parameters import Fault, Param, Parameter, ValueKind, read_values
 from analyzer.kernel.logs import printable
 from analyzer.server.problems import HttpProblem
 
@@ -41,9 +41,8 @@ def of_body(fields: Sequence[Parameter], body: bytes) -> dict[str, Any]:
 def _read(fields: Sequence[Parameter], values: dict[str, Any], *, is_text: bool) -> dict[str, Any]:
     try:
         return read_values(fields, values, is_text=is_text)
-    except Unprintable as error:
-        raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{error}.") from error
     except Fault as fault:
-        separator = " " if fault.why.startswith("is ") else ": "
+        separator = " " if fault.why.startswith(("is ", "has ")) else ": "
         sentence = f"`{fault.name}`{separator}{fault.why}.".replace("..", ".")
-        raise HttpProblem(HTTPStatus.BAD_REQUEST, printable(sentence)) from fault
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if fault.is_permitted else HTTPStatus.BAD_REQUEST
+        raise HttpProblem(status, printable(sentence)) from fault

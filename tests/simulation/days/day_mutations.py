@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -72,9 +73,10 @@ def earlier_attempt_kept(patch: Patch) -> None:
 
 def closed_without_a_lease(patch: Patch) -> None:
     """A closing that another process has taken over continues to write."""
-    patch.setattr(closing, "_keep", lambda *_: None)
-    patch.setattr(closing.CLOSINGS, "is_held", lambda *_: False)
-    patch.setattr(closing, "take", lambda *_: None)
+    everyones = SimpleNamespace(
+        take=lambda *_: True, keep=lambda *_: True, is_held=lambda *_: False, release=lambda *_: None
+    )
+    patch.setattr(closing, "CLOSINGS", everyones)
 
 
 def corrections_not_remembered(patch: Patch) -> None:

@@ -132,7 +132,7 @@ def test_flushes_activations_and_the_warden_never_deadlock(new_engine: NewEngine
 
     def clean_up_repeatedly(warden: Upkeep) -> None:
         while not done.is_set():
-            with writing(warden._engine) as db:  # ends some locks, as if time had passed
+            with writing(engine) as db:  # ends some locks, as if time had passed
                 ending = lock_feed.locked(db, [a_lock(f"user:{n}").at for n in range(0, 12, 5)])
                 match = sa.tuple_(locks.c.key, locks.c.policy).in_([(at.key, at.policy) for at in ending])
                 db.execute(sa.update(locks).where(match).values(until_ms=1))
