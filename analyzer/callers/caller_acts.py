@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Annotated
 
 from analyzer.acting.act import ActContext, Done, Listing, ListRow, NothingFound
 from analyzer.acting.foreseen import Foreseen
-from analyzer.acting.parameters import AddressRange, All, CallerName, Fault, Length, OfText, Param, Time
-from analyzer.callers.caller_answers import COLUMNS, override_fields
+from analyzer.acting.parameters import (
+    AddressRange,
+    All,
+    CallerName,
+    Fault,
+    Length,
+    OfText,
+    Param,
+    SeriesFile,
+    Time,
+)
+from analyzer.callers.caller_answers import COLUMNS, facts_in_words, override_fields
 from analyzer.callers.caller_changes import (
     OverrideRequest,
     StoredOverride,
@@ -20,9 +32,10 @@ from analyzer.callers.caller_changes import (
     set_callers,
     stored_overrides,
 )
+from analyzer.callers.caller_file import checked_profile, read_file
+from analyzer.callers.changed_limits import CALLERS_MAX
 from analyzer.callers.forgetting.forget_caller import foresee_forgetting, forget_caller
 from analyzer.config.amounts import parsed_amount
-from analyzer.config.values import NAME, zone_cure
 from analyzer.judging.caller_limits import Profile, Subject
 from analyzer.judging.judge import Judged
 from analyzer.judging.judged_changes import JudgedChanges
@@ -30,13 +43,12 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.clock import database_now, millis
-from analyzer.kernel.logs import printable
+from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.sentences import plural
 from analyzer.plan.meter_units import Unit, amount_text
 from analyzer.plan.policies import OverrideKind, Policy, base_name
-from analyzer.plan.value_rules import is_anchor
-from analyzer.plan.windows import is_zone
 
+PAUSE_MAX_S = 1.0  # between two transactions of a file, on SQLite
 DAYS_MAX = 100 * 366  # more is probably a typing error
 OVERRIDES: tuple[OverrideKind, ...] = ("limit", "grant", "exempt")
 
@@ -61,7 +73,7 @@ def list_callers(
 
 def set_facts(
     context: ActContext,
-    caller: CallerName,
+    caller: CallerName | None = None,
     *,
     plan: Annotated[str, Param(OfText(metavar="NAME"), "The plan; - for none.", "pro")] | None = None,
     tenant: Annotated[str, Param(OfText(metavar="NAME"), "The tenant; - for none.", "acme")] | None = None,
@@ -73,15 +85,28 @@ def set_facts(
         str, Param(OfText(metavar="DATE"), "The day on which its periods begin; - for none.", "2026-01-31")
     ]
     | None = None,
+    file: Annotated[
+        Path,
+        Param(
+            SeriesFile(),
+            "Many callers: a line with caller and one or more of plan, tenant, zone, anchor, then theirs.",
+            "customers.csv",
+        ),
+    ]
+    | None = None,
 ) -> Done:
-    """Set a caller's plan, tenant, time zone or anchor.
+    """Set the plan, tenant, time zone or anchor of a caller, or of many from a file.
 
-    Its limits and windows hold at once: it is locked if it is above a limit, and freed if it is below.
+    Their limits and windows hold at once: who is above a limit is locked, who is below it is freed. What is
+    not given stays as it is. A file is checked before anything is changed; then 1,000 callers at a time are
+    stored and judged.
     """
     texts = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
     facts = {name: "" if text == "-" else text for name, text in texts.items() if text is not None}
-    if not facts:
-        raise Fault("", "give <plan>, <tenant>, <zone> or <anchor>")
+    if file is not None and caller is None and not facts:
+        return _set_from_file(context, file)
+    if file is not None or caller is None or not facts:
+        raise Fault("", "give <caller> and <plan>, <tenant>, <zone> or <anchor>; or <file> alone")
     key = context.counted(caller)
     try:
         profile = checked_profile(Profile(**facts))
@@ -95,22 +120,22 @@ def set_facts(
     return Done([{"caller": key, **stored._asdict(), **changes.fields}], [sentence])
 
 
-def checked_profile(profile: Profile) -> Profile:
-    """Returns the profile. Raises ValueError if a value cannot be what it stands for."""
-    if profile.plan and not NAME.fullmatch(profile.plan):
-        raise ValueError(f"{profile.plan!r} is not the name of a plan")
-    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
-        raise ValueError(f"{profile.tenant!r} is not the name of a tenant")
-    if profile.zone and not is_zone(profile.zone):
-        raise ValueError(f"{profile.zone!r} is not a time zone: {zone_cure(profile.zone)}")
-    if profile.anchor and not is_anchor(profile.anchor):
-        raise ValueError(f"{profile.anchor!r} is not a day: write it as 2026-01-31")
-    return profile
-
-
-def facts_in_words(profile: Profile) -> str:
-    """Returns facts about a caller as a phrase: "plan pro, tenant (none), zone (none), anchor 2026-01-31"."""
-    return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())
+def _set_from_file(context: ActContext, file: Path) -> Done:
+    names, profiles = read_file(file)
+    callers, changes, by = sorted(profiles), JudgedChanges(), context.by
+    for first in range(0, len(callers), CALLERS_MAX):
+        began_s = time.monotonic()
+        chunk = {name: profiles[name] for name in callers[first : first + CALLERS_MAX]}
+        try:
+            changes.add(set_callers(context.engine, chunk, by.who, by.why, new_mark, names))
+        except StoreAway as error:
+            so_far = f"{first:,} of {len(callers):,} callers are set; do it again to set the rest"
+            raise StoreAway(f"{error}; {so_far}") from error
+        if context.engine.dialect.name == "sqlite" and callers[first + CALLERS_MAX :]:
+            # Flushes wait for the file as well, and SQLite has no queue.
+            time.sleep(min(PAUSE_MAX_S, time.monotonic() - began_s))
+    sentence = f"{plural(len(callers), 'caller')} set; {changes.sentence}"
+    return Done([{"callers": len(callers), **changes.fields}], [sentence])
 
 
 def limit(

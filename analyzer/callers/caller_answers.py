@@ -6,6 +6,7 @@ from typing import Any
 
 from analyzer.callers.applied_facts import FactOrigin, fact_origins
 from analyzer.callers.caller_changes import StoredOverride, caller_profile
+from analyzer.judging.caller_limits import Profile
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import Engine
 from gatekeeper.feed.feed_json import time_text
@@ -19,6 +20,11 @@ def shown_caller(engine: Engine, name: str) -> dict[str, object]:
     shown = [{"policy": limit.policy, "limit": limit.limit, "stated": limit.stated} for limit in limits]
     by_fact = {origin.fact: origin_values(origin) for origin in fact_origins(engine, name)}
     return {"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}
+
+
+def facts_in_words(profile: Profile) -> str:
+    """Returns facts about a caller as a phrase: "plan pro, tenant (none), zone (none), anchor 2026-01-31"."""
+    return ", ".join(f"{name} {value or '(none)'}" for name, value in profile._asdict().items())
 
 
 def origin_values(origin: FactOrigin) -> dict[str, object]:

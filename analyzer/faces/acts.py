@@ -89,8 +89,10 @@ OVERRIDE = {
 
 LOCKS: tuple[Act | List, ...] = (
     List(
-        "locks list", "judging.lock_acts:list_locks", "read", "Show the locks in force.", LOCK,
-        ("since", "until", "scope", "key", "resource", "policy", "does", "detail"), (0, "", "", "", ""),
+        "locks list", "judging.lock_acts:list_locks", "read", "Show the locks in force.",
+        LOCK | {"met": {"checks": 12, "denials": 12, "gates": 2}},
+        ("since", "until", "scope", "key", "resource", "policy", "does", "denied", "detail"),
+        (0, "", "", "", ""),
         "no lock is in force",
     ),
     Act(
@@ -116,12 +118,6 @@ LOCKS: tuple[Act | List, ...] = (
         "End `suspend`: the gates enforce their locks again.", {"suspended_until": None},
     ),
     List(
-        "locks met", "gates.gate_acts:list_met_locks", "view", "Show how often each lock was met.",
-        {"scope": "caller", "key": "api_key:acme", "resource": "", "policy": "daily", "checks": 12,
-         "denials": 12, "gates": 2},
-        ("scope", "key", "resource", "policy", "checks", "denials", "gates"), (0,), "no lock was met",
-    ),
-    List(
         "locks notices", "judging.lock_acts:list_notices", "view", "Show the notices, the latest first.",
         {"id": "9f3c", "at": "2026-11-20T21:14:03Z", "scope": "caller", "key": "api_key:acme",
          "resource": "", "policy": "daily", "threshold": 0.8, "used": 80_000, "limit": 100_000},
@@ -135,22 +131,11 @@ POLICIES: tuple[Act | List, ...] = (
         ("policy", "kind", "mode", "what"), (0,), "no policy is in force: no caller is locked",
     ),
     Act(
-        "policies promote", "flush.plan_acts:promote", "admin",
-        "Enforce a policy that is in shadow, or its candidate.",
-        {"plan": 4, "differences": [], "shadow_locks": 2, "changed": True} | JUDGED,
-        reason="optional", has_dry_run=True,
-    ),
-    Act(
-        "policies release", "flush.plan_acts:release", "admin",
-        "Enforce a policy again that its brake holds in shadow.",
-        {"policy": "daily", "why": "it locked 120 callers", "shadow_locks": 2, "changed": True} | JUDGED,
+        "policies enforce", "flush.plan_acts:enforce", "admin",
+        "Enforce a policy that is in shadow, its candidate, or one that its brake holds.",
+        {"policy": "daily", "plan": 4, "differences": [], "braked": None, "shadow_locks": 2, "changed": True}
+        | JUDGED,
         has_dry_run=True,
-    ),
-    List(
-        "policies history", "flush.plan_acts:list_plans", "view",
-        "Show the plans that came in force, the latest first.",
-        {"at": "2026-11-20T21:14:03Z", "plan": "plan 3", "who": "ann@ops1", "difference": "policy daily: +"},
-        ("at", "plan", "who", "difference"), (0,), "no plan was ever put in force",
     ),
 )  # fmt: skip
 CALLERS: tuple[Act | List, ...] = (
@@ -163,7 +148,7 @@ CALLERS: tuple[Act | List, ...] = (
     ),
     Act(
         "callers set", "callers.caller_acts:set_facts", "operate",
-        "Set a caller's plan, tenant, time zone or anchor.",
+        "Set the plan, tenant, time zone or anchor of a caller, or of many from a file.",
         {"caller": "api_key:acme", "plan": "pro", "tenant": "", "zone": "", "anchor": ""} | JUDGED,
         reason="optional",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from analyzer.billing.audit.audit_outcomes import AuditOutcome
+from analyzer.billing.hand_over.deliveries import StoredDelivery
 from analyzer.billing.reports.day_status import DayPosition, DayStatus
 from analyzer.kernel.time_texts import format_second
 from analyzer.replay.generations import Replay
@@ -36,6 +37,18 @@ def audit_fields(audit: AuditOutcome | None) -> dict[str, object]:
 def replay_fields(replays: Iterable[Replay]) -> dict[str, object]:
     """The JSON key about the replays that have corrected a day, with who swapped them in and why."""
     return {"replays": [f"replay {one.id} by {one.swapped_by}: {one.reason}" for one in replays]}
+
+
+def delivery_fields(stored: StoredDelivery) -> dict[str, object]:
+    """The JSON object of usage that a billing service has acknowledged."""
+    delivery = stored.delivery
+    return {
+        "destination": stored.destination, "format": stored.format, "by": stored.grouping,
+        "meter": stored.meter, "kind": stored.kind, "complete": delivery.finished_ms is not None,
+        "events": delivery.events, "amount": delivery.amount, "known": delivery.known,
+        "left_out": delivery.left_out, "left_out_amount": delivery.left_out_amount, "who": stored.who,
+        "began": _time(stored.began_ms), "acknowledged": _time(stored.acknowledged_ms),
+    }  # fmt: skip
 
 
 def position_fields(one: DayPosition) -> dict[str, object]:

@@ -308,7 +308,7 @@ def change_plan(
     return AppliedPlan(activated.version, lines, behind, activated.judged, stopped)
 
 
-PROMOTED = "gatelock policies promote "  # with the policy: the beginning of the reason in the audit log
+PROMOTED = "gatelock policies enforce "  # with the policy: the beginning of the reason in the audit log
 
 
 def promote_policy(

@@ -13,7 +13,7 @@ from analyzer.flush.followed_partitions import retire as retire_source
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.stored_locks import shadow_locks
-from analyzer.judging.policy_answers import HISTORY_COLUMNS, listed_policies, plan_history
+from analyzer.judging.policy_answers import listed_policies
 from analyzer.judging.sql.braked_policies import brake_states, release_policy
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.sentences import plural
@@ -38,23 +38,22 @@ def list_policies(context: ActContext) -> Listing:
         yield Note("\n  ".join(["this configuration is not in force:", *lines]), is_wrong=True)
 
 
-def list_plans(context: ActContext) -> Listing:
-    """Show the plans that came in force, the latest first.
+def enforce(context: ActContext, policy: PolicyName) -> Done:
+    """Enforce a policy that is in shadow, its candidate, or one that its brake holds.
 
-    Lists for each its time, its number, who put it in force, and in what it differed from the plan before.
-    `gatelock locks list --json` and the history of locks name the plan that has earned a lock.
-    """
-    for number, row in enumerate(plan_history(context.engine)):
-        yield ListRow((number,), dict(zip(HISTORY_COLUMNS, row, strict=True)))
-
-
-def promote(context: ActContext, policy: PolicyName) -> Done:
-    """Enforce a policy that is in shadow, or its candidate.
-
-    The change holds for all analyzers, at once. It does not change the configuration file: the answer says
-    what to write there. Exit code 1 if the policy has no candidate and is enforced already.
+    Gates get the locks that it has in shadow, at once. A policy whose brake holds it is released, and counts
+    as older than a day from then on, so that the brake does not hold it again. Otherwise the change is one
+    of the plan, for all analyzers, and the answer says what to write into the configuration file, which stays
+    as it is. Exit code 1 if the policy is enforced already and has no candidate.
     """
     plan = _plan_with(context, policy)
+    state = brake_states(context.engine).get(policy)
+    if state is not None and state.braked_ms is not None:
+        return _release(context, policy, state.why)
+    return _promote(context, plan, policy)
+
+
+def _promote(context: ActContext, plan: Plan, policy: str) -> Done:
     if promoted(plan, policy) is None:
         raise NothingFound(f"{policy} is enforced, and has no candidate")
     has_candidate = plan.policy(policy + CANDIDATE) is not None
@@ -66,36 +65,29 @@ def promote(context: ActContext, policy: PolicyName) -> Done:
     if by.is_shown_only:
         sentences.append(changes.sentence)
     else:
-        what = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
+        stated = "the settings of its candidate, and no candidate" if has_candidate else "no mode"
         sentences += [
             f"in force as plan {done.version}{changes.addition}",
-            f"write it into the configuration, too: [[policies]] {policy} with {what}",
+            f"write it into the configuration, too: [[policies]] {policy} with {stated}",
         ]
-    fields = {"plan": done.version, "differences": list(done.differences), "shadow_locks": waiting}
-    return Done([fields | {"changed": not by.is_shown_only} | changes.fields], sentences)
+    fields = {"policy": policy, "plan": done.version, "differences": [*done.differences], "braked": None}
+    counted = {"shadow_locks": waiting, "changed": not by.is_shown_only}
+    return Done([fields | counted | changes.fields], sentences)
 
 
-def release(context: ActContext, policy: PolicyName) -> Done:
-    """Enforce a policy again that its brake holds in shadow.
-
-    Gates get the locks that it has in shadow, at once, and the brake does not put it in shadow again: from
-    then on it counts as older than a day. Exit code 1 if the brake does not hold the policy.
-    """
-    _plan_with(context, policy)
-    state = brake_states(context.engine).get(policy)
-    if state is None or state.braked_ms is None:
-        raise NothingFound(f"the brake does not hold {policy}")
+def _release(context: ActContext, policy: str, braked: str) -> Done:
     waiting = shadow_locks(context.engine, policy)
-    fields = {"policy": policy, "why": state.why, "shadow_locks": waiting}
+    state = {"policy": policy, "plan": None, "differences": (), "braked": braked}
+    fields = state | {"shadow_locks": waiting}
     if context.by.is_shown_only:
         sentence = f"gates get {plural(waiting, 'lock')} at once"
-        return Done([fields | {"changed": False}], [state.why, sentence])
+        return Done([fields | {"changed": False} | JudgedChanges().fields], [braked, sentence])
     done = release_policy(context.engine, policy, context.by.who, context.by.why, new_mark)
     if done is None:
-        raise NothingFound(f"the brake does not hold {policy}")
+        raise NothingFound(f"the brake does not hold {policy} any more")
     sentence = f"{policy} is enforced again: {plural(done.locks, 'lock')} in shadow are in force now"
     changes = JudgedChanges(done.judged)
-    return Done([fields | {"changed": True} | changes.fields], [state.why, sentence])
+    return Done([fields | {"changed": True} | changes.fields], [braked, sentence])
 
 
 def _plan_with(context: ActContext, policy: str) -> Plan:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, Any
+from collections.abc import Mapping, Set
+from typing import Annotated
 
 from analyzer.acting.act import ActContext, Done, Listing, ListRow, Note, NothingFound
 from analyzer.acting.parameters import OfText, Param, Switch
 from analyzer.gates.gate_answers import listed_gates
-from analyzer.gates.gate_health import GateHealth, hits_by_lock, known_share, living_gates, met_locks
-from analyzer.gates.gate_reports import forget_gates, reporting_gates
-from analyzer.gates.unmet_locks import unmet_locks
+from analyzer.gates.gate_health import GateHealth, known_share
+from analyzer.gates.gate_reports import forget_gates
 from analyzer.kernel.sentences import plural
 
 
@@ -38,30 +37,6 @@ def list_gates(
     for number, client in enumerate(listed.refused, len(listed.gates)):
         yield ListRow((number,), objects[number], None, is_wrong=True)
         yield Note(f"{client.client} {client.sentence}", is_answer=True)
-
-
-def list_met_locks(context: ActContext) -> Listing:
-    """Show how often each lock was met.
-
-    Sums of the gates that report, since each of them started; the lock that was met most often comes first.
-    Then the locks that no gate has met although requests of their callers are still counted: a gate is
-    probably asked for these callers by another name. Exit code 1 if there are any.
-    """
-    gates = living_gates(reporting_gates(context.engine))
-    rows: Sequence[tuple[Any, dict[str, Any], bool]] = [
-        *(
-            (hits.at, {"checks": hits.checks, "denials": hits.denials, "gates": number}, False)
-            for hits, number in hits_by_lock(gates)
-        ),
-        *(
-            (unmet.lock.at, {"checks": 0, "denials": 0, "gates": 0, "counted": unmet.requests}, True)
-            for unmet in unmet_locks(context.engine, met_locks(gates))
-        ),
-    ]
-    for number, (key, counts, is_unmet) in enumerate(rows):
-        yield ListRow((number,), {**key._asdict(), **counts}, is_wrong=is_unmet)
-    for unmet in unmet_locks(context.engine, met_locks(gates)):
-        yield Note(unmet.sentence, is_answer=True)
 
 
 def forget(

@@ -176,7 +176,7 @@ def bound_text(bound: Brake) -> str:
 
 
 def describe_brake(policy: Policy) -> str:
-    """Returns the brake of a policy in words, for `policies show`."""
+    """Returns the brake of a policy in words, for `policies list`."""
     if not is_braked_by(policy):
         return "it has no brake"
     bound = policy_brake(policy)

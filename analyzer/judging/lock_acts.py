@@ -27,7 +27,7 @@ from analyzer.acting.parameters import (
 )
 from analyzer.callers.counted_names import has_kind, never_counted
 from analyzer.config.tables.actions import rate_from_text
-from analyzer.gates.gate_health import living_gates, met_locks
+from analyzer.gates.gate_health import hits_by_lock, living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.gates.unmet_locks import unmet_locks
 from analyzer.judging.earned_notices import percent
@@ -43,7 +43,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.raised_notices import raised_notices
 from analyzer.kernel.database.clock import instant, millis
 from gatekeeper.feed.feed_json import time_text
-from gatekeeper.model import Lock
+from gatekeeper.model import Lock, LockHits
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
 BY_HAND_MAX_DAYS = 366  # for longer, a policy
@@ -84,8 +84,9 @@ def list_locks(
 ) -> Listing:
     """Show the locks in force, the latest end first.
 
-    Lists for each lock its begin, end, policy, action and detail. While the locks are suspended, a line says
-    so; so does one for each lock that no gate has met although requests of its caller are still counted.
+    Lists for each lock its begin, end, policy, action, detail, and the requests that gates which report have
+    denied by it since each of them started. While the locks are suspended, a line says so; so does one for
+    each lock that no gate has met although requests of its caller are still counted.
     """
     key = None if caller is None else context.counted(caller)
     if (until := suspended_until(context.engine)) is not None:
@@ -96,17 +97,21 @@ def list_locks(
     if first is None:
         _require_known(context, key, policy)
         return
+    gates = living_gates(reporting_gates(context.engine))
+    hits_by_key = {hits.at: (hits, number) for hits, number in hits_by_lock(gates)}
     for lock in chain([first], locks):
+        hits, number = hits_by_key.get(lock.at, (LockHits(lock.at, 0, 0), 0))
+        met = {"checks": hits.checks, "denials": hits.denials, "gates": number}
         cells = {
             "since": time_text(lock.began),
             "until": time_text(lock.until),
             "does": describe_action(lock),
+            "denied": hits.denials if number else "",
         }
         place = (-millis(lock.until), lock.policy, lock.scope, lock.key, lock.resource)
-        yield ListRow(place, lock_fields(lock), cells)
+        yield ListRow(place, lock_fields(lock) | {"met": met}, cells)
     if not shadow:
-        met = met_locks(living_gates(reporting_gates(context.engine)))
-        for unmet in unmet_locks(context.engine, met, key=key, policy=policy):
+        for unmet in unmet_locks(context.engine, met_locks(gates), key=key, policy=policy):
             yield Note(unmet.sentence)
 
 

@@ -146,7 +146,7 @@ def swap(
 
 
 _CURES = {
-    "counting": "continue it by `gatelock upkeep replay resume NUMBER`",
+    "counting": "continue it by `gatelock upkeep replay start --resume NUMBER`",
     "swapped": "its counts are in force already",
     "dropped": "begin another one by `gatelock upkeep replay start --help`",
 }

@@ -72,11 +72,11 @@ def test_show_says_where_each_fact_comes_from(
     assert locks() == {ACME}
     rows(gatelock("callers", "set", ACME, "--tenant", "shop", "--json"))
     stated("zone", "Mars/Phobos")
-    (shown,) = rows(gatelock("callers", "show", ACME, "--json"))
+    (shown,) = rows(gatelock("callers", "list", ACME, "--json"))
     since = "2026-11-20T23:06:40Z"
     record = {"from": "record", "topic": "topic-id", "partition": 0, "offset": 57, "since": since}
     assert shown["origins"] == {"plan": record, "tenant": {"from": "command"}, "zone": record}
-    printed = gatelock("callers", "show", ACME).output
+    printed = gatelock("callers", "list", ACME).output
     assert "plan free: topic-id[0], offset 57, 2026-11-20T23:06:40Z" in printed
     assert "zone Mars/Phobos (unknown here, so it has no effect): topic-id[0]" in printed
     assert "tenant shop: set by command" in printed
@@ -99,9 +99,9 @@ def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Calla
     assert "plan free, tenant shop, zone (none), anchor (none); 0 locked" in printed
     assert rows(gatelock("callers", "list", "--json")) == [FREE | {"tenant": "shop"}]
     assert rows(gatelock("callers", "list", "--plan", "pro", "--json")) == []
-    (shown,) = rows(gatelock("callers", "show", ACME, "--json"))
+    (shown,) = rows(gatelock("callers", "list", ACME, "--json"))
     assert shown["limits"] == [{"policy": "daily", "limit": 10, "stated": 100}]
-    shown_row = gatelock("callers", "show", ACME).output.splitlines()[-1]
+    shown_row = gatelock("callers", "list", ACME).output.splitlines()[-1]
     assert shown_row.split() == ["daily", "10", "100"]
     assert {(one["act"], one["about"]) for one in rows(gatelock("upkeep", "events", "list", "--json"))} >= {
         ("callers set", f"{ACME}: plan free")
@@ -115,9 +115,9 @@ def test_a_callers_zone_and_anchor_are_set_and_shown(gatelock: Gatelock) -> None
     )
     assert done.items() >= own.items()
     gatelock("callers", "set", ANN, "--plan", "pro")
-    (shown,) = rows(gatelock("callers", "show", ANN, "--json"))
+    (shown,) = rows(gatelock("callers", "list", ANN, "--json"))
     assert shown.items() >= (own | {"caller": ANN, "plan": "pro"}).items()
-    assert "zone Europe/Berlin, anchor 2026-01-31" in gatelock("callers", "show", ANN).output
+    assert "zone Europe/Berlin, anchor 2026-01-31" in gatelock("callers", "list", ANN).output
     (done,) = rows(gatelock("callers", "set", ANN, "--zone", "-", "--json"))
     assert (done["zone"], done["anchor"]) == ("", own["anchor"])
 
@@ -130,7 +130,7 @@ def test_a_file_sets_what_it_states(
     file.write_text(
         f"caller,plan\n{ACME},free\n{ANN},pro\n" + "".join(f"user:{n},free\n" for n in range(1_500))
     )
-    (done,) = rows(gatelock("callers", "import", str(file), "--json"))
+    (done,) = rows(gatelock("callers", "set", "--file", str(file), "--json"))
     assert done.items() >= {"callers": 1_502, "locked": 1, "freed": 0}.items()
     assert locks() == {ACME}
     known = rows(gatelock("callers", "list", "--json"))
@@ -154,7 +154,7 @@ def test_a_file_sets_what_it_states(
 def test_a_wrong_file_changes_nothing(gatelock: Gatelock, tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "callers.csv"
     file.write_text(text)
-    result = gatelock("callers", "import", str(file))
+    result = gatelock("callers", "set", "--file", str(file))
     assert (result.exit_code, message in result.output) == (2, True), result.output
     assert rows(gatelock("callers", "list", "--json")) == []
 
@@ -190,7 +190,7 @@ def test_amounts_are_shown_in_the_unit_of_the_meter(gatelock: Gatelock, migrated
     listed = gatelock("callers", "overrides").output
     assert "3 GiB" in listed
     assert "+1 kB" in listed
-    shown = gatelock("callers", "show", ACME).output
+    shown = gatelock("callers", "list", ACME).output
     assert "2 GiB" in shown
     assert "neighbour" not in shown, "a share limits no single caller"
 
@@ -219,7 +219,7 @@ def test_a_grant_is_added_to_the_limit(gatelock: Gatelock, locks: Callable[[], s
     )
     assert (done["change"], done["until"][:10], done["freed"]) == ("+50000", "2999-01-01", 1)
     assert locks() == set()
-    assert rows(gatelock("callers", "show", ACME, "--json"))[0]["limits"][0]["limit"] == 50_010
+    assert rows(gatelock("callers", "list", ACME, "--json"))[0]["limits"][0]["limit"] == 50_010
 
 
 def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -> None:
@@ -227,7 +227,7 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
     (done,) = rows(gatelock("callers", "allow", ACME, "--reason", "ours", "--json"))
     assert (done["change"], done["policy"], done["freed"]) == ("exempt", None, 1)
     assert rows(gatelock("callers", "overrides", "--json"))[0]["name"] == ACME
-    assert "exempt" in gatelock("callers", "show", ACME).output
+    assert "exempt" in gatelock("callers", "list", ACME).output
     assert gatelock("callers", "end", done["id"]).exit_code == 0
     assert locks() == {ACME}
 
@@ -236,7 +236,7 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
     ("words", "message"),
     [
         (("callers", "set", "acne", "--plan", "pro"), "did you mean api_key:acme?"),
-        (("callers", "set", ACME), "give --plan, --tenant, --zone or --anchor"),
+        (("callers", "set", ACME), "give CALLER and --plan, --tenant, --zone or --anchor; or --file alone"),
         (("callers", "limit", "--amount", "5", "--reason", "x"), "name one of CALLER and --tenant"),
         (
             ("callers", "limit", ACME, "--amount", "5", "--reason", "x")

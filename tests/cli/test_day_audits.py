@@ -79,7 +79,7 @@ def test_a_day_is_audited_and_the_outcome_is_shown(
         f"{DATE} (UTC): its digest does not fit: a row of it, its cut, or what was booked on it was changed, "
         "added or lost since it was closed: NOT EQUAL",
     ]
-    shown = gatelock("billing", "days", "show", DATE)
+    shown = gatelock("billing", "days", "list", DATE)
     assert shown.exit_code == 1
     assert "differences: its digest does not fit: " in shown.stdout
     assert gatelock("billing", "days", "list").exit_code == 1

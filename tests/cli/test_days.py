@@ -114,9 +114,9 @@ def test_a_day_whose_rows_were_deleted_says_so(
     assert deleted[date] is None
     assert deleted[old].startswith(f"{datetime.now(UTC):%Y-}")
     assert gatelock("billing", "days", "list").stdout.splitlines()[0].split()[-1] == "deleted"
-    [shown] = objects(gatelock("billing", "days", "show", old, "--json"))
+    [shown] = objects(gatelock("billing", "days", "list", old, "--json"))
     assert (shown["state"], shown["deleted"], shown["partitions"]) == ("closed", deleted[old], [])
-    assert "deleted after their retention" in gatelock("billing", "days", "show", old).stdout
+    assert "deleted after their retention" in gatelock("billing", "days", "list", old).stdout
 
 
 def test_a_report_is_written_with_its_manifest(
@@ -154,7 +154,7 @@ def test_a_day_that_waits_names_the_partition_and_the_way_out(
     listed = gatelock("billing", "days", "list")
     assert listed.exit_code == 1
     assert f"{date} (UTC) waits for access-log[0]" in listed.stdout
-    [found] = objects(gatelock("billing", "days", "show", date, "--json"))
+    [found] = objects(gatelock("billing", "days", "list", date, "--json"))
     assert found["waits_for"]
     result = gatelock(
         "billing", "days", "close", date, "--without", "access-log[1]", "--reason", "gone", "--yes"
@@ -169,7 +169,7 @@ def test_a_day_that_waits_names_the_partition_and_the_way_out(
         ).exit_code
         == 0
     )
-    shown = gatelock("billing", "days", "show", date).stdout
+    shown = gatelock("billing", "days", "list", date).stdout
     assert ": gone" in shown
     assert [one["state"] for one in objects(gatelock("billing", "days", "list", "--json"))] == [
         "closed",
@@ -187,7 +187,7 @@ def now_s_of(date: str) -> int:
         ("billing days close --reason x tomorrow", "'tomorrow' is not a time: write 2026-11-20,"),
         ("billing days close --reason x today", "is not over"),
         (
-            "billing days show 2020-01-01",
+            "billing days list 2020-01-01",
             "2020-01-01 (UTC) was never closed; see `gatelock billing days close --help`",
         ),
         (

@@ -178,7 +178,7 @@ def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gate
 @pytest.mark.parametrize(
     "command",
     [
-        "usage --caller acme", "locks list --caller acme", "callers show acme", "locks notices --caller acme",
+        "usage --caller acme", "locks list --caller acme", "callers list acme", "locks notices --caller acme",
         "callers limit acme --amount 90 --policy daily --reason WHY",
         "callers allow acme --reason WHY", "locks unlock acme --reason WHY",
         "callers set acme --plan pro", "callers limit acme --amount +9 --policy daily --for 1d --reason WHY",

@@ -72,15 +72,13 @@ def test_a_job_is_run_now_and_its_runs_are_listed(gatelock: Gatelock, engine: sa
     [done] = objects(gatelock("upkeep", "jobs", "run", "prune-gates", "--json"))
     assert done == {"job": "prune-gates", "outcome": "done", "rows": 0, "error": ""}
     gatelock("upkeep", "jobs", "run", "empty-slots")
-    found = objects(gatelock("upkeep", "jobs", "history", "prune-gates", "--json"))
+    found = objects(gatelock("upkeep", "jobs", "list", "prune-gates", "--json"))
     assert [(run["outcome"], run["rows"]) for run in found] == [("done", 0), ("done", 1)]
-    assert {
-        run["job"] for run in objects(gatelock("upkeep", "jobs", "history", "--json", "--since", "1h"))
-    } == {
-        "prune-gates",
-        "empty-slots",
-    }
-    assert gatelock("upkeep", "jobs", "history", "roll-up").stdout == "nothing matches\n"
+    found = objects(gatelock("upkeep", "jobs", "list", "empty-slots", "--json", "--since", "1h"))
+    assert {run["job"] for run in found} == {"empty-slots"}
+    refused = gatelock("upkeep", "jobs", "list", "--since", "1h")
+    assert (refused.exit_code, refused.stderr) == (2, "--since: goes with it: write JOB\n")
+    assert gatelock("upkeep", "jobs", "list", "roll-up").stdout == "nothing matches\n"
 
 
 def test_a_job_that_another_process_runs_is_refused_and_the_process_named(
@@ -97,7 +95,7 @@ def test_a_job_that_does_not_exist_is_wrong_usage(gatelock: Gatelock) -> None:
     result = gatelock("upkeep", "jobs", "run", "prune")
     assert result.exit_code == 2
     assert result.stderr.startswith("prune is not a job: use one of activation, apply-brakes, ")
-    result = gatelock("upkeep", "jobs", "history", "prune")
+    result = gatelock("upkeep", "jobs", "list", "prune")
     assert result.exit_code == 2
     assert result.stderr.startswith("JOB: prune: no such name; did you mean ")
 
@@ -107,6 +105,6 @@ def test_the_clock_of_the_database_is_shown(gatelock: Gatelock, engine: sa.Engin
         now_ms = db.execute(sa.select(NowMs())).scalar_one()
     runs, begun = run_of(engine, "prune-locks")
     runs.end(begun, "done", 0)
-    [run] = objects(gatelock("upkeep", "jobs", "history", "prune-locks", "--json"))
+    [run] = objects(gatelock("upkeep", "jobs", "list", "prune-locks", "--json"))
     assert run["scheduled"].endswith("T04:30:00Z")
     assert begun.scheduled_ms <= now_ms

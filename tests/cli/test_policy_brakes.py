@@ -1,4 +1,4 @@
-"""`gatelock policies release`, and what commands show of a policy that its brake holds."""
+"""`gatelock policies enforce`, and what commands show of a policy that its brake holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_braked_policy_is_shown(gatelock: Gatelock) -> None:
     [fields] = lines(gatelock("policies", "list", "--json").output)
     assert fields["mode"] == "enforce"
     assert fields["brake"].startswith("in shadow since")
-    shown = gatelock("policies", "show", "daily").output
+    shown = gatelock("policies", "list", "daily").output
     assert "its brake in the first day: 1 new lock in 5m, then its locks are in shadow" in shown
     assert "at this time: in shadow since" in shown
     assert WHY in gatelock("upkeep", "events", "list").output
@@ -46,27 +46,27 @@ def test_a_braked_policy_is_shown(gatelock: Gatelock) -> None:
 
 @pytest.mark.usefixtures("braked")
 def test_a_release_says_what_it_will_lock_and_locks_it(gatelock: Gatelock) -> None:
-    assert gatelock("policies", "release", "daily").exit_code == 2, "it needs a reason"
-    assert gatelock("policies", "release", "daily", "--reason", " ").exit_code == 2
-    tried = gatelock("policies", "release", "daily", "--reason", "a flood", "--dry-run")
+    assert gatelock("policies", "enforce", "daily").exit_code == 2, "it needs a reason"
+    assert gatelock("policies", "enforce", "daily", "--reason", " ").exit_code == 2
+    tried = gatelock("policies", "enforce", "daily", "--reason", "a flood", "--dry-run")
     assert tried.exit_code == 0
     assert WHY in tried.output
     assert "gates get 2 locks at once" in tried.output
     assert gatelock("locks", "list").output == "no lock is in force\n"
-    done = gatelock("policies", "release", "daily", "--reason", "a flood")
+    done = gatelock("policies", "enforce", "daily", "--reason", "a flood")
     assert done.exit_code == 0
     assert "daily is enforced again: 2 locks in shadow are in force now" in done.output
     assert len(lines(gatelock("locks", "list", "--json").output)) == 2
     [event, *_] = lines(gatelock("upkeep", "events", "list", "--json").output)
-    assert (event["act"], event["about"], event["why"]) == ("policies release", "policy daily", "a flood")
-    again = gatelock("policies", "release", "daily", "--reason", "a flood")
-    assert (again.exit_code, again.output) == (1, "the brake does not hold daily\n")
-    assert gatelock("policies", "release", "dayly", "--reason", "a flood").exit_code == 2
+    assert (event["act"], event["about"], event["why"]) == ("policies enforce", "policy daily", "a flood")
+    again = gatelock("policies", "enforce", "daily", "--reason", "a flood")
+    assert (again.exit_code, again.output) == (1, "daily is enforced, and has no candidate\n")
+    assert gatelock("policies", "enforce", "dayly", "--reason", "a flood").exit_code == 2
 
 
 @pytest.mark.usefixtures("braked")
 def test_a_release_has_fields(gatelock: Gatelock) -> None:
-    asked = ("policies", "release", "daily", "--reason", "a flood", "--json")
+    asked = ("policies", "enforce", "daily", "--reason", "a flood", "--json")
     [fields] = lines(gatelock(*asked, "--dry-run").output)
     assert (fields["policy"], fields["shadow_locks"], fields["changed"]) == ("daily", 2, False)
     [fields] = lines(gatelock(*asked).output)
@@ -85,4 +85,4 @@ def test_an_edited_policy_needs_no_release(
     assert applied.exit_code == 0
     [lock] = lines(gatelock("locks", "list", "--json").output)
     assert lock["key"] == "api_key:ann", "the corrected limit is enforced at once"
-    assert gatelock("policies", "release", "daily", "--reason", "x").exit_code == 1
+    assert gatelock("policies", "enforce", "daily", "--reason", "x").exit_code == 1

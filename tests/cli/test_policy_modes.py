@@ -1,4 +1,4 @@
-"""`gatelock policies show | diff | promote | history`: policies in shadow and candidates."""
+"""`gatelock policies list | diff | promote | history`: policies in shadow and candidates."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_a_policy_in_shadow_is_shown_with_what_it_would_have_locked(
     gatelock: Gatelock, counted: Callable[[str], None]
 ) -> None:
     counted(DAILY + 'mode = "shadow"\n')
-    shown = gatelock("policies", "show", "daily")
+    shown = gatelock("policies", "list", "daily")
     assert shown.exit_code == 0
     assert "in shadow: 429 until it ends, if it were enforced" in shown.output
     assert "would have locked" in shown.output
-    [fields] = lines(gatelock("policies", "show", "daily", "--json").output)
+    [fields] = lines(gatelock("policies", "list", "daily", "--json").output)
     assert fields["mode"] == "shadow"
     [outcome] = fields["outcomes"]
     assert (outcome["action"], outcome["locks"], outcome["in_force"]) == ("shadow", 1, 1)
@@ -64,28 +64,28 @@ def test_a_policy_in_shadow_is_shown_with_what_it_would_have_locked(
 
 def test_a_policy_in_shadow_is_promoted(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
     counted(DAILY + 'mode = "shadow"\n')
-    tried = gatelock("policies", "promote", "daily", "--dry-run")
+    tried = gatelock("policies", "enforce", "daily", "--reason", "x", "--dry-run")
     assert "policy daily: mode shadow to enforce" in tried.output
     assert "in shadow it has 1 lock at this time" in tried.output
     assert gatelock("locks", "list", "--json").output == ""
-    done = gatelock("policies", "promote", "daily", "--reason", "a week in shadow")
+    done = gatelock("policies", "enforce", "daily", "--reason", "a week in shadow")
     assert done.exit_code == 0
     assert "in force as plan 2; 1 locked, 0 freed" in done.output
     assert "[[policies]] daily with no mode" in done.output
     [lock] = lines(gatelock("locks", "list", "--json").output)
     assert (lock["key"], lock["policy"], lock["action"]) == ("api_key:ann", "daily", "deny")
-    again = gatelock("policies", "promote", "daily")
+    again = gatelock("policies", "enforce", "daily", "--reason", "x")
     assert (again.exit_code, again.output) == (1, "daily is enforced, and has no candidate\n")
-    assert gatelock("policies", "promote", "dayly").exit_code == 2
+    assert gatelock("policies", "enforce", "dayly", "--reason", "x").exit_code == 2
 
 
 def test_a_candidate_is_shown_and_promoted(gatelock: Gatelock, counted: Callable[[str], None]) -> None:
     counted(DAILY.replace("5", "100") + "candidate = { limit = 2 }\n")
-    of_policy, of_candidate = lines(gatelock("policies", "show", "daily", "--json").output)
+    of_policy, of_candidate = lines(gatelock("policies", "list", "daily", "--json").output)
     assert of_policy["outcomes"] == []
     assert of_candidate["name"] == "daily/candidate"
     assert [one["series"] for one in of_candidate["outcomes"]] == [2]
-    done = gatelock("policies", "promote", "daily", "--json")
+    done = gatelock("policies", "enforce", "daily", "--reason", "x", "--json")
     [fields] = lines(done.stdout)
     assert fields["differences"] == ["policy daily: limit 100 to 2", "policy daily/candidate removed"]
     assert (fields["plan"], fields["shadow_locks"], fields["changed"]) == (2, 2, True)
@@ -99,18 +99,18 @@ def test_a_promotion_says_before_whom_it_locks_and_that_is_whom_a_simulation_loc
     by_plan = DAILY.replace("5", "{ pro = 7, default = 50 }")
     counted(by_plan + "candidate = { limit = 4 }\n")
     assert gatelock("callers", "set", "api_key:bob", "--plan", "pro", "--reason", "sold").exit_code == 0
-    tried = gatelock("policies", "promote", "daily", "--dry-run")
+    tried = gatelock("policies", "enforce", "daily", "--reason", "x", "--dry-run")
     assert "limit 50 to 4" in tried.output
     assert "pro" not in tried.output, "customers with a plan keep what they have"
     assert "in shadow it has 1 lock at this time" in tried.output
     assert "\n1 locked, 0 freed" in tried.output
     assert "api_key:ann" in tried.output
-    [fields] = lines(gatelock("policies", "promote", "daily", "--dry-run", "--json").stdout)
+    [fields] = lines(gatelock("policies", "enforce", "daily", "--reason", "x", "--dry-run", "--json").stdout)
     assert (fields["plan"], fields["changed"], fields["locked"], fields["freed"]) == (1, False, 1, 0)
     assert gatelock("locks", "list", "--json").output == ""
     simulated = gatelock("policies", "simulate", "--policy", "daily", "--limit", "4", "--since", "1d")
     assert "would have locked 1 of 2 callers" in simulated.output
-    done = gatelock("policies", "promote", "daily", "--reason", "a week")
+    done = gatelock("policies", "enforce", "daily", "--reason", "a week")
     assert "in force as plan 2; 1 locked, 0 freed" in done.output
     assert [lock["key"] for lock in lines(gatelock("locks", "list", "--json").output)] == ["api_key:ann"]
 
@@ -122,7 +122,7 @@ def test_no_override_is_for_a_candidate(gatelock: Gatelock, counted: Callable[[s
     assert refused.exit_code == 2
     assert "--policy: daily/candidate: no such name; use one of daily" in refused.output
     assert gatelock(*added, "--policy", "daily").exit_code == 0
-    found = lines(gatelock("policies", "show", "daily", "--json").output)
+    found = lines(gatelock("policies", "list", "daily", "--json").output)
     assert [one["in_force"] for of in found for one in of["outcomes"]] == [0, 1], "bob is above the candidate"
 
 
@@ -149,6 +149,6 @@ def test_the_plans_that_came_in_force_are_listed(
     counted(DAILY)
     (tmp_path / "gatelock.toml").write_text(LOG + DAILY.replace("5", "7"))
     gatelock("policies", "apply", "--reason", "more is sold")
-    latest, first = lines(gatelock("policies", "history", "--json").output)
-    assert (latest["plan"], latest["difference"]) == ("plan 2", "more is sold: policy daily: limit 5 to 7")
-    assert first["plan"] == "plan 1"
+    latest, first = lines(gatelock("upkeep", "events", "list", "--json").output)
+    assert (latest["about"], latest["why"]) == ("plan 2", "more is sold: policy daily: limit 5 to 7")
+    assert (first["act"], first["about"]) == ("plan put in force", "plan 1")

@@ -353,6 +353,7 @@ def test_locks_are_listed_with_the_fields_of_the_feed(gatelock: Gatelock, engine
         "began": "1970-01-01T00:00:01Z",
         "until": "2100-01-01T00:00:00Z",
         "on_stale": "keep",
+        "met": {"checks": 0, "denials": 0, "gates": 0},
     }
     listed = gatelock("locks", "list").output
     assert listed.index("user:ann") < listed.index("api_key:acme")

@@ -115,9 +115,9 @@ def test_the_service_has_what_the_report_says_and_a_second_run_sends_nothing(
         ]
         name = {"stripe": "identifier", "lago": "transaction_id", "cloudevents": "id"}[kind]
         assert {event[name] for event in events} == server.events.keys(), "a file has the same identifiers"
-    listed = objects(gatelock("billing", "report", "sent", "--json"))
-    assert {one["complete"] for one in listed} == {True}
-    assert gatelock("billing", "report", "sent").exit_code == 0
+    listed = objects(gatelock("billing", "days", "list", "--json"))
+    assert {delivery["complete"] for day in listed for delivery in day["deliveries"]} == {True}
+    assert gatelock("billing", "days", "list").exit_code == 0
 
 
 def run(url: str, kind: str, **options: Any) -> subprocess.Popen[str]:
@@ -246,7 +246,7 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
         assert result.exit_code == 1
         assert f"{server.url} refuses " in result.stderr
         assert "bad" in result.stderr
-        assert gatelock("billing", "report", "sent").exit_code == 1, "it is not complete"
+        assert gatelock("billing", "days", "list").exit_code == 1, "it is not complete"
         file.write_text(file.read_text().replace("bad", "b"))
         assert send(gatelock, server.url, kind).exit_code == 0
         assert {event.customer for event in server.events.values()} == {"a", "b"}
@@ -256,8 +256,9 @@ def test_a_refused_event_stops_the_delivery_and_a_corrected_customer_continues_i
             "busy": sums["busy"] - last["busy"],
         }
     left_out = {
-        one["meter"]: one["left_out_amount"]
-        for one in objects(gatelock("billing", "report", "sent", "--json"))
+        delivery["meter"]: delivery["left_out_amount"]
+        for day in objects(gatelock("billing", "days", "list", "--json"))
+        for delivery in day["deliveries"]
     }
     assert left_out == last | {"peak": 0}
 

@@ -47,12 +47,12 @@ COMMANDS = [name for name in EVERY if not any(other.startswith(f"{name} ") for o
 REQUIRED = {  # arguments that a command requires
     "callers forget": "api_key:acme --reason WHY",
     "callers limit": "api_key:acme --amount +50 --policy daily --reason WHY",
-    "callers import": "callers.csv",
+    "callers set --file": "callers.csv",
     "callers set": "api_key:acme --plan pro",
-    "callers show": "api_key:acme",
+    "callers list": "api_key:acme",
     "billing days close": "2026-11-20 --reason WHY",
     "billing days correct": "2026-11-20 --caller api_key:acme --amount -5 --reason WHY",
-    "billing days show": "2026-11-20",
+    "billing days list": "2026-11-20",
     "explain": "api_key:acme",
     "callers allow": "api_key:acme --reason WHY",
     "callers end": "abc",
@@ -66,14 +66,13 @@ REQUIRED = {  # arguments that a command requires
     "locks lock": "api_key:acme --for 1h --reason WHY",
     "locks suspend": "--for 1h --reason WHY",
     "locks resume": "--reason WHY",
-    "policies promote": "daily",
-    "policies release": "daily --reason WHY",
-    "policies show": "daily",
-    "upkeep rejects show": "access-log[0]@1",
+    "policies enforce": "daily --reason WHY",
+    "policies list": "daily",
+    "upkeep rejects list": "access-log[0]@1",
     "upkeep rejects retry": "--why WHY",
-    "upkeep replay compare": "1",
+    "upkeep replay list": "1",
     "upkeep replay drop": "1 --reason WHY",
-    "upkeep replay resume": "1",
+    "upkeep replay start --resume": "1",
     "upkeep replay start": "access.log --source access.log",
     "upkeep replay swap": "1 --reason WHY",
     "billing report send": "day 2026-11-20 --to https://localhost --format lago",
@@ -269,7 +268,7 @@ def test_a_missing_database_privilege_is_named_and_exits_with_3(
             db.exec_driver_sql(f"drop role {role}")
 
 
-@pytest.mark.parametrize("command", ["usage", "upkeep rejects list --json", "upkeep rejects export"])
+@pytest.mark.parametrize("command", ["usage", "upkeep rejects list --json", "upkeep rejects list --raw"])
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_an_output_that_cannot_be_written_exits_with_3_and_one_sentence(
     engine: sa.Engine, command: str

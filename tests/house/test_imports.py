@@ -15,8 +15,8 @@ CHAPTERS = (  # from the bottom up: none imports one that stands behind it
     *("kernel", "plan", "sources", "server", "counting", "judging", "callers", "billing", "gates"),
     *("forecast", "flush", "replay", "delays", "maintenance", "callers.forgetting", "config", "acting"),
     # Acts compose what several chapters do, each in the chapter that it is about.
-    *("judging.lock_acts", "callers.caller_acts", "gates.gate_acts", "flush.plan_acts"),
-    *("maintenance.job_acts", "demo"),
+    *("judging.lock_acts", "callers.caller_file", "callers.caller_acts", "gates.gate_acts"),
+    *("flush.plan_acts", "maintenance.job_acts", "demo"),
 )
 ASSEMBLY = ("analyzer.build", "analyzer.daemon", "analyzer.watchdog", "analyzer.garbage_collector")
 LOOP = (

@@ -96,7 +96,7 @@ def test_every_command_that_a_message_names_can_be_run_as_printed() -> None:
         ("gatelock locks unlock {} --policy {} --reason TEXT", ""),
         ("gatelock locks open", "no such command"),
         ("gatelock upkeep tokens create", "Missing"),
-        ("gatelock billing days show --until DATE", "--until"),
+        ("gatelock billing days list --until DATE", "--until"),
     ],
 )
 def test_a_command_that_is_not_whole_is_found(command: str, fault: str) -> None:

@@ -44,7 +44,7 @@ def outcomes(world: World) -> list[LockOutcome]:
 
 
 def promote(world: World, name: str) -> None:
-    """Promotes a policy, as `gatelock policies promote` does."""
+    """Promotes a policy, as `gatelock policies enforce` does."""
     change_plan(world.engine, lambda plan: promoted(plan, name) or plan, "ann")
 
 

@@ -281,7 +281,7 @@ class Stage:
         self._is_running = False
 
     def import_callers(self, text: str) -> None:
-        """Imports a CSV file, as `gatelock callers import` does."""
+        """Imports a CSV file, as `gatelock callers set --file` does."""
         with tempfile.TemporaryDirectory() as at:
             file = Path(at) / "callers.csv"
             file.write_text(text)
@@ -290,7 +290,7 @@ class Stage:
         set_callers(self.world.engine, profiles, "operator", "", marks, fields)
 
     def promote(self, policy: str) -> None:
-        """Enforces a policy or its candidate, as `gatelock policies promote` does."""
+        """Enforces a policy or its candidate, as `gatelock policies enforce` does."""
         if (
             self.world.store.active_plan()[1].policy(policy) is not None
         ):  # a folder is played without its policies

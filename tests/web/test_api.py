@@ -44,7 +44,6 @@ SCOPE_OF = {
     "POST /v1/locks/unlock": "operate",
     "GET /v1/policies/list": "read",
     "GET /v1/policies/show": "view",
-    "GET /v1/policies/history": "view",
     "GET /v1/callers/list": "view",
     "GET /v1/callers/show": "view",
     "GET /v1/callers/overrides": "view",
@@ -58,11 +57,9 @@ SCOPE_OF = {
     "POST /v1/callers/end": "operate",
     "POST /v1/callers/allow": "operate",
     "POST /v1/callers/forget": "admin",
-    "POST /v1/policies/promote": "admin",
-    "POST /v1/policies/release": "admin",
+    "POST /v1/policies/enforce": "admin",
     "POST /v1/locks/suspend": "admin",
     "POST /v1/locks/resume": "admin",
-    "GET /v1/locks/met": "view",
     "GET /v1/locks/notices": "view",
     "POST /v1/gates/forget": "operate",
     "POST /v1/sources/retire": "operate",
@@ -295,13 +292,13 @@ def test_facts_about_a_caller_are_set(operator: httpx2.Client, engine: sa.Engine
 
 def test_a_policy_in_shadow_is_promoted(operator: httpx2.Client, engine: sa.Engine) -> None:
     asked = {"policy": "watched", "reason": "only crawlers in a week"}
-    shown = operator.post("/v1/policies/promote", json=asked | {"dry_run": True}).json()
+    shown = operator.post("/v1/policies/enforce", json=asked | {"dry_run": True}).json()
     assert (shown["shadow_locks"], shown["changed"]) == (1, False)
-    assert operator.post("/v1/policies/promote", json=asked).json()["changed"] is True
+    assert operator.post("/v1/policies/enforce", json=asked).json()["changed"] is True
     modes = {row["name"]: row["mode"] for row in operator.get("/v1/policies/list").json()["items"]}
     assert modes["watched"] == "enforce"
-    assert operator.post("/v1/policies/promote", json=asked).status_code == 404
-    assert operator.post("/v1/policies/promote", json=asked | {"policy": "none"}).status_code == 422
+    assert operator.post("/v1/policies/enforce", json=asked).status_code == 404
+    assert operator.post("/v1/policies/enforce", json=asked | {"policy": "none"}).status_code == 422
 
 
 def test_events_say_what_changes_without_names(operator: httpx2.Client) -> None:

@@ -76,10 +76,20 @@ def _made(entry: Command | CommandGroup, words: str) -> click.Command:
         if entry.default:
             text += f"\n\n`{entry.name} ...` is short for `{entry.name} {entry.default} ...`."
         return LazyGroup(words, [Heading("", entry.commands)], entry.default, help=text)
-    if not entry.run:
-        return made_command(words)
-    module, _, function = entry.run.partition(":")
-    return make_command(entry.name, getattr(import_module(f"{__name__}.{module}"), function))
+    command = _command(entry.name, entry.run or words)
+    if not entry.one:
+        return command
+    merged = import_module(f"{__name__}.list_or_one")
+    made: click.Command = merged.list_or_one(entry.name, command, _command(entry.name, entry.one))
+    return made
+
+
+def _command(name: str, run: str) -> click.Command:
+    """Returns the command of "module:function" below this package, or of the words of a row of acts."""
+    module, _, function = run.partition(":")
+    if not function:
+        return made_command(run)
+    return make_command(name, getattr(import_module(f"{__name__}.{module}"), function))
 
 
 def made_command(words: str) -> click.Command:

@@ -18,11 +18,14 @@ class Command(NamedTuple):
         name: Its word.
         run: Its function, as "module:function" below this package; "": it is made from its row of acts.
         line: What it does.
+        one: The function, or the words of the row of acts, that shows the one thing whose name follows; "":
+            the command takes no name.
     """
 
     name: str
     run: str
     line: str
+    one: str = ""
 
 
 class CommandGroup(NamedTuple):
@@ -74,23 +77,19 @@ CALLERS_AND_LIMITS = (
     Command("usage", "verbs.usage:usage", "Show what was counted."),
     CommandGroup(
         "locks", "Locks in force, notices, and the switch that opens every gate.",
-        _made("locks", "list", "unlock", "lock", "extend", "met", "notices", "suspend", "resume"),
+        _made("locks", "list", "unlock", "lock", "extend", "notices", "suspend", "resume"),
     ),
     CommandGroup(
         "callers", "Facts about callers, other limits, exemptions.",
         (
-            *_made("callers", "list"),
-            Command("show", "nouns.callers:show", "Show a caller, and what each policy allows it."),
-            *_made("callers", "limit", "allow", "overrides", "end", "set"),
-            Command("import", "nouns.callers:import_", "Set facts about many callers from a CSV file."),
-            *_made("callers", "forget"),
+            Command("list", "", LINES["callers list"], "nouns.callers:show"),
+            *_made("callers", "set", "limit", "allow", "overrides", "end", "forget"),
         ),
     ),
     CommandGroup(
         "policies", "Policies in force, and the configuration they come from.",
         (
-            *_made("policies", "list"),
-            Command("show", "nouns.policies:show", "Show what a policy does and has done."),
+            Command("list", "", LINES["policies list"], "nouns.policies:show"),
             Command(
                 "simulate", "verbs.simulate:simulate",
                 "Show whom policies would have locked, when and for how long.",
@@ -98,7 +97,7 @@ CALLERS_AND_LIMITS = (
             Command(
                 "apply", "nouns.policies:apply", "Put the configuration in force now, for all analyzers."
             ),
-            *_made("policies", "promote", "release", "history"),
+            *_made("policies", "enforce"),
         ),
     ),
 )  # fmt: skip
@@ -113,16 +112,15 @@ BILLING = CommandGroup(
                     "send", "verbs.report_sending:send",
                     "Deliver the usage of closed days to a billing service.",
                 ),
-                Command("sent", "verbs.report_sending:sent", "List what billing services have acknowledged."),
             ),
             default="write",
         ),
         CommandGroup(
             "days", "Closed days, what they wait for, and corrections.",
             (
-                Command("list", "nouns.days:list_", "Show which days are closed, and what was booked since."),
                 Command(
-                    "show", "nouns.days:show", "Show cut, digest and audit of a day, and what it waits for."
+                    "list", "nouns.days:list_",
+                    "Show which days are closed, and what was booked and sent since.", "nouns.days:show",
                 ),
                 Command("close", "nouns.days:close", "Close a day now, without waiting for its grace."),
                 Command("correct", "nouns.days:correct", "Add an amount to a closed day, or take it away."),
@@ -155,9 +153,10 @@ UPKEEP = CommandGroup(
         CommandGroup(
             "rejects", "Records that could not be read, and counting them after a repair.",
             (
-                Command("list", "nouns.rejects:list_", "Show rejected records, the latest first."),
-                Command("show", "nouns.rejects:show", "Show a rejected record, and why it was rejected."),
-                Command("export", "nouns.rejects:export", "Write rejected records to a file, for repair."),
+                Command(
+                    "list", "nouns.rejects:list_", "Show rejected records, the latest first.",
+                    "nouns.rejects:show",
+                ),
                 Command("retry", "nouns.rejects:retry", "Count rejected records that can be read now."),
             ),
         ),
@@ -166,16 +165,14 @@ UPKEEP = CommandGroup(
             "replay", "Count logs again by the plan in force, and swap it in.",
             (
                 Command("start", "nouns.replays:start", "Count logs again, beside the live counts."),
-                Command("resume", "nouns.replays:resume", "Continue a replay that was interrupted."),
-                Command(
-                    "compare", "nouns.replays:compare",
-                    "Show whose amounts a swap changes, and which closed days.",
-                ),
                 Command(
                     "swap", "nouns.replays:swap", "Put the counts of a replay in force, in one transaction."
                 ),
                 Command("drop", "nouns.replays:drop", "Give up a replay that is not swapped in."),
-                Command("list", "nouns.replays:list_", "Show the replays, how far they are, and who asked."),
+                Command(
+                    "list", "nouns.replays:list_", "Show the replays, how far they are, and who asked.",
+                    "nouns.replays:compare",
+                ),
             ),
         ),
         CommandGroup(
@@ -194,7 +191,7 @@ UPKEEP = CommandGroup(
         CommandGroup(
             "jobs", "Work that one analyzer does for all, by a schedule.",
             (
-                *_made("upkeep jobs", "list", "history"),
+                Command("list", "", LINES["upkeep jobs list"], "upkeep jobs history"),
                 Command(
                     "run", "nouns.scheduled:run",
                     "Run a job now, in this process, until nothing is left to do.",

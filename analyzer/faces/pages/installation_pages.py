@@ -86,10 +86,10 @@ def policy(asked: AskedPage) -> Content:
         for key in names
     ]
     rows = [change_fields(Set(lock)) for lock in islice(locks_in_force(engine, policy=name), ROWS)]
-    can_promote = asked.visitor.may_act("admin") and (shown[0].is_shadow or len(shown) > 1)
+    is_held = shown[0].is_shadow or len(shown) > 1 or bool(fields[0]["brake"])
     forms = (
-        [ActForm("Enforce it", "/v1/policies/promote", {"policy": name}, [], "Promote")]
-        if can_promote
+        [ActForm("Enforce it", "/v1/policies/enforce", {"policy": name}, [], "Enforce")]
+        if is_held and asked.visitor.may_act("admin")
         else []
     )
     return Content(

@@ -224,7 +224,7 @@ UNMET_LOCKS = Metric(
     "gatelock_unmet_locks",
     "gauge",
     "Locks that no gate has met although requests of their callers still count, 100 at most; up to a minute "
-    "old, and absent where gates do not report all that they meet. `gatelock locks met` names them.",
+    "old, and absent where gates do not report all that they meet. `gatelock locks list` names them.",
 )
 GATES = Metric(
     "gatelock_gates",

@@ -16,7 +16,7 @@ from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import reading, writing
 
 AT_ONCE = 1_000  # locks of one transaction
-RELEASED = "policies release"  # act in the audit log
+RELEASED = "policies enforce"  # act in the audit log
 
 
 def turn_to_shadow(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRows:

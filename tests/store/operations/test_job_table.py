@@ -129,7 +129,7 @@ def test_an_entry_is_scheduled_leased_run_and_listed_and_failing_when_it_fails(
     assert end["outcome"] == "done"
     [outcome] = [outcome for outcome in job_outcomes(engine) if outcome.name == "count-stars"]
     assert outcome.failing_s is None
-    assert gatelock(configuration, "upkeep", "jobs", "history", "count-stars")[0]["outcome"] == "done"
+    assert gatelock(configuration, "upkeep", "jobs", "list", "count-stars")[0]["outcome"] == "done"
 
 
 def listed_outcome(engine: sa.Engine) -> str:

@@ -79,7 +79,7 @@ def test_a_swap_leaves_what_a_count_from_the_start_leaves(
     live.put_in_force(AFTER)
     number = live.replay()
     assert live.stored() == before, "nothing changes before the swap"
-    compared = live.gatelock("upkeep", "replay", "compare", str(number), "--json", codes=(1,))
+    compared = live.gatelock("upkeep", "replay", "list", str(number), "--json", codes=(1,))
     [found] = [json.loads(line) for line in compared.stdout.splitlines()]
     by_caller = {one["key"]: one["difference"] for one in found["amounts"] if one["meter"] == "requests"}
     assert by_caller["api_key:o0"] < 0 < by_caller["api_key:a0"]
@@ -173,7 +173,7 @@ def test_a_closed_day_is_corrected_by_adjustments_alone(
     }
     assert {name: value for name, value in sums.items() if value} == recount
     live.gatelock("billing", "audit", "--day", date)
-    shown = live.gatelock("billing", "days", "show", date).stdout
+    shown = live.gatelock("billing", "days", "list", date).stdout
     assert f"replay {number}" in shown
     assert "wrong field" in shown
     live.gatelock("billing", "audit", "--day", date, "--against-kafka")

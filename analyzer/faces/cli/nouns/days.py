@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from click import Context
@@ -21,6 +21,7 @@ from analyzer.billing.days.by_hand import (
 from analyzer.billing.days.by_hand import correct as correct_day
 from analyzer.billing.days.closing import DayClosing
 from analyzer.billing.days.targets import awaited_now
+from analyzer.billing.hand_over.deliveries import stored_deliveries
 from analyzer.billing.reports.day_status import day_statuses, stored_positions
 from analyzer.build import ends_of_logs, make_billing, wall_ms
 from analyzer.faces.cli.audited_days import audit_day, digest_keys, say_differences
@@ -40,7 +41,13 @@ from analyzer.faces.cli.options import (
     require_reason,
 )
 from analyzer.faces.cli.output import json_lines, outcome, say, table
-from analyzer.faces.day_answers import audit_fields, day_fields, position_fields, replay_fields
+from analyzer.faces.day_answers import (
+    audit_fields,
+    day_fields,
+    delivery_fields,
+    position_fields,
+    replay_fields,
+)
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.tables.billing_tables import DIFFERS
 from analyzer.plan.meter_units import EXAMPLES, readings
@@ -68,10 +75,11 @@ def list_(
     json: JsonOption = False,
     every: Annotated[bool, Option("--all", help=f"Also days before the last {SHOWN}.")] = False,
 ) -> None:
-    """Show which days are closed, and what was booked since.
+    """Show which days are closed, what was booked since, and what billing services have acknowledged.
 
     A day is closed when all partitions are counted as far as they were logged when it was over, and audited
-    at once. Exit code 1 if a day waits for a partition, or an audit found a difference.
+    at once. Exit code 1 if a day waits for a partition, an audit found a difference, or a delivery to a
+    billing service is not complete.
 
     Example: gatelock billing days list --zone Europe/Berlin
     """
@@ -80,23 +88,41 @@ def list_(
         found = day_statuses(engine, zone, None if every else SHOWN)
         audited = {one.day: one for one in outcomes(engine)}
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
+        sent = {status.day.id: _deliveries(engine, status.day) for status in found}
         if json:
             json_lines(
                 day_fields(status)
                 | audit_fields(audited.get(status.day.id))
-                | {"waits_for": [*map(str, waits[status.day.id])]}
+                | {"waits_for": [*map(str, waits[status.day.id])], "deliveries": sent[status.day.id]}
                 for status in found
             )
         else:
-            columns = ["day", "zone", "state", "requests", "rows", "adjusted", "corrected", "closed", "audit"]
+            columns = [
+                "day",
+                "zone",
+                "state",
+                "requests",
+                "rows",
+                "adjusted",
+                "corrected",
+                "closed",
+                "audit",
+                "sent",
+            ]
             if any(status.deleted_ms is not None for status in found):
                 columns.append("deleted")
-            fields = [day_fields(status) | audit_fields(audited.get(status.day.id)) for status in found]
+            fields = [
+                day_fields(status)
+                | audit_fields(audited.get(status.day.id))
+                | {"sent": _sent_in_words(sent[status.day.id])}
+                for status in found
+            ]
             cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
             for status in found:
                 _say_awaited(status.day, waits[status.day.id])
-        if any(waits.values()) or any(one.result == DIFFERS for one in audited.values()):
+        differs = any(outcome.result == DIFFERS for outcome in audited.values())
+        if any(waits.values()) or differs or any(map(_is_partly_sent, sent.values())):
             raise Exit(FOUND)
 
 
@@ -107,11 +133,8 @@ def show(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show cut, digest and audit of a day, and what it waits for.
-
-    Exit code 1 if the day waits for a partition, is not stored, or the audit found a difference.
-
-    Example: gatelock billing days show yesterday
+    """Shows cut, digest and audit of the day, and what it waits for. Exit code 1 if the day waits for a
+    partition, is not stored, or the audit found a difference.
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
@@ -121,8 +144,9 @@ def show(
         audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
         replays = correcting_replays(engine, status.day.id)
         fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
+        sent = _deliveries(engine, status.day)
         if json:
-            waiting = {"waits_for": [*map(str, waits)]}
+            waiting = {"waits_for": [*map(str, waits)], "deliveries": sent}
             json_lines([fields | waiting | {"partitions": [*map(position_fields, positions)]}])
         else:
             for name, value in fields.items():
@@ -136,8 +160,12 @@ def show(
             gone = "the rows of the day were deleted after their retention, and its positions with them"
             no_target = "no partition has a target yet" if status.deleted_ms is None else gone
             table(columns, rows, no_target)
+            if sent:
+                columns = [name for name in sent[0] if name not in ("format", "known", "who", "began")]
+                cells = [[delivery[name] for name in columns] for delivery in sent]
+                table([name.replace("_", " ") for name in columns], cells, "")
             _say_awaited(status.day, waits)
-        if waits or (audit is not None and audit.result == DIFFERS):
+        if waits or (audit is not None and audit.result == DIFFERS) or _is_partly_sent(sent):
             raise Exit(FOUND)
 
 
@@ -313,6 +341,25 @@ def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Part
             known = ", ".join(waits) or "none"
             raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {known}")
     return [waits[name] for name in without]
+
+
+def _deliveries(engine: sa.Engine, day: Day) -> list[dict[str, object]]:
+    """Returns what billing services have acknowledged of a day, the newest last."""
+    return [
+        delivery_fields(stored)
+        for stored in stored_deliveries(engine, None)
+        if (stored.date, stored.zone) == (day.date, day.zone)
+    ]
+
+
+def _is_partly_sent(deliveries: Sequence[Mapping[str, object]]) -> bool:
+    return not all(delivery["complete"] for delivery in deliveries)
+
+
+def _sent_in_words(deliveries: Sequence[Mapping[str, object]]) -> str:
+    if not deliveries:
+        return ""
+    return "not complete" if _is_partly_sent(deliveries) else "complete"
 
 
 def _remark(one: DayPosition) -> str:

@@ -50,13 +50,10 @@ def show(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what a policy does, and what it and its candidate have done.
-
-    Lists the locks of the last seven days, or since a time: how many, of how many series, how many are in
-    force, and what came while they lasted. In shadow that would have been refused; of enforced locks it came
-    before the gates knew. Exit code 2 if no such policy is in force.
-
-    Example: gatelock policies show daily --since 30d
+    """Shows what the policy does, and what it and its candidate have done: the locks of the last seven
+    days, or since a time, of how many series, how many are in force, and what came while they lasted. In
+    shadow that would have been refused; of enforced locks it came before the gates knew. Exit code 2 if no
+    such policy is in force.
     """
     begin = parse_time(since or "7d")
     with reporting_errors(), open_database(context, config) as engine:

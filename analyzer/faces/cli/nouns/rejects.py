@@ -1,20 +1,14 @@
-"""`gatelock upkeep rejects`: records that could not be read: list, export, and count them after a repair."""
+"""`gatelock upkeep rejects`: records that could not be read, and counting them after a repair."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
 from base64 import b64encode
 from collections import Counter as Tally
 from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
-from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from click import Context
 from click.exceptions import Exit
@@ -68,11 +62,6 @@ RejectReasonOption = Annotated[
 ]
 
 
-class ExportFormat(StrEnum):
-    JSON = "json"
-    RAW = "raw"
-
-
 def list_(
     context: Context,
     config: ConfigOption = None,
@@ -82,13 +71,20 @@ def list_(
     partition: PartitionOption = None,
     reason: RejectReasonOption = None,
     since: SinceOption = None,
+    raw: Annotated[
+        bool, Option("--raw", help="Print the records alone, one per line, in the order of their log.")
+    ] = False,
 ) -> None:
     """Show rejected records, the latest first.
 
     The newest 100,000 are kept; `gatelock billing audit` counts all of them. Several options must all apply.
+    --raw is for a repair: records of which only the beginning was kept are left out, their number is
+    printed, and the exit code is 1.
 
     Example: gatelock upkeep rejects list --reason bad-caller --since 2h
     """
+    if raw and json:
+        raise usage_error("give --raw or --json, not both")
     selection, begin = _selection(source, topic, partition, reason), parse_time(since)
     with reporting_errors(), open_database(context, config) as engine:
         rows = rejected(engine, _since(engine, selection, begin))
@@ -98,6 +94,9 @@ def list_(
         found = chain([] if first is None else [first], rows)
         for sentence in _stopped(engine, source, topic):
             say(sentence, err=True)
+        if raw:
+            _print_raw(rejected(engine, _since(engine, selection, begin), by_offset=True))
+            return
         if json:
             json_lines(map(fields_of, found))
             return
@@ -123,12 +122,8 @@ def show(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a rejected record, and why it was rejected.
-
-    Prints all that was kept of it, what the mapping expects, and whether the record can be read now. Exit
-    code 1 if the record is not in the list.
-
-    Example: gatelock upkeep rejects show 'access-log[3]@1234'
+    """Shows all that was kept of the record, why it was rejected, what the mapping expects, and whether it
+    can be read now. Exit code 1 if it is not in the list.
     """
     selection = _record(record)
     with reporting_errors():
@@ -152,42 +147,18 @@ def show(
                     say("\n".join(_lines(reject, mapping, today)))
 
 
-def export(
-    context: Context,
-    config: ConfigOption = None,
-    form: Annotated[
-        ExportFormat,
-        Option("--format", help="json: one object per line; raw: the records, one per line."),
-    ] = ExportFormat.JSON,
-    output: Annotated[
-        Path | None, Option(metavar="FILE", help="A new file to write to. Default: standard output.")
-    ] = None,
-    source: SourceOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    reason: RejectReasonOption = None,
-    since: SinceOption = None,
-) -> None:
-    """Write rejected records to a file, for repair.
-
-    In the order of their log. With --format raw, records of which only the beginning was kept are left out;
-    their number is printed, and the exit code is 1.
-
-    Example: gatelock upkeep rejects export --format raw --output bad.log
-    """
-    selection, begin = _selection(source, topic, partition, reason), parse_time(since)
-    with reporting_errors(), open_database(context, config) as engine, _opened(output) as file:
-        left_out = 0
-        for reject in rejected(engine, _since(engine, selection, begin), by_offset=True):
-            if form is ExportFormat.JSON:
-                file.write(json.dumps(fields_of(reject)).encode() + b"\n")
-            elif reject.whole:
-                file.write(reject.sample + b"\n")
-            else:
-                left_out += 1
-        if left_out:
-            say(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
-            raise Exit(FOUND)
+def _print_raw(rejects: Iterator[RejectedRecord]) -> None:
+    """Prints the records that were kept whole. Exits with 1 where others are left out."""
+    left_out = 0
+    for reject in rejects:
+        if reject.whole:
+            sys.stdout.buffer.write(reject.sample + b"\n")
+        else:
+            left_out += 1
+    sys.stdout.buffer.flush()
+    if left_out:
+        say(f"{left_out:,} left out: only their beginning was kept, or nothing", err=True)
+        raise Exit(FOUND)
 
 
 def retry(
@@ -335,21 +306,3 @@ def _record(given: str) -> RejectFilter:
             "'access-log[3]@1234'"
         )
     return RejectFilter(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))
-
-
-@contextmanager
-def _opened(output: Path | None) -> Iterator[IO[bytes]]:
-    """The new file, or stdout. Exits with 2 if the file exists or cannot be created."""
-    if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        # Records may hold names and keys, which only the operator may read. `Path.open` has no mode.
-        file = open(output, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115 - closed below
-    except FileExistsError as error:
-        raise usage_error(f"{output}: exists, and is not overwritten; name a new file") from error
-    except OSError as error:
-        raise usage_error(f"{output}: {error.strerror}") from error
-    with file:
-        yield file

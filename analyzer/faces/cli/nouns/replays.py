@@ -16,6 +16,7 @@ from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import (
+    AskedTime,
     ConfigOption,
     DryRunOption,
     JsonOption,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from analyzer.kernel.model import Partition
     from analyzer.replay.generations import Replay
     from analyzer.replay.replay_comparison import ReplayComparison
+    from analyzer.replay.replay_run import LogReplay
     from analyzer.replay.swap import SwapOutcome
 
 
@@ -57,9 +59,9 @@ RowsOption = Annotated[
 def start(
     context: Context,
     logs: Annotated[
-        list[str],
-        Argument(metavar="FILE...|TOPIC", help="Files that were counted, or a topic of [[sources]]."),
-    ],
+        list[str] | None,
+        Argument(metavar="[FILE...|TOPIC]", help="Files that were counted, or a topic of [[sources]]."),
+    ] = None,
     source: Annotated[
         str | None, Option(metavar="NAME", help="The source that the files were counted as.")
     ] = None,
@@ -68,6 +70,10 @@ def start(
         Option("--from", metavar="TIME", help="Of a topic: begin, by the Kafka time of its records."),
     ] = None,
     until: UntilOption = None,
+    again: Annotated[
+        int | None,
+        Option("--resume", metavar="NUMBER", help="Continue this one, which was interrupted."),
+    ] = None,
     is_compared: Annotated[bool, Option("--compare", help="Then show the differences.")] = False,
     is_swapped: Annotated[bool, Option("--swap", help="Then swap it in; needs --reason.")] = False,
     reason: Annotated[str, Option(metavar="TEXT", help="Why it is swapped in.")] = "",
@@ -79,7 +85,8 @@ def start(
     """Count logs again, beside the live counts.
 
     Nothing that is counted changes before the swap, and analyzers keep running. A file is counted again
-    whole, a topic from --from to --to, as far as it is counted. Asks before --swap.
+    whole, a topic from --from to --to, as far as it is counted. One that was interrupted continues with
+    --resume: what was counted of it counts once. Asks before --swap.
 
     Example: gatelock upkeep replay start access-log --from 7d --compare
     """
@@ -87,43 +94,20 @@ def start(
     begin, end = parse_time(since), parse_time(until)
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
-        topics = {one.topic: one.name for one in settings.sources if one.topic is not None}
-        if len(logs) == 1 and logs[0] in topics:
-            topic = logs[0]
-            if begin is None:
-                raise usage_error(f"--from: write from which time on {topic} is counted again")
-            job, since_s = build_replay(settings, engine, topics[topic]), begin.second(engine)
-            until_ms = None if end is None else end.second(engine) * 1000
-            about = f"{topic} from {_time(since_s * 1000)} to {_time(until_ms) or 'its present position'}"
-            found = job.begin_topic(topic, since_s * 1000, until_ms, about, operator_name())
+        if (again is None) is not bool(logs):
+            raise usage_error("write FILE... or TOPIC, or --resume NUMBER")
+        if again is None:
+            job, replay = _begun(settings, engine, logs or [], source, begin, end)
+            say(f"replay {replay.id} begins: {replay.about}", err=True)
         else:
-            if begin is not None or end is not None:
-                raise usage_error("--from and --to are for topics: a file is counted again whole")
-            job = build_replay(settings, engine, _source_of(settings, source))
-            found = job.begin_files([Path(name) for name in logs], operator_name())
-        say(f"replay {found.id} begins: {found.about}", err=True)
-        found = job.run(found, _say_progress)
-        _after(engine, found, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
-
-
-def resume(
-    context: Context,
-    number: NumberArgument,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Continue a replay that was interrupted.
-
-    What was counted of it counts once. Files must still be where they were.
-
-    Example: gatelock upkeep replay resume 3
-    """
-    with reporting_errors(), open_database(context, config) as engine:
-        found = stored(engine, number)
-        if found.state != "counting":
-            raise usage_error(f"replay {number} is {found.state}: there is nothing to continue")
-        found = build_replay(load_settings(context, config), engine, found.source).run(found, _say_progress)
-        _after(engine, found, "", is_compared=False, is_judged=False, yes=False, as_json=json)
+            if source is not None or begin is not None or end is not None:
+                raise usage_error("--resume: goes without --source, --from and --to, which are stored")
+            replay = stored(engine, again)
+            if replay.state != "counting":
+                raise usage_error(f"replay {again} is {replay.state}: there is nothing to continue")
+            job = build_replay(settings, engine, replay.source)
+        replay = job.run(replay, _say_progress)
+        _after(engine, replay, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
 
 
 def compare(
@@ -134,12 +118,8 @@ def compare(
     json: JsonOption = False,
     every: Annotated[bool, Option("--all", help=f"Also beyond the {SHOWN} largest.")] = False,
 ) -> None:
-    """Show whose amounts a swap changes, and which closed days.
-
-    Amounts are those of the minutes between the first and the last one that changes. Exit code 1 if anything
-    differs.
-
-    Example: gatelock upkeep replay compare 3
+    """Shows whose amounts a swap changes, and which closed days. Amounts are those of the minutes between the
+    first and the last one that changes. Exit code 1 if anything differs.
     """
     with reporting_errors(), open_database(context, config) as engine:
         found = stored(engine, number)
@@ -208,6 +188,30 @@ def list_(context: Context, config: ConfigOption = None, json: JsonOption = Fals
         columns = ["replay", "state", "about", "seen", "began", "swapped", "by", "reason"]
         rows = [["" if one[name] is None else one[name] for name in columns] for one in map(_fields, found)]
         table(columns, rows, "nothing was replayed")
+
+
+def _begun(
+    settings: Settings,
+    engine: sa.Engine,
+    logs: Sequence[str],
+    source: str | None,
+    begin: AskedTime | None,
+    end: AskedTime | None,
+) -> tuple[LogReplay, Replay]:
+    """Returns a new replay of a topic or of files, and what counts it. Exits with 2 for wrong options."""
+    source_by_topic = {entry.topic: entry.name for entry in settings.sources if entry.topic is not None}
+    if len(logs) != 1 or logs[0] not in source_by_topic:
+        if begin is not None or end is not None:
+            raise usage_error("--from and --to are for topics: a file is counted again whole")
+        job = build_replay(settings, engine, _source_of(settings, source))
+        return job, job.begin_files([Path(name) for name in logs], operator_name())
+    topic = logs[0]
+    if begin is None:
+        raise usage_error(f"--from: write from which time on {topic} is counted again")
+    job, since_s = build_replay(settings, engine, source_by_topic[topic]), begin.second(engine)
+    until_ms = None if end is None else end.second(engine) * 1000
+    about = f"{topic} from {_time(since_s * 1000)} to {_time(until_ms) or 'its present position'}"
+    return job, job.begin_topic(topic, since_s * 1000, until_ms, about, operator_name())
 
 
 def _source_of(settings: Settings, source: str | None) -> str:

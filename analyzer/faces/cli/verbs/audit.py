@@ -101,7 +101,7 @@ def audit(
     rows; --all: of every one), and each digest continues the one before. Exit code 1 if anything differs.
 
     --day compares a closed day with its digest, with the buckets and what was booked later, and its names
-    with their references. The outcome is stored, and shown by `gatelock billing days show`. With
+    with their references. The outcome is stored, and shown by `gatelock billing days list`. With
     --against-kafka a second counter, which shares no code with the first, counts its log again, and shows
     the differences by caller, and what it took as given. --report compares a file of a report and its
     manifest with the tables.

@@ -1,4 +1,4 @@
-"""`gatelock billing report send` and `sent`: usage of closed days for a billing service, delivered once."""
+"""`gatelock billing report send`: usage of closed days for a billing service, delivered once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.billing.hand_over.billing_services import SERVICES
-from analyzer.billing.hand_over.deliveries import delivering, stored_deliveries
+from analyzer.billing.hand_over.deliveries import delivering
 from analyzer.billing.hand_over.delivery import SENDERS, Courier
 from analyzer.billing.hand_over.event_requests import EventSender, Waits
 from analyzer.billing.hand_over.prepared_events import EventNames, Examined, examine, why_not
@@ -40,13 +40,12 @@ from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
 from analyzer.faces.cli.operator import operator_name
 from analyzer.faces.cli.options import ConfigOption, DryRunOption, JsonOption, load_settings, open_database
-from analyzer.faces.cli.output import json_lines, outcome, say, table
+from analyzer.faces.cli.output import outcome, say
 from analyzer.faces.cli.report_output import progress_bar
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
 from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
 from analyzer.kernel.sentences import plural
-from analyzer.kernel.time_texts import format_second
 from gatekeeper.sources.timed_connection import parse_server_url
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
     from analyzer.billing.days.day_rows import Day
     from analyzer.billing.hand_over.billing_services import BillingService
-    from analyzer.billing.hand_over.deliveries import Deliveries, Delivery, StoredDelivery
+    from analyzer.billing.hand_over.deliveries import Deliveries, Delivery
     from analyzer.billing.hand_over.usage_events import EventMaker
     from analyzer.billing.reports.usage_amounts import UsagePart
     from analyzer.config.settings import Settings
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 TOKEN_NAME = "GATELOCK_SEND_TOKEN"  # noqa: S105 - the name of a variable
 TEST_KEY = re.compile(r"[sr]k_test_")  # keys of Stripe's test mode, which has the URL of the live one
 KEEP_EVERY_S = 5.0  # the lease, while a request is repeated
-SHOWN = 40  # deliveries in a list, unless all are asked for
 
 
 class Service(StrEnum):
@@ -125,9 +123,9 @@ def send(
     """Deliver the usage of closed days to a billing service.
 
     The database records what the service has acknowledged: another run, also after a kill, continues behind
-    it. Each event has an identifier that never changes, by which the service knows it again.
-    `billing report send corrections` delivers what is booked on a day. Exit code 1: the service refuses
-    an event, or the customer of a caller is not known; 3: the service does not answer.
+    it; `gatelock billing days list` shows it. Each event has an identifier that never changes, by which the
+    service knows it again. `billing report send corrections` delivers what is booked on a day. Exit code 1:
+    the service refuses an event, or the customer of a caller is not known; 3: the service does not answer.
 
     Example: gatelock billing report send day --to URL --format lago
     """
@@ -301,53 +299,3 @@ def _say(
         "known": delivery.known, "left_out": left_out, "left_out_amount": value,
     }  # fmt: skip
     outcome(sentence, fields, as_json=as_json)
-
-
-def sent(
-    context: Context,
-    every: Annotated[bool, Option("--all", help=f"Also those before the last {SHOWN}.")] = False,
-    json: JsonOption = False,
-    config: ConfigOption = None,
-) -> None:
-    """List what billing services have acknowledged. Exit code 1: a delivery is not complete.
-
-    Example: gatelock billing report sent --json
-    """
-    with reporting_errors(), open_database(context, config) as engine:
-        found = stored_deliveries(engine, None if every else SHOWN)
-        if json:
-            json_lines(map(_fields, found))
-        else:
-            columns = (
-                "day",
-                "zone",
-                "by",
-                "meter",
-                "kind",
-                "destination",
-                "state",
-                "events",
-                "amount",
-                "left out",
-            )
-            table(columns, map(_cells, found), "nothing was handed over yet", numbers=3)
-        if any(one.delivery.finished_ms is None for one in found):
-            raise Exit(FOUND)
-
-
-def _cells(one: StoredDelivery) -> tuple[object, ...]:
-    of = one.delivery
-    state = "not complete" if of.finished_ms is None else "complete"
-    about = (one.date, one.zone, one.grouping, one.meter, one.kind, one.destination)
-    return (*about, state, of.events, of.amount, of.left_out)
-
-
-def _fields(one: StoredDelivery) -> dict[str, object]:
-    of = one.delivery
-    return {
-        "destination": one.destination, "format": one.format, "day": one.date, "zone": one.zone,
-        "by": one.grouping, "meter": one.meter, "kind": one.kind, "complete": of.finished_ms is not None,
-        "events": of.events, "amount": of.amount, "known": of.known, "left_out": of.left_out,
-        "left_out_amount": of.left_out_amount, "who": one.who, "began": format_second(one.began_ms // 1000),
-        "acknowledged": format_second(one.acknowledged_ms // 1000),
-    }  # fmt: skip

@@ -447,7 +447,7 @@ def _unmet_locks(installation: Installation) -> Iterator[Observation]:
         )
     if len(unmet) > LISTED_MAX:
         more = f"{len(unmet) - LISTED_MAX} more locks that no gate has met"
-        yield Observation("wrong", more, "see `gatelock locks met`")
+        yield Observation("wrong", more, "see `gatelock locks list`")
 
 
 def _waiting(installation: Installation) -> Iterator[Observation]:
@@ -506,7 +506,7 @@ def _explain_unknown(installation: Installation, unknown: Sequence[str], overflo
 def _braked(installation: Installation) -> Iterator[Observation]:
     """Policies that their brake holds or slows."""
     for policy, text in installation.braked.items():
-        cure = f"see whom it locks: `gatelock policies show {policy}`, then change its limit or release it"
+        cure = f"see whom it locks: `gatelock policies list {policy}`, then change its limit or release it"
         yield Observation("wrong", f"the brake of policy {policy} acts: {text}", cure)
 
 

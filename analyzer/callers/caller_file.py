@@ -1,0 +1,81 @@
+"""Facts about callers as they are written: their checks, and files of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analyzer.acting.parameters import Fault
+from analyzer.callers.caller_answers import COLUMNS
+from analyzer.config.values import NAME, zone_cure
+from analyzer.judging.caller_limits import Profile
+from analyzer.kernel.logs import printable
+from analyzer.plan.value_rules import is_anchor
+from analyzer.plan.windows import is_zone
+
+
+def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
+    """Returns the columns that a CSV file states, without that of the callers, and the facts by caller.
+
+    Raises Fault for the first line that is wrong, with its number.
+    """
+    profiles: dict[str, Profile] = {}
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            columns = list(reader.fieldnames or ())
+            _require_columns(file, columns)
+            for number, row in _numbered(file, reader):
+                caller = (row["caller"] or "").strip()
+                facts = Profile(*((row.get(name) or "").strip() for name in Profile._fields))
+                _require_new(caller, profiles, f"{file}, line {number}")
+                profiles[caller] = _checked(facts, f"{file}, line {number}")
+    except OSError as error:
+        raise Fault("file", f"{file}: {error.strerror}") from error
+    return [name for name in columns if name != "caller"], profiles
+
+
+def _require_columns(file: Path, columns: Sequence[str]) -> None:
+    unknown = [name for name in columns if name not in COLUMNS]
+    if "caller" not in columns or len(columns) < 2 or unknown:
+        raise Fault("file", f"{file}: the first line must name the columns: {','.join(COLUMNS)}")
+
+
+def _require_new(caller: str, profiles: Mapping[str, Profile], where: str) -> None:
+    if ":" not in caller.strip(":"):
+        raise Fault("file", f"{where}: {caller!r} has no kind of name in front, as in api_key:acme")
+    if caller in profiles:
+        raise Fault("file", f"{where}: {caller} is in the file twice")
+
+
+def _checked(profile: Profile, where: str) -> Profile:
+    try:
+        return checked_profile(profile)
+    except ValueError as error:
+        raise Fault("file", printable(f"{where}: {error}")) from error
+
+
+def _numbered(file: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                number = reader.line_num
+                raise Fault("file", f"{file}, line {number}: another number of columns than the first")
+            yield reader.line_num, row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise Fault("file", f"{file}, line {reader.line_num}: {error}") from error
+
+
+def checked_profile(profile: Profile) -> Profile:
+    """Returns the profile. Raises ValueError if a value cannot be what it stands for."""
+    if profile.plan and not NAME.fullmatch(profile.plan):
+        raise ValueError(f"{profile.plan!r} is not the name of a plan")
+    if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):
+        raise ValueError(f"{profile.tenant!r} is not the name of a tenant")
+    if profile.zone and not is_zone(profile.zone):
+        raise ValueError(f"{profile.zone!r} is not a time zone: {zone_cure(profile.zone)}")
+    if profile.anchor and not is_anchor(profile.anchor):
+        raise ValueError(f"{profile.anchor!r} is not a day: write it as 2026-01-31")
+    return profile
