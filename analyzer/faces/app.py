@@ -136,13 +136,13 @@ def without_details(problems: Mapping[str, str], gaps: Mapping[Partition, Gap]) 
 
     Of the path of a file the name remains.
     """
-    found = {without_path(name): HIDDEN for name in problems}
+    hidden = {without_path(name): HIDDEN for name in problems}
     for part, gap in gaps.items():
         for name in (str(part), part.topic):
             if name in problems:
-                at = "" if gap.position is None else f" at offset {gap.position}"
-                found[without_path(name)] = f"stopped{at}: {gap.kind}"
-    return found
+                place = "" if gap.position is None else f" at offset {gap.position}"
+                hidden[without_path(name)] = f"stopped{place}: {gap.kind}"
+    return hidden
 
 
 async def _unless_away(reader: SingleFlight[T]) -> T | None:

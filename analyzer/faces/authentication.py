@@ -135,8 +135,8 @@ class RefusalRecorder:
             self._storing = asyncio.ensure_future(self._store_records())
 
     def _count(self, client: RefusedClient, record: RefusalRecord) -> None:
-        before = self._records.get(client)
-        if before is None:
+        previous = self._records.get(client)
+        if previous is None:
             network = client_network(client.address)
             if client.address and (
                 len(self._records) >= CLIENTS_MAX or self._of_network[network] >= CLIENTS_PER_NETWORK_MAX
@@ -145,8 +145,8 @@ class RefusalRecorder:
                 return
             self._of_network[network] += 1
         else:
-            first_s, last_s = min(before.first_s, record.first_s), max(before.last_s, record.last_s)
-            record = RefusalRecord(before.requests + record.requests, first_s, last_s)
+            first_s, last_s = min(previous.first_s, record.first_s), max(previous.last_s, record.last_s)
+            record = RefusalRecord(previous.requests + record.requests, first_s, last_s)
         self._records[client] = record
 
     async def _store_records(self) -> None:
@@ -214,13 +214,13 @@ class Authenticator:
     async def allows(self, scope: TokenScope, request: Request) -> bool:
         """Whether `request` may do what `scope` allows, by the last known tokens if they cannot be read."""
         try:
-            known = await self.known_tokens()
+            tokens = await self.known_tokens()
         except HttpProblem:
             if self._loaded_s == -inf:
                 return False
-            known = self._cached
+            tokens = self._cached
         try:
-            self._check(known, scope, Credentials.of(request))
+            self._check(tokens, scope, Credentials.of(request))
         except RequestRefused:
             return False
         return True
@@ -233,9 +233,9 @@ class Authenticator:
         return name
 
     def _check(
-        self, known: TokenList, scope: TokenScope, credentials: Credentials, *, acts: bool = False
+        self, tokens: TokenList, scope: TokenScope, credentials: Credentials, *, acts: bool = False
     ) -> str:
-        if known.is_open:
+        if tokens.is_open:
             if not credentials.is_local:
                 raise RequestRefused(
                     "not-local",
@@ -246,14 +246,14 @@ class Authenticator:
             if acts:
                 raise _unauthorized(acts_need_a_token(scope), "")
             return ""
-        kind, _, given = credentials.authorization.partition(" ")
+        kind, _, credential = credentials.authorization.partition(" ")
         if kind.lower() != "bearer":
             detail = (
                 "Send a token, `Authorization: Bearer ...`, made by "
                 "`gatelock upkeep tokens create NAME --scope read`."
             )
             raise _unauthorized(detail, "")
-        token = known.bearer(given.strip())
+        token = tokens.bearer(credential.strip())
         if token is None:
             raise _unauthorized("This token was never made, was revoked, or has expired.", "invalid_token")
         if not token.allows(scope):

@@ -36,7 +36,7 @@ def audit_fields(audit: AuditOutcome | None) -> dict[str, object]:
 
 def replay_fields(replays: Iterable[Replay]) -> dict[str, object]:
     """The JSON key about the replays that have corrected a day, with who swapped them in and why."""
-    return {"replays": [f"replay {one.id} by {one.swapped_by}: {one.reason}" for one in replays]}
+    return {"replays": [f"replay {replay.id} by {replay.swapped_by}: {replay.reason}" for replay in replays]}
 
 
 def delivery_fields(stored: StoredDelivery) -> dict[str, object]:
@@ -51,11 +51,11 @@ def delivery_fields(stored: StoredDelivery) -> dict[str, object]:
     }  # fmt: skip
 
 
-def position_fields(one: DayPosition) -> dict[str, object]:
+def position_fields(position: DayPosition) -> dict[str, object]:
     return {
-        "partition": str(one.part), "source": one.part.source, "cluster": one.part.cluster,
-        "topic_id": one.part.topic_id, "target": one.target, "cut": one.cut, "left_out": one.left_out,
-        "left_out_by": one.who, "is_gone": one.is_gone,
+        "partition": str(position.part), "source": position.part.source, "cluster": position.part.cluster,
+        "topic_id": position.part.topic_id, "target": position.target, "cut": position.cut,
+        "left_out": position.left_out, "left_out_by": position.who, "is_gone": position.is_gone,
     }  # fmt: skip
 
 

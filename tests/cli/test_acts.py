@@ -27,7 +27,7 @@ from analyzer.acting.parameters import (
 from analyzer.config.settings import Settings
 from analyzer.faces.acts import ACTS, Act, List, function
 from analyzer.faces.api import made_endpoints
-from analyzer.faces.api.endpoints import ApiContext, Asked, NotPossible
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, NotPossible
 from analyzer.faces.api.made_endpoints import endpoint
 from analyzer.faces.api.openapi import openapi_document
 from analyzer.faces.cli import made
@@ -181,9 +181,9 @@ def test_a_new_row_is_a_command_an_endpoint_and_a_part_of_the_description(
 
     row, context = endpoint(fake), ApiContext(engine, Settings())
     values = {"name": "ann", "loud": False, "times": 1, "reason": "WHY"}
-    assert row.ask(context, Asked(values, "token ops")) == {"said": "hello ann"}
+    assert row.ask(context, ApiRequest(values, "token ops")) == {"said": "hello ann"}
     with pytest.raises(NotPossible, match=r"^`name`: it is not there; see `times`$"):
-        row.ask(context, Asked(values | {"name": "ghost"}, "token ops"))
+        row.ask(context, ApiRequest(values | {"name": "ghost"}, "token ops"))
 
     operation = openapi_document([row])["paths"]["/v1/locks/greet"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]

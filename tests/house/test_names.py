@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -119,3 +119,54 @@ def test_public_names_carry_no_unit(name: str) -> None:
     if callable(public):
         words += inspect.signature(public).parameters
     assert [word for word in words if re.search(r"_(s|ms|us|ns)$", word)] == []
+
+
+# Words that point at a value without saying what it is.
+DEICTIC = {
+    *("after", "asked", "at", "before", "found", "given", "here", "it", "known", "meant", "of", "one"),
+    *("others", "said", "so", "such", "that", "there", "these", "this", "those", "told", "wanted", "what"),
+    *("which", "why"),
+}
+PART_MAX = 0.01
+
+
+def bindings(tree: ast.AST) -> Iterator[str]:
+    """Yields the names that assignments, loops, parameters, exceptions and patterns bind."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs) and node.name:
+            yield node.name
+
+
+def function_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def part(names: list[str], is_wrong: Callable[[str], bool]) -> float:
+    return sum(map(is_wrong, names)) / len(names)
+
+
+def is_deictic(name: str) -> bool:
+    return name.strip("_") in DEICTIC
+
+
+def test_values_are_named_by_what_they_are() -> None:
+    names = [name for module in modules().values() for name in bindings(module.tree)]
+    assert part(names, is_deictic) <= PART_MAX, Counter(filter(is_deictic, names)).most_common(10)
+
+
+def test_functions_are_named_by_what_they_do() -> None:
+    names = [name for module in modules().values() for name in function_names(module.tree)]
+    wrong = [name for name in names if name.rstrip("_").endswith("_of")]
+    assert len(wrong) <= PART_MAX * len(names), wrong
+
+
+def test_a_name_that_points_is_found() -> None:
+    tree = ast.parse("def size_of(what):\n    for one in what:\n        found, rows = one\n")
+    assert sorted(filter(is_deictic, bindings(tree))) == ["found", "one", "what"]
+    assert [*function_names(tree)] == ["size_of"]

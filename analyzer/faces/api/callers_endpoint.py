@@ -92,7 +92,7 @@ def etag_of(document: Mapping[str, Any]) -> str:
 
 def etags_of(request: Request) -> list[str]:
     """Returns the entity tags of the answers that the client has."""
-    return [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+    return [etag.strip() for etag in request.headers.get("if-none-match", "").split(",")]
 
 
 def _caller(request: Request) -> str:
@@ -100,10 +100,10 @@ def _caller(request: Request) -> str:
 
     An application that forwards its client's headers may send two, of which the client wrote one.
     """
-    given = request.headers.getlist(CALLER_FIELD)
-    if len(given) == 1 and given[0].isascii():
+    headers = request.headers.getlist(CALLER_FIELD)
+    if len(headers) == 1 and headers[0].isascii():
         try:
-            caller = unquote(given[0], errors="strict")
+            caller = unquote(headers[0], errors="strict")
         except UnicodeDecodeError:
             caller = ""
         if is_caller(caller):

@@ -50,7 +50,7 @@ class ApiContext(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """A request.
 
     Attributes:
@@ -87,19 +87,19 @@ class Endpoint(NamedTuple):
     path: str
     scope: TokenScope
     about: str
-    answer: Callable[[ApiContext, Asked], Mapping[str, object] | Iterable[PlacedRow]]
+    answer: Callable[[ApiContext, ApiRequest], Mapping[str, object] | Iterable[PlacedRow]]
     example: Mapping[str, Any]
     parameters: tuple[Parameter, ...] = ()
     place: PagePlace | None = None
-    foresee: Callable[[ApiContext, Asked], Foreseen] | None = None
+    foresee: Callable[[ApiContext, ApiRequest], Foreseen] | None = None
 
-    def ask(self, at: ApiContext, asked: Asked) -> Mapping[str, object] | Iterable[PlacedRow]:
+    def ask(self, context: ApiContext, request: ApiRequest) -> Mapping[str, object] | Iterable[PlacedRow]:
         """Returns the answer. Raises NotConfirmed for an act that has to be confirmed and is not."""
-        if self.foresee is not None and not asked["confirmed"] and not asked.values.get("dry_run"):
-            foreseen = self.foresee(at, asked)
+        if self.foresee is not None and not request["confirmed"] and not request.values.get("dry_run"):
+            foreseen = self.foresee(context, request)
             if foreseen.is_asked:
                 raise NotConfirmed(foreseen)
-        return self.answer(at, asked)
+        return self.answer(context, request)
 
     @property
     def acts(self) -> bool:

@@ -8,7 +8,7 @@ from analyzer.acting.parameters import Caller, OfText, Time
 from analyzer.callers.caller_answers import shown_caller
 from analyzer.callers.explained_caller import explained_caller
 from analyzer.faces.acts import LOCK, POLICY
-from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotThere
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotThere
 from analyzer.faces.api.requested_values import parameter
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.plans import plan_in_force
@@ -16,24 +16,24 @@ from analyzer.plan.plan import Plan
 from analyzer.plan.policies import CANDIDATE
 
 
-def show_policy(at: ApiContext, asked: Asked) -> Mapping[str, object]:
+def show_policy(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns a policy and its candidate, and what each has done."""
-    plan, name = plan_in_force(at.engine) or Plan(), asked["policy"]
+    plan, name = plan_in_force(context.engine) or Plan(), request["policy"]
     shown = [policy for title in (name, name + CANDIDATE) if (policy := plan.policy(title)) is not None]
     if not shown:
         raise NotThere("no such policy is in force")
-    return {"policies": shown_policies(at.engine, shown, at.second(asked["since"]))}
+    return {"policies": shown_policies(context.engine, shown, context.second(request["since"]))}
 
 
-def show_caller(at: ApiContext, asked: Asked) -> Mapping[str, object]:
+def show_caller(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns a caller, where its facts come from, and its limits."""
-    return shown_caller(at.engine, at.settings.counted_name(asked["caller"]))
+    return shown_caller(context.engine, context.settings.counted_name(request["caller"]))
 
 
-def explain_caller(at: ApiContext, asked: Asked) -> Mapping[str, object]:
+def explain_caller(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns why a caller is locked, or not."""
-    name = at.settings.counted_name(asked["caller"])
-    return explained_caller(at.engine, name, at.second(asked["since"])).as_object()
+    name = context.settings.counted_name(request["caller"])
+    return explained_caller(context.engine, name, context.second(request["since"])).as_object()
 
 
 CALLER = parameter("caller", Caller(), "The caller, with its kind in front.", "api_key:acme", required=True)

@@ -11,7 +11,7 @@ from analyzer.acting.act import ActContext, Done, Note, NothingFound, fields_of
 from analyzer.acting.foreseen import Foreseen
 from analyzer.acting.parameters import Fault, Param, Parameter, Switch
 from analyzer.faces.acts import ACTS, Act, List, function
-from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import PlacedRow
 from analyzer.kernel.by import By
 
@@ -37,13 +37,13 @@ def endpoint(row: Act | List) -> Endpoint:
     )  # fmt: skip
 
 
-def _context(at: ApiContext, asked: Asked) -> ActContext:
-    by = By(asked.who, asked.values.get("reason", "").strip(), asked.values.get("dry_run", False))
-    return ActContext(at.engine, at.settings, by, at.settings.counted_name, asked.after)
+def _context(context: ApiContext, request: ApiRequest) -> ActContext:
+    by = By(request.who, request.values.get("reason", "").strip(), request.values.get("dry_run", False))
+    return ActContext(context.engine, context.settings, by, context.settings.counted_name, request.after)
 
 
-def _arguments(fields: tuple[Parameter, ...], asked: Asked) -> dict[str, Any]:
-    return {field.keyword: asked.values[field.keyword] for field in fields}
+def _arguments(fields: tuple[Parameter, ...], request: ApiRequest) -> dict[str, Any]:
+    return {field.keyword: request.values[field.keyword] for field in fields}
 
 
 def _answered(run: Callable[[], Any], fields: tuple[Parameter, ...]) -> Any:
@@ -65,23 +65,24 @@ def spelled(fault: Fault, fields: Iterable[Parameter]) -> str:
 
 
 def _done(
-    run: Callable[..., Done], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
+    run: Callable[..., Done], fields: tuple[Parameter, ...], context: ApiContext, request: ApiRequest
 ) -> Mapping[str, object]:
-    done = _answered(lambda: run(_context(at, asked), **_arguments(fields, asked)), fields)
+    done = _answered(lambda: run(_context(context, request), **_arguments(fields, request)), fields)
     return {done.name: list(done.fields)} if done.name else done.fields[0]
 
 
 def _foreseen(
-    foresee: Callable[..., Foreseen], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
+    foresee: Callable[..., Foreseen], fields: tuple[Parameter, ...], context: ApiContext, request: ApiRequest
 ) -> Foreseen:
-    foreseen: Foreseen = _answered(lambda: foresee(_context(at, asked), **_arguments(fields, asked)), fields)
+    act = _context(context, request)
+    foreseen: Foreseen = _answered(lambda: foresee(act, **_arguments(fields, request)), fields)
     return foreseen
 
 
 def _rows(
-    run: Callable[..., Any], fields: tuple[Parameter, ...], at: ApiContext, asked: Asked
+    run: Callable[..., Any], fields: tuple[Parameter, ...], context: ApiContext, request: ApiRequest
 ) -> Iterator[PlacedRow]:
-    rows = run(_context(at, asked), **_arguments(fields, asked))
+    rows = run(_context(context, request), **_arguments(fields, request))
     while (row := _answered(lambda: next(rows, None), fields)) is not None:
         if not isinstance(row, Note):
             yield row.place, row.fields

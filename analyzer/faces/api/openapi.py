@@ -60,7 +60,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     codes = [*PROBLEMS] if endpoint.acts else list(OF_READING)
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": "_".join((endpoint.method.lower(), *endpoint.path.split("/")[2:])),
         "summary": endpoint.about.partition(". ")[0].rstrip("."),
         "description": f"{endpoint.about} Scope: `{endpoint.scope}`.",
@@ -71,21 +71,21 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         },
     }
     if endpoint.acts:
-        found["requestBody"] = _body(endpoint)
+        operation["requestBody"] = _body(endpoint)
     else:
-        found["parameters"] = [_parameter(one) for one in endpoint.all_parameters]
-        found["responses"]["304"] = {"description": "As the entity tag in If-None-Match says."}
-    return found
+        operation["parameters"] = [_parameter(parameter) for parameter in endpoint.all_parameters]
+        operation["responses"]["304"] = {"description": "As the entity tag in If-None-Match says."}
+    return operation
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter) -> dict[str, Any]:
     return {
-        "name": one.name,
+        "name": parameter.name,
         "in": "query",
-        "required": one.required,
-        "description": one.param.about,
-        "schema": _with_default(one),
-        "example": one.param.example,
+        "required": parameter.required,
+        "description": parameter.param.about,
+        "schema": _with_default(parameter),
+        "example": parameter.param.example,
     }
 
 
@@ -94,18 +94,23 @@ def _body(endpoint: Endpoint) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": {
-            one.name: _with_default(one) | {"description": one.param.about, "examples": [one.param.example]}
-            for one in parameters
+            parameter.name: _with_default(parameter)
+            | {"description": parameter.param.about, "examples": [parameter.param.example]}
+            for parameter in parameters
         },
-        "required": [one.name for one in parameters if one.required],
+        "required": [parameter.name for parameter in parameters if parameter.required],
         "additionalProperties": False,
     }
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _with_default(one: Parameter) -> dict[str, Any]:
-    schema: dict[str, Any] = one.param.kind.schema()
-    return schema if one.default is None or one.name == "since" else schema | {"default": one.default}
+def _with_default(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = parameter.param.kind.schema()
+    return (
+        schema
+        if parameter.default is None or parameter.name == "since"
+        else schema | {"default": parameter.default}
+    )
 
 
 def _content(endpoint: Endpoint) -> dict[str, Any]:

@@ -23,13 +23,13 @@ PagePlace = tuple[int | str, ...]  # rises along a list
 PlacedRow = tuple[PagePlace, Mapping[str, object]]
 
 
-def page_of(rows: Iterable[PlacedRow], after: PagePlace | None, limit: int) -> dict[str, object]:
+def page_of(rows: Iterable[PlacedRow], place: PagePlace | None, limit: int) -> dict[str, object]:
     """Returns `limit` rows behind a place, and the cursor of the next page; None when there is none."""
-    if after is not None:
-        rows = dropwhile(lambda row: row[0] <= after, rows)
-    found = list(islice(rows, limit + 1))
-    following = cursor_of(found[limit - 1][0]) if len(found) > limit else None
-    return {"items": [fields for _, fields in found[:limit]], "next": following}
+    if place is not None:
+        rows = dropwhile(lambda row: row[0] <= place, rows)
+    page = list(islice(rows, limit + 1))
+    following = cursor_of(page[limit - 1][0]) if len(page) > limit else None
+    return {"items": [fields for _, fields in page[:limit]], "next": following}
 
 
 def cursor_of(place: PagePlace) -> str:
@@ -40,11 +40,11 @@ def cursor_of(place: PagePlace) -> str:
 def place_of(cursor: str, like: PagePlace) -> PagePlace:
     """Returns the place of a cursor. Raises HttpProblem unless it looks like the places of this list."""
     try:
-        found = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+        place = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
     except (binascii.Error, ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and [type(one) for one in found] == [type(one) for one in like]:
-        numbers: list[Any] = [one for one in found if isinstance(one, int)]
-        if all(abs(one) < 1 << 53 for one in numbers):
-            return tuple(found)
+        place = None
+    if isinstance(place, list) and [type(part) for part in place] == [type(part) for part in like]:
+        numbers: list[Any] = [part for part in place if isinstance(part, int)]
+        if all(abs(part) < 1 << 53 for part in numbers):
+            return tuple(place)
     raise HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, "`cursor` is not the `next` of a page of this list.")

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 
 from analyzer.acting.foreseen import NotConfirmed
 from analyzer.faces.api.callers_endpoint import etag_of, etags_of
-from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.openapi import openapi_document
 from analyzer.faces.api.pages import PlacedRow, page_of, place_of
 from analyzer.faces.api.request_bodies import body_of
@@ -64,7 +64,7 @@ class Workers:
 
 
 def add_endpoints(
-    app: FastAPI, endpoints: Sequence[Endpoint], at: ApiContext, authenticator: Authenticator
+    app: FastAPI, endpoints: Sequence[Endpoint], context: ApiContext, authenticator: Authenticator
 ) -> None:
     """Adds each endpoint to `app`, and the OpenAPI document about them, which everyone may read."""
     add_problem_handlers(app)
@@ -76,12 +76,12 @@ def add_endpoints(
     app.add_route("/v1/openapi.json", openapi, methods=["GET"])
     workers = Workers()
     for endpoint in endpoints:
-        answer = _handler(endpoint, at, authenticator, workers)
+        answer = _handler(endpoint, context, authenticator, workers)
         app.add_route(endpoint.path, answer, methods=[endpoint.method])
 
 
 def _handler(
-    endpoint: Endpoint, at: ApiContext, authenticator: Authenticator, workers: Workers
+    endpoint: Endpoint, context: ApiContext, authenticator: Authenticator, workers: Workers
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         token = await authenticator.require(endpoint.scope, request, acts=endpoint.acts)
@@ -91,10 +91,10 @@ def _handler(
         else:
             values = of_query(endpoint.all_parameters, request.query_params.multi_items())
         cursor = values.get("cursor")
-        after = None if cursor is None or endpoint.place is None else place_of(cursor, endpoint.place)
-        asked = Asked(values, f"token {token}", after)
+        place = None if cursor is None or endpoint.place is None else place_of(cursor, endpoint.place)
+        call = ApiRequest(values, f"token {token}", place)
         try:
-            content = await workers.run(partial(_content, endpoint, at, asked))
+            content = await workers.run(partial(_content, endpoint, context, call))
         except NotConfirmed as error:
             detail = f'{_sentence(error)} Nothing was done: to do it, send "confirmed": true, too.'
             raise HttpProblem(HTTPStatus.CONFLICT, detail[:1].upper() + detail[1:]) from error
@@ -112,11 +112,11 @@ def _handler(
     return answer
 
 
-def _content(endpoint: Endpoint, at: ApiContext, asked: Asked) -> Mapping[str, object]:
-    found = endpoint.ask(at, asked)
+def _content(endpoint: Endpoint, context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
+    answer = endpoint.ask(context, request)
     if endpoint.place is None:
-        return cast("Mapping[str, object]", found)
-    return page_of(cast("Iterable[PlacedRow]", found), asked.after, asked["limit"])
+        return cast("Mapping[str, object]", answer)
+    return page_of(cast("Iterable[PlacedRow]", answer), request.after, request["limit"])
 
 
 def _response(request: Request, endpoint: Endpoint, content: Mapping[str, object]) -> Response:

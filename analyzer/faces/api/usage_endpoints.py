@@ -17,7 +17,7 @@ from analyzer.callers.counted_names import never_counted
 from analyzer.counting.usage import UsageQuery, is_counted, usage_rows
 from analyzer.counting.usage_rows import UsageAnswer
 from analyzer.counting.usage_windows import counted_meters, final_until_s
-from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.pages import ROWS_MAX, PlacedRow
 from analyzer.faces.api.requested_values import parameter
 from analyzer.faces.day_answers import audit_fields, day_fields
@@ -38,85 +38,87 @@ ZONE = parameter(
 )
 
 
-def _rows(at: ApiContext, asked: Asked, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
+def _rows(context: ApiContext, request: ApiRequest, *, top: int | None) -> Iterator[tuple[UsageAnswer, Any]]:
     """Yields rows with what makes objects of them. Raises NotPossible for what cannot be asked for."""
-    grouping = _grouping(at, asked["by"])
-    width, meter, caller = asked["width"], asked["meter"], asked.values.get("caller")
-    from_s, until_s = at.second(asked["from"]), at.second(asked["to"])
+    grouping = _grouping(context, request["by"])
+    width, meter, caller = request["width"], request["meter"], request.values.get("caller")
+    from_s, until_s = context.second(request["from"]), context.second(request["to"])
     if from_s >= until_s or until_s - from_s > RANGE_S[width]:
         days = RANGE_S[width] // 86_400
         raise NotPossible(f"`from` must be before `to`, by at most {days} days with the width {width}")
     if caller is not None and not grouping.is_of_callers:
         raise NotPossible(f"counts by {grouping.name} have no caller: leave `caller` out")
-    known = counted_meters(at.engine)
-    if meter is not None and meter not in known:
-        raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(known)) or 'none'}")
+    meters = counted_meters(context.engine)
+    if meter is not None and meter not in meters:
+        raise NotPossible(f"no such meter was counted; there are: {', '.join(sorted(meters)) or 'none'}")
     if caller is not None:
-        caller = at.settings.counted_name(caller)
-    if asked.after is not None:
-        from_s = max(from_s, int(asked.after[0]))
+        caller = context.settings.counted_name(caller)
+    if request.after is not None:
+        from_s = max(from_s, int(request.after[0]))
     query = UsageQuery(grouping.name, WIDTHS_S[width], from_s, until_s, caller, meter, top)
     made = UsageAnswer(
-        grouping, WIDTHS_S[width], ZoneInfo("UTC"), at.settings.units(), final_until_s(at.engine)
+        grouping, WIDTHS_S[width], ZoneInfo("UTC"), context.settings.units(), final_until_s(context.engine)
     )
-    rows = usage_rows(at.engine, query)
+    rows = usage_rows(context.engine, query)
     first = next(rows, None)
-    if first is None and caller is not None and (absence := never_counted(at.engine, caller)) is not None:
+    engine = context.engine
+    if first is None and caller is not None and (absence := never_counted(engine, caller)) is not None:
         raise NotThere(str(absence))
     for row in [] if first is None else chain([first], rows):
         yield made, row
 
 
-def _grouping(at: ApiContext, name: str) -> Grouping:
+def _grouping(context: ApiContext, name: str) -> Grouping:
     try:
         grouping = parse_grouping(name)
     except ValueError as error:
         raise NotPossible(f"`by`: {error}") from error
-    if grouping.name != "caller" and not is_counted(at.engine, grouping.name):
+    if grouping.name != "caller" and not is_counted(context.engine, grouping.name):
         raise NotPossible(f"nothing was counted by {grouping.name}: add it to groupings in [[sources]]")
     return grouping
 
 
-def list_usage(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+def list_usage(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]:
     """Yields the counts by time, key, resource and meter."""
-    for made, row in _rows(at, asked, top=None):
+    for made, row in _rows(context, request, top=None):
         yield (row.bucket_s, row.key, row.resource, row.width_s, row.meter), made.as_object(row)
 
 
-def top_usage(at: ApiContext, asked: Asked) -> Mapping[str, object]:
+def top_usage(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
     """Returns the largest rows."""
-    return {"items": [made.as_object(row) for made, row in _rows(at, asked, top=asked["top"])]}
+    return {"items": [made.as_object(row) for made, row in _rows(context, request, top=request["top"])]}
 
 
-def list_days(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+def list_days(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]:
     """Yields the stored days, the newest first."""
-    audited = {one.day: one for one in outcomes(at.engine)}
-    for status in reversed(day_statuses(at.engine, asked["zone"])):
+    audited = {outcome.day: outcome for outcome in outcomes(context.engine)}
+    for status in reversed(day_statuses(context.engine, request["zone"])):
         place = (-status.day.begin_s, status.day.zone)
         yield place, day_fields(status) | audit_fields(audited.get(status.day.id))
 
 
-def list_report(at: ApiContext, asked: Asked) -> Iterator[PlacedRow]:
+def list_report(context: ApiContext, request: ApiRequest) -> Iterator[PlacedRow]:
     """Yields the lines of a report of days, as `gatelock billing report write` has them."""
-    first, last, zone = asked["from"], asked["to"], asked["zone"]
+    first, last, zone = request["from"], request["to"], request["zone"]
     for name, day in (("from", first), ("to", last)):
         if not _is_day(day):
             raise NotPossible(f"`{name}`: there is no day {day}")
     if first > last or not is_zone(zone):
         raise NotPossible("`from` must not be behind `to`, and `zone` must be one of [billing] zones")
-    if zone not in at.settings.billing.zones:
-        raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(at.settings.billing.zones)}")
+    zones = context.settings.billing.zones
+    if zone not in zones:
+        raise NotPossible(f"`zone` must be one of [billing] zones: {', '.join(zones)}")
     try:
-        parse_grouping(asked["by"])
-        found = read_report(at.engine, zone, first, last, asked["by"], asked["meter"])
+        parse_grouping(request["by"])
+        report = read_report(context.engine, zone, first, last, request["by"], request["meter"])
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error
-    if len(found.days) > DAYS_MAX:
+    if len(report.days) > DAYS_MAX:
         raise NotPossible(
             f"a report has at most {DAYS_MAX} days here: `gatelock billing report write` has more"
         )
-    columns = report_columns(found)
-    lines = usage_lines(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    columns = report_columns(report)
+    lines = usage_lines(report, report_rows(context.engine, report), context.settings.units(), ReportSums())
     for number, line in enumerate(lines):
         yield (number,), dict(zip(columns, line_cells(line, columns), strict=True))
 

@@ -45,11 +45,11 @@ def digest_keys(settings: Settings, earlier: Sequence[Path]) -> list[DigestKey]:
 def closed_day(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> Day:
     """The closed day of a date. Exits with 1 if it is not closed."""
     named = zone_of(settings, zone)
-    wanted = date_of(engine, date, named)
-    found = day_statuses(engine, named, date=wanted)
-    if found and found[0].day.state == "closed":
-        return found[0].day
-    say(f"{wanted} ({named}) is not closed; see `gatelock billing days list`", err=True)
+    named_day = date_of(engine, date, named)
+    statuses = day_statuses(engine, named, date=named_day)
+    if statuses and statuses[0].day.state == "closed":
+        return statuses[0].day
+    say(f"{named_day} ({named}) is not closed; see `gatelock billing days list`", err=True)
     raise Exit(FOUND)
 
 
@@ -70,7 +70,7 @@ def fields_of_day(audited: AuditedDay) -> dict[str, object]:
         "rows": day.rows,
         "digest": day.digest,
         "equal": audited.equal,
-        "differences": [one._asdict() for one in audited.differences],
+        "differences": [difference._asdict() for difference in audited.differences],
         "remarks": list(audited.remarks),
     }
 
@@ -85,31 +85,31 @@ def say_day(audited: AuditedDay) -> None:
         say(f"{day}: {remark}")
 
 
-def say_differences(found: Iterable[AuditedDay]) -> None:
+def say_differences(days: Iterable[AuditedDay]) -> None:
     """Prints the differences of days."""
-    for audited in found:
-        for one in audited.differences:
-            say(f"{audited.day}: {one.what}: NOT EQUAL")
+    for audited in days:
+        for difference in audited.differences:
+            say(f"{audited.day}: {difference.what}: NOT EQUAL")
 
 
-def fields_of_digests(found: AuditedDigests) -> dict[str, object]:
+def fields_of_digests(digests: AuditedDigests) -> dict[str, object]:
     """The JSON object of the digests of all days."""
     return {
-        "closed": found.closed,
-        "read": found.read,
-        "equal": found.equal,
-        "lost": found.lost,
-        "differing": [*map(fields_of_day, found.days)],
+        "closed": digests.closed,
+        "read": digests.read,
+        "equal": digests.equal,
+        "lost": digests.lost,
+        "differing": [*map(fields_of_day, digests.days)],
     }
 
 
-def say_digests(found: AuditedDigests) -> None:
+def say_digests(digests: AuditedDigests) -> None:
     """Prints what was found in the digests of all days; nothing before the first one is closed."""
-    if found.closed or found.lost:
-        verdict = "equal" if found.equal else "NOT EQUAL"
-        others = found.closed - found.read
-        rest = f"; of {others:,} earlier ones the chain of digests alone, --all reads them" if others else ""
-        say(f"digests of {plural(found.closed, 'closed day')} compared{rest}: {verdict}")
-    say_differences(found.days)
-    for sentence in found.lost:
+    if digests.closed or digests.lost:
+        verdict = "equal" if digests.equal else "NOT EQUAL"
+        unread = digests.closed - digests.read
+        rest = f"; of {unread:,} earlier ones the chain of digests alone, --all reads them" if unread else ""
+        say(f"digests of {plural(digests.closed, 'closed day')} compared{rest}: {verdict}")
+    say_differences(digests.days)
+    for sentence in digests.lost:
         say(f"{sentence}: NOT EQUAL")

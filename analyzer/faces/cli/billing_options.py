@@ -46,8 +46,8 @@ def zone_of(settings: Settings, zone: str | None) -> str:
     if zone is None and len(zones) == 1:
         return zones[0]
     if zone not in zones:
-        known = ", ".join(zones) or "there is none"
-        raise usage_error(f"--zone {zone or ''}: write one of [billing] zones: {known}")
+        names = ", ".join(zones) or "there is none"
+        raise usage_error(f"--zone {zone or ''}: write one of [billing] zones: {names}")
     return zone
 
 
@@ -76,15 +76,15 @@ def _dates(engine: sa.Engine, what: str, when: str, zone: str) -> Dates:
             f"{what}: write day, week, month, corrections, or dates such as 2026-11-01..2026-11-20"
         )
     month = re.fullmatch(r"(\d{4}-\d{2})", when)
-    at = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
+    day = date.fromisoformat(date_of(engine, f"{when}-01" if month and what == "month" else when, zone))
     if what == "week":
-        monday = at - timedelta(days=at.weekday())
+        monday = day - timedelta(days=day.weekday())
         return Dates(str(monday), str(monday + timedelta(days=6)))
     if what == "month":
-        begin = at.replace(day=1)
+        begin = day.replace(day=1)
         following = (begin + timedelta(days=31)).replace(day=1)
         return Dates(str(begin), str(following - timedelta(days=1)))
-    return Dates(str(at), str(at))
+    return Dates(str(day), str(day))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ LAST = ("config", "json")  # options of all commands: below others
 EXAMPLE = re.compile(r"\n\nExample: .*\Z", re.DOTALL)
 
 
-def list_or_one(name: str, listing: click.Command, one: click.Command) -> click.Command:
+def list_or_one(name: str, listing: click.Command, showing: click.Command) -> click.Command:
     """Returns the command that is `one` where its argument is given, and `listing` where it is left out.
 
     It has the options of both. Exits with 2 for an option that belongs to the other one of them.
@@ -25,15 +25,15 @@ def list_or_one(name: str, listing: click.Command, one: click.Command) -> click.
         listing: Without arguments.
         one: With one argument, which names what is shown.
     """
-    (argument,) = (param for param in one.params if isinstance(param, click.Argument))
-    options = {param.name: param for param in [*one.params, *listing.params] if param is not argument}
+    (argument,) = (param for param in showing.params if isinstance(param, click.Argument))
+    options = {param.name: param for param in [*showing.params, *listing.params] if param is not argument}
     last = [options.pop(name) for name in LAST if name in options]
     options |= {param.name: param for param in last}
     metavar = (argument.metavar or argument.human_readable_name).strip("[]")
 
     def run(**values: Any) -> None:
         is_named = values[argument.name or ""] is not None
-        called = one if is_named else listing
+        called = showing if is_named else listing
         accepted = {param.name for param in called.params}
         context = click.get_current_context()
         for option, param in options.items():
@@ -45,7 +45,7 @@ def list_or_one(name: str, listing: click.Command, one: click.Command) -> click.
         called.callback(**{key: value for key, value in values.items() if key in accepted})
 
     about, example = EXAMPLE.sub("", listing.help or ""), EXAMPLE.search(listing.help or "")
-    named = EXAMPLE.sub("", one.help or "")
+    named = EXAMPLE.sub("", showing.help or "")
     return click.Command(
         name,
         context_settings=SETTINGS,

@@ -136,8 +136,8 @@ def _list(row: List, run: Any, fields: tuple[Parameter, ...], **options: Any) ->
         arguments = _arguments(fields, options)
         with reporting_errors(), _context(options["config"], By("", "")) as context:
             notes: list[Note] = []
-            found: list[bool] = []
-            rows = _rows(run(context, **arguments), notes, found)
+            wrong: list[bool] = []
+            rows = _rows(run(context, **arguments), notes, wrong)
             first = next(rows, None)
             rows = iter(()) if first is None else chain([first], rows)
             for note in notes:
@@ -152,15 +152,15 @@ def _list(row: List, run: Any, fields: tuple[Parameter, ...], **options: Any) ->
             for note in notes:
                 if not (note.is_answer and options["json"]):
                     say(note.sentence, err=not note.is_answer)
-        if found:
+        if wrong:
             raise Exit(FOUND)
 
 
-def _rows(rows: Iterator[ListRow | Note], notes: list[Note], found: list[bool]) -> Iterator[ListRow]:
+def _rows(rows: Iterator[ListRow | Note], notes: list[Note], wrong: list[bool]) -> Iterator[ListRow]:
     """Yields the rows; puts the notes, and whether something is wrong, into the lists."""
     for row in rows:
         if row.is_wrong:
-            found[:] = [True]
+            wrong[:] = [True]
         if isinstance(row, Note):
             notes.append(row)
         else:

@@ -87,13 +87,13 @@ def caller_as_counted(engine: sa.Engine, settings: Settings, name: str) -> str:
         return settings.counted_name(name)
     text = name.strip(":")
     kinds = [kind for source in settings.sources for kind in source.callers]
-    found = counted_as(engine, kinds, settings.counted_name, text)
-    if len(found) == 1:
-        return found[0]
+    names = counted_as(engine, kinds, settings.counted_name, text)
+    if len(names) == 1:
+        return names[0]
     if is_address(text):
         return settings.counted_name(f"address:{text}")
-    if found:
-        raise usage_error(f"{name}: write which one: {' or '.join(found)}")
+    if names:
+        raise usage_error(f"{name}: write which one: {' or '.join(names)}")
     form = f"{name}: write the kind of name in front, as in api_key:{text}"
     near = never_counted(engine, text)
     raise usage_error(form if near is None or not near.near else f"{form}; {near}")
@@ -156,15 +156,15 @@ def range_at(
     engine: sa.Engine, begin: AskedTime | None, end: AskedTime | None
 ) -> tuple[int | None, int | None]:
     """The seconds of a begin and an end, None for None. Exits with 2 for an end that is not later."""
-    from_s, until_s = (None if asked is None else asked.second(engine) for asked in (begin, end))
+    from_s, until_s = (None if moment is None else moment.second(engine) for moment in (begin, end))
     if begin and end and from_s is not None and until_s is not None and from_s >= until_s:
         raise usage_error(f"--from {begin.text} is not before --to {end.text}")
     return from_s, until_s
 
 
-def second_at(engine: sa.Engine, asked: AskedTime | None) -> int:
+def second_at(engine: sa.Engine, moment: AskedTime | None) -> int:
     """The second of a time, 0 for None: from then on. Raises StoreAway."""
-    return 0 if asked is None else asked.second(engine)
+    return 0 if moment is None else moment.second(engine)
 
 
 def parse_length_ms(option: str, text: str, days_max: int) -> int:
@@ -182,8 +182,8 @@ def require_reason(text: str, option: str = "--reason") -> str:
     return text.strip()
 
 
-def require_name(option: str, name: str | None, known: Collection[str]) -> None:
+def require_name(option: str, name: str | None, names: Collection[str]) -> None:
     """Exits with 2 if there is nothing of this name: a list without rows would read as good news."""
-    if name is not None and name not in known:
-        otherwise = f"use one of {', '.join(sorted(known))}" if known else "there is none yet"
-        raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, known, otherwise)}"))
+    if name is not None and name not in names:
+        otherwise = f"use one of {', '.join(sorted(names))}" if names else "there is none yet"
+        raise usage_error(printable(f"{option} {name}: no such name; {suggestion(name, names, otherwise)}"))

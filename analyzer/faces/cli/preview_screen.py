@@ -74,9 +74,9 @@ def _top(report: LogReport, width: int) -> Iterator[str]:
     heads = ["requests", "share", window]
     heads += ["4xx", "5xx"] if report.has_status else []
     heads += ["bytes"] if report.has_bytes else []
-    rows = [_cells(report, one) for one in report.top]
-    widths = [max(len(head), *(len(row[at]) for row in rows)) for at, head in enumerate(heads)]
-    names = [name_of(one.key, one.resource) for one in report.top]
+    rows = [_cells(report, series) for series in report.top]
+    widths = [max(len(head), *(len(row[column]) for row in rows)) for column, head in enumerate(heads)]
+    names = [name_of(series.key, series.resource) for series in report.top]
     room = max(16, width - sum(widths) - 2 * len(widths))
     first = min(room, max(len(report.by), *map(len, names)))
     for name, cells in zip([report.by, *names], [heads, *rows], strict=True):
@@ -86,23 +86,24 @@ def _top(report: LogReport, width: int) -> Iterator[str]:
         yield f"and {report.joined.requests:,} requests of callers with fewer than {report.floor:,}"
 
 
-def _cells(report: LogReport, one: SeriesTraffic) -> list[str]:
-    cells = [f"{one.requests:,}", f"{report.share(one.requests):.1%}", f"{one.peak:,}"]
-    cells += [f"{one.client_errors:,}", f"{one.server_errors:,}"] if report.has_status else []
-    return cells + ([size_text(one.bytes)] if report.has_bytes else [])
+def _cells(report: LogReport, series: SeriesTraffic) -> list[str]:
+    cells = [f"{series.requests:,}", f"{report.share(series.requests):.1%}", f"{series.peak:,}"]
+    cells += [f"{series.client_errors:,}", f"{series.server_errors:,}"] if report.has_status else []
+    return cells + ([size_text(series.bytes)] if report.has_bytes else [])
 
 
 def _peaks(report: LogReport) -> Iterator[str]:
     per_s = 60 if report.rehearsal is None else report.rehearsal.policy.window.period_s
     noun = noun_of(report, 2).removeprefix("2 ")
     yield f"{noun} by their highest number of requests in {format_duration(per_s)}"
-    most = max(one.series for one in report.peaks)
+    most = max(peak.series for peak in report.peaks)
     ranges = [
-        f"{one.first:,}" if one.first == one.last else f"{one.first:,}-{one.last:,}" for one in report.peaks
+        f"{peak.first:,}" if peak.first == peak.last else f"{peak.first:,}-{peak.last:,}"
+        for peak in report.peaks
     ]
-    counts = [f"{one.series:,}" for one in report.peaks]
-    for range_, count, one in zip(ranges, counts, report.peaks, strict=True):
-        bar = "█" * (-(-one.series * BAR_MAX // most))
+    counts = [f"{peak.series:,}" for peak in report.peaks]
+    for range_, count, peak in zip(ranges, counts, report.peaks, strict=True):
+        bar = "█" * (-(-peak.series * BAR_MAX // most))
         yield f"{range_:>{max(map(len, ranges))}}  {count:>{max(map(len, counts))}}  {bar}".rstrip()
 
 
@@ -130,9 +131,9 @@ def _hours(report: LogReport, zone: tzinfo) -> Iterator[str]:
 
 
 def _hour_text(report: LogReport, number: int, zone: tzinfo) -> str:
-    at = datetime.fromtimestamp(number * HOUR_S, zone).isoformat(timespec="minutes").replace("+00:00", "Z")
+    begin = datetime.fromtimestamp(number * HOUR_S, zone).isoformat(timespec="minutes").replace("+00:00", "Z")
     requests = report.hours[number].requests if number in report.hours else 0
-    return f"{at} ({requests:,})"
+    return f"{begin} ({requests:,})"
 
 
 def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
@@ -146,12 +147,12 @@ def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
             return f"{begin} no {noun}: the busiest had {report.highest:,}, but most of it from one address"
         reason = "none stands out, " if rehearsal.suggestion is not None else ""
         return f"{begin} no {noun}: {reason}the busiest had {report.highest:,}"
-    which = "this one" if len(locked) == 1 else noun_of(report, len(locked))
+    nouns = "this one" if len(locked) == 1 else noun_of(report, len(locked))
     if 1 < len(locked) <= LOCKED_SHOWN:
-        which = f"these {which}"
+        nouns = f"these {nouns}"
     times = "once" if len(rehearsal.locks) == 1 else f"{len(rehearsal.locks):,} times"
     text = (
-        f"{begin} {which}, {times}, for {length_text(rehearsal.locked_s)} in all, with "
+        f"{begin} {nouns}, {times}, for {length_text(rehearsal.locked_s)} in all, with "
         f"{percent_text(report.share(rehearsal.refused))} of the requests, and no other {noun}"
     )
     if rehearsal.suggestion is not None and rehearsal.suggestion.above is not None:
@@ -171,7 +172,7 @@ def _locked(rehearsal: Rehearsal, width: int) -> Iterator[str]:
         f"{sum(lock.refused for lock in locks):,} refused"
         for _, locks in shown
     ]
-    names = [name_of(*at) for at, _ in shown]
+    names = [name_of(*series) for series, _ in shown]
     room = max(16, width - 4 - max(map(len, texts), default=0))
     first = min(room, max(map(len, names), default=0))
     for name, text in zip(names, texts, strict=True):

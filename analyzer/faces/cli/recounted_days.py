@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
     """The second count of a day. Exits with 3 if a log cannot be read, with 2 for an unknown plan."""
     topics = {source.topic: source.name for source in settings.sources if source.topic is not None}
-    secrets = {one.fingerprint: one.secret for one in name_digests(settings) if isinstance(one.secret, bytes)}
+    secrets = {
+        digest.fingerprint: digest.secret
+        for digest in name_digests(settings)
+        if isinstance(digest.secret, bytes)
+    }
     try:
         return recount(engine, day, topics, settings.kafka.client(), secrets)
     except (LogUnreadable, LogsUnknown) as error:
@@ -35,32 +39,32 @@ def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
         raise usage_error(f"{day} cannot be counted again: {error}") from error
 
 
-def fields_of(day: Day, found: DayRecount) -> dict[str, object]:
+def fields_of(day: Day, recount: DayRecount) -> dict[str, object]:
     """The JSON object of a second count."""
     return {
         "day": day.date,
         "zone": day.zone,
-        "equal": found.equal,
-        "records": found.records,
-        "series": found.series,
-        "differing": found.differing,
-        "differences": [one._asdict() for one in found.differences],
-        "partitions": [one._asdict() for one in found.partitions],
-        "given": list(found.given),
+        "equal": recount.equal,
+        "records": recount.records,
+        "series": recount.series,
+        "differing": recount.differing,
+        "differences": [entry._asdict() for entry in recount.differences],
+        "partitions": [entry._asdict() for entry in recount.partitions],
+        "given": list(recount.given),
     }
 
 
-def say_recount(day: Day, found: DayRecount) -> None:
+def say_recount(day: Day, recount: DayRecount) -> None:
     """Prints a second count: what was read, what was taken as given, what differs."""
-    for one in found.partitions:
-        plans = ", ".join(f"{plan['plan']} from {plan['start']}" for plan in one.plans)
-        say(f"{one.partition}: read from {one.first:,} to {one.cut:,}; counted by the plan {plans}")
-    for sentence in found.given:
+    for log in recount.partitions:
+        plans = ", ".join(f"{plan['plan']} from {plan['start']}" for plan in log.plans)
+        say(f"{log.partition}: read from {log.first:,} to {log.cut:,}; counted by the plan {plans}")
+    for sentence in recount.given:
         say(f"taken as given: {sentence}")
-    for difference in found.differences:
+    for difference in recount.differences:
         say(f"{difference}: NOT EQUAL")
-    if found.differing > len(found.differences):
-        say(f"... and {found.differing - len(found.differences):,} more")
-    compared = f"{plural(found.records, 'record')} counted again, {found.series:,} series compared"
-    verdict = "no difference" if found.equal else f"{plural(found.differing, 'difference')}: NOT EQUAL"
+    if recount.differing > len(recount.differences):
+        say(f"... and {recount.differing - len(recount.differences):,} more")
+    compared = f"{plural(recount.records, 'record')} counted again, {recount.series:,} series compared"
+    verdict = "no difference" if recount.equal else f"{plural(recount.differing, 'difference')}: NOT EQUAL"
     say(f"{day}: {compared}: {verdict}")

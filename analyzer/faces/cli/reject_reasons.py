@@ -93,8 +93,8 @@ def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
     for field, raw in zip(fields.values(), values, strict=True):
         path = ".".join(field.path)
         if raw is None or raw == "":
-            found = _elsewhere(sample, mapping, field.path[-1]) if mapping.format == "json" else ""
-            yield f"the record has no {path}" + (f"; did you mean {found}?" if found else "")
+            sentence = _elsewhere(sample, mapping, field.path[-1]) if mapping.format == "json" else ""
+            yield f"the record has no {path}" + (f"; did you mean {sentence}?" if sentence else "")
         elif not isinstance(raw, str):
             yield f"{path} is a number or a table; names are text"
 
@@ -106,12 +106,12 @@ def _is_number(mapping: SourceMapping, name: str) -> bool:
 
 def _about_fields(reason: str, sample: bytes, mapping: SourceMapping) -> Iterator[str]:
     """Yields what the fields have that reject a record: numbers that cannot be read, or what is not text."""
-    wanted = reason == "bad-number"
-    names = [name for name in mapping.fields if _is_number(mapping, name) is wanted]
+    is_number = reason == "bad-number"
+    names = [name for name in mapping.fields if _is_number(mapping, name) is is_number]
     values = _values(sample, mapping, [mapping.fields[name].path for name in names])
     for name, raw in zip(names, values, strict=True):
         path = ".".join(mapping.fields[name].path)
-        if not wanted:
+        if not is_number:
             is_bad = as_text(raw) is None
         elif name == mapping.weight:
             is_bad = WeightColumn(mapping, ColumnIndex()).read([[raw]]) == [None]

@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Advance]:
+def progress_bar(label: str, total: int | None = None) -> Iterator[Advance]:
     """Shows a bar on standard error if that is a terminal; yields what advances it by a number."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -35,7 +35,7 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Advance]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(label, total=total)
         yield lambda count: progress.advance(task, count)
 
 
@@ -63,16 +63,16 @@ def write_with_manifest(out: Path, content: Iterable[bytes], contents: Contents,
     """
     manifest = out.with_name(out.name + MANIFEST)
     try:
-        before, named = file_at(out), None
+        file_state, named = file_at(out), None
         with suppress(FileNotFoundError):
             named = manifest.read_bytes()
         written = write_whole(out, content)
-        replaces = replaced_file(before, written, named)
+        replaces = replaced_file(file_state, written, named)
         write_whole(manifest, [encode_manifest(contents, sums, [written], replaces)])
     except OSError as error:
         raise usage_error(f"--out {out}: cannot be written: {error.strerror}") from error
     state = "final" if contents.is_final else "provisional"
     lines = f"{sums.lines:,} line{'s' * (sums.lines != 1)}"
     say(f"{out}: {lines}, {state}; sha256 {written.sha256}; origin: {manifest.name}")
-    if replaces is not None and before is not None and before.sha256 != written.sha256:
-        say(f"{out}: another report was there before; sha256 {before.sha256}", err=True)
+    if replaces is not None and file_state is not None and file_state.sha256 != written.sha256:
+        say(f"{out}: another report was there before; sha256 {file_state.sha256}", err=True)

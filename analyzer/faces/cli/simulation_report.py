@@ -43,7 +43,9 @@ class SimulationReport(NamedTuple):
         for line in self._details(simulation, proposed):
             say(f"  {line}")
         listed = self._listed()
-        shown = listed if show_all else [one for one in listed if one.change != "as before"][:ROWS_SHOWN]
+        shown = (
+            listed if show_all else [change for change in listed if change.change != "as before"][:ROWS_SHOWN]
+        )
         if shown:
             table(self._columns(), map(self._cells, shown), "")
         if len(shown) < len(listed):
@@ -51,13 +53,13 @@ class SimulationReport(NamedTuple):
 
     def as_object(self) -> dict[str, Any]:
         """Returns everything as an object."""
-        policy, present, refusal, simulation, proposed, before, in_force = self.comparison
-        found: dict[str, Any] = {"policy": policy.name, "limit": policy.limit}
+        policy, present, refusal, simulation, proposed, previous, in_force = self.comparison
+        fields: dict[str, Any] = {"policy": policy.name, "limit": policy.limit}
         if simulation is None or proposed is None:
-            return found | {"refused": refusal}
+            return fields | {"refused": refusal}
         keys = f"{series_plural(policy).replace(' ', '_')}"
         braked_s = self._braked_s(simulation, proposed)
-        return found | {
+        return fields | {
             "from": format_second(simulation.span.from_s),
             "to": format_second(simulation.span.until_s),
             "resolution_s": simulation.span.width_s,
@@ -66,33 +68,34 @@ class SimulationReport(NamedTuple):
             "simulated": _sums(proposed, keys),
             "braked": None if braked_s is None else format_second(braked_s),
             "present": None
-            if present is None or before is None
-            else {"limit": present.limit} | _sums(before, keys),
+            if present is None or previous is None
+            else {"limit": present.limit} | _sums(previous, keys),
             "in_force": None
             if in_force is None
             else {"since": format_second(in_force.since_s)} | _counts(in_force.locks, keys),
             "in_shadow": None
             if in_force is None
             else {"since": format_second(in_force.since_s)} | _counts(in_force.in_shadow, keys),
-            "series": [_change(one) for one in self._listed()],
+            "series": [_change(change) for change in self._listed()],
         }
 
     def _sentence(self, simulation: Simulation, proposed: PolicyLocks) -> str:
-        policy, present, before = self.comparison[0], self.comparison.present, self.comparison.before
+        policy, present, previous = self.comparison[0], self.comparison.present, self.comparison.before
         limit = f"{with_noun(policy.limit, policy.meter_unit, policy.meter)} {as_phrase(window_of(policy))}"
         text = f"{policy.name} at {limit} would have locked {self._locked(simulation, proposed)}"
         if present is None:
             return f"{text}; no policy of this name is in force"
         if present == policy:
             return f"{text}; it is in force as it is"
-        if before is None:
+        if previous is None:
             return f"{text}; the present policy cannot be simulated"
-        at = amount_text(present.limit, present.meter_unit)
+        limit_text = amount_text(present.limit, present.meter_unit)
         if window_of(present) != window_of(policy) or present.meter != policy.meter:
-            at = f"{with_noun(present.limit, present.meter_unit, present.meter)} "
-            at += as_phrase(window_of(present))
-        share = share_text(before.requests, simulation.requests)
-        return f"{text}; at the present {at}: {self._keys(before.keys)}, {_times(before.locks)}, {share}"
+            limit_text = f"{with_noun(present.limit, present.meter_unit, present.meter)} "
+            limit_text += as_phrase(window_of(present))
+        share = share_text(previous.requests, simulation.requests)
+        keys, times = self._keys(previous.keys), _times(previous.locks)
+        return f"{text}; at the present {limit_text}: {keys}, {times}, {share}"
 
     def _locked(self, simulation: Simulation, proposed: PolicyLocks) -> str:
         if simulation.keys and parse_grouping(self.comparison.policy.per).scope == "everyone":
@@ -100,9 +103,9 @@ class SimulationReport(NamedTuple):
             return f"everyone {_times(proposed.locks)}, {traffic} of the traffic"
         if not proposed.series:
             return f"none of {self._keys(simulation.keys)}"
-        of = f"{proposed.keys:,} of {self._keys(simulation.keys)}"
+        part = f"{proposed.keys:,} of {self._keys(simulation.keys)}"
         traffic = share_text(proposed.requests, simulation.requests)
-        return f"{of}, {_times(proposed.locks)}, {traffic} of the traffic"
+        return f"{part}, {_times(proposed.locks)}, {traffic} of the traffic"
 
     def _keys(self, count: int) -> str:
         policy = self.comparison.policy
@@ -139,16 +142,16 @@ class SimulationReport(NamedTuple):
         policy = self.comparison.policy
         if simulation.span.width_s > policy_brake(policy).per_s:
             return None
-        begins_s = sorted(lock.began_s for one in proposed.series.values() for lock in one.locks)
+        begins_s = sorted(lock.began_s for series in proposed.series.values() for lock in series.locks)
         return first_exceeded_s(policy, begins_s)
 
     def _listed(self) -> Sequence[SeriesChange]:
-        proposed, before = self.comparison.proposed, self.comparison.before
+        proposed, previous = self.comparison.proposed, self.comparison.before
         if proposed is None:
             return []
-        if before is None:
-            return [SeriesChange("newly locked", one, None) for one in by_requests(proposed)]
-        return changes(proposed, before)
+        if previous is None:
+            return [SeriesChange("newly locked", series, None) for series in by_requests(proposed)]
+        return changes(proposed, previous)
 
     def _columns(self) -> list[str]:
         policy = self.comparison.policy
@@ -156,14 +159,14 @@ class SimulationReport(NamedTuple):
         columns = ["change", series_noun(policy), *(["resource"] if has_resource else [])]
         return [*columns, "first locked", "locked for", "present", "locks", "requests"]
 
-    def _cells(self, one: SeriesChange) -> list[object]:
-        of, has_resource = one.of, parse_grouping(self.comparison.policy.per).resource is not None
-        now, then = one.now, one.then
+    def _cells(self, change: SeriesChange) -> list[object]:
+        series, has_resource = change.of, parse_grouping(self.comparison.policy.per).resource is not None
+        now, then = change.now, change.then
         return [
-            one.change,
-            of.key or "everyone",
-            *([of.resource] if has_resource else []),
-            format_second(of.locks[0].began_s),
+            change.change,
+            series.key or "everyone",
+            *([series.resource] if has_resource else []),
+            format_second(series.locks[0].began_s),
             "" if now is None else duration_text(now.locked_s),
             "" if then is None else duration_text(then.locked_s),
             0 if now is None else len(now.locks),
@@ -173,7 +176,7 @@ class SimulationReport(NamedTuple):
 
 def by_requests(locks: PolicyLocks) -> list[SeriesLocks]:
     """Returns the series, those with most requests during their locks first."""
-    return sorted(locks.series.values(), key=lambda one: (-one.requests, one.key, one.resource))
+    return sorted(locks.series.values(), key=lambda series: (-series.requests, series.key, series.resource))
 
 
 def window_of(policy: Any) -> Any:
@@ -221,13 +224,13 @@ def _sums(locks: PolicyLocks, keys: str) -> dict[str, object]:
     return _counts(locks, keys) | {"requests": locks.requests, "thresholds": notices}
 
 
-def _change(one: SeriesChange) -> dict[str, object]:
+def _change(change: SeriesChange) -> dict[str, object]:
     return {
-        "key": one.of.key,
-        "resource": one.of.resource,
-        "change": one.change,
-        "simulated": _locks(one.now),
-        "present": _locks(one.then),
+        "key": change.of.key,
+        "resource": change.of.resource,
+        "change": change.change,
+        "simulated": _locks(change.now),
+        "present": _locks(change.then),
     }
 
 

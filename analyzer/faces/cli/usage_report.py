@@ -74,17 +74,17 @@ class UsageReport(NamedTuple):
         A meter other than requests has the second one only if anything was denied.
         """
         # One more than is shown, so that the table says that there are more.
-        found = list(islice(by_series(rows), TABLE_ROWS_MAX + 1))
-        meters = {meter: None for row in found for meter in row.meters}
+        shown = list(islice(by_series(rows), TABLE_ROWS_MAX + 1))
+        meters = {meter: None for row in shown for meter in row.meters}
         amounts = [
-            texts for meter in sorted(meters, key=requests_first) for texts in self._amounts(meter, found)
+            texts for meter in sorted(meters, key=requests_first) for texts in self._amounts(meter, shown)
         ]
         columns = [*self._series_columns(), *(head for head, _ in amounts)]
         cells = zip(
-            map(self._series_cells, found), zip(*(texts for _, texts in amounts), strict=True), strict=True
+            map(self._series_cells, shown), zip(*(texts for _, texts in amounts), strict=True), strict=True
         )
         table(columns, ([*series, *numbers] for series, numbers in cells), "", numbers=len(amounts))
-        if any(self.is_provisional(row.of) for row in found[:TABLE_ROWS_MAX]):
+        if any(self.is_provisional(row.of) for row in shown[:TABLE_ROWS_MAX]):
             say("* provisional: records of this time are still accepted")
 
     def print_csv(self, rows: Iterable[UsageRow]) -> None:
@@ -154,8 +154,10 @@ class UsageReport(NamedTuple):
 def by_series(rows: Iterable[UsageRow]) -> Iterator[ReportRow]:
     """Yields one row for all meters of a series and stretch, which must follow each other."""
     for _, group in groupby(rows, series_and_time):
-        found = list(group)
-        yield ReportRow(found[0], {row.meter: MeterPair(row.value, row.denied) for row in found})
+        rows_of_series = list(group)
+        yield ReportRow(
+            rows_of_series[0], {row.meter: MeterPair(row.value, row.denied) for row in rows_of_series}
+        )
 
 
 def meter_head(meter: str, unit: str | None, *, is_denied: bool) -> str:

@@ -69,9 +69,9 @@ NEVER_REFRESHED = FeedState(-inf, Update(Cursor(-1, ""), None, True, EPOCH, 0.0,
 class Snapshot:
     """All locks of one version, with a checksum that also covers the changes since."""
 
-    def __init__(self, at: Cursor, changes: CompressedChanges, digest: hashlib._Hash) -> None:
+    def __init__(self, cursor: Cursor, changes: CompressedChanges, digest: hashlib._Hash) -> None:
         """`digest` is that of the text of `changes`."""
-        self.at = at
+        self.at = cursor
         self.changes = changes
         self.later_bytes = 0  # of the changes since
         self._digest = digest
@@ -120,12 +120,12 @@ class KeptChanges:
             return ()
         if since not in self._steps:
             return None
-        found = []
+        steps = []
         for begin in reversed(self._steps):
-            found.append(self._steps[begin])
+            steps.append(self._steps[begin])
             if begin == since:
                 break
-        return found[::-1]
+        return steps[::-1]
 
     def add_step(self, since: Cursor, changes: CompressedChanges) -> None:
         """Keeps the changes from the version that was the latest to the one that is now."""
@@ -259,16 +259,16 @@ class FeedCache:
         while True:
             if since is not None and not await self._is_in_feed(since):
                 since = None  # all locks, which are at hand
-            found = self.kept_answer(since, state, arrived_s)
-            if found is not None:
-                return found
+            kept = self.kept_answer(since, state, arrived_s)
+            if kept is not None:
+                return kept
             if since in self._reads:
                 # It began before this request: what it finds is not new enough by itself.
                 await asyncio.shield(self._reads[since])
                 continue
             read = await self._read_changes(since)
-            found = self.kept_answer(since, state, arrived_s)
-            return found or read.answer(state.update.next_poll, arrived_s)
+            kept = self.kept_answer(since, state, arrived_s)
+            return kept or read.answer(state.update.next_poll, arrived_s)
 
     def kept_answer(
         self, since: Cursor | None, state: FeedState, arrived_s: float
@@ -359,18 +359,18 @@ class FeedCache:
         self._refresh_soon.clear()  # this refresh may miss the changes of later notifications
 
     async def _refresh(self) -> FeedState:
-        before, self._begun_s = self._latest, self._uptime_s()
-        read = await self._fetch(self._source, before.update.at)
-        at = read.state.update.at
-        if at != before.update.at:
+        previous, self._begun_s = self._latest, self._uptime_s()
+        read = await self._fetch(self._source, previous.update.at)
+        cursor = read.state.update.at
+        if cursor != previous.update.at:
             if read.snapshot is None:
-                self._kept.add_step(before.update.at, read.changes)
+                self._kept.add_step(previous.update.at, read.changes)
             else:
                 self._kept.start(read.snapshot)
                 self._marks.clear()
             self._rests_until_s = self._uptime_s() + ANSWER_S * self._asking
         self._latest = read.state
-        if at != before.update.at:
+        if cursor != previous.update.at:
             self._wake(None)
         return read.state
 
@@ -463,6 +463,6 @@ def _answer(
 ) -> CompressedAnswer:
     first = changes[0]
     update = state.update._replace(since=first.since, snapshot=first.is_snapshot)
-    before, after = encode_head(update, checksum)
+    head, tail = encode_head(update, checksum)
     waited_s = max(0.0, round(state.begun_s - arrived_s, 6))
-    return CompressedAnswer(b"%s%r%s" % (before, waited_s, after), state.update.at, changes)
+    return CompressedAnswer(b"%s%r%s" % (head, waited_s, tail), state.update.at, changes)

@@ -81,11 +81,11 @@ class InstanceOwners:
             self._loaded_s = now_s
             return
         self._loaded_s = now_s
-        found = {instance: Ownership(token, now_s - age_s) for instance, token, age_s in stored}
+        owners = {instance: Ownership(token, now_s - age_s) for instance, token, age_s in stored}
         for instance, owner in self._owners.items():  # of reports that are not stored yet
-            if instance not in found and now_s - owner.last_s <= UNSTORED_S:
-                found[instance] = owner
-        self._owners, self._of_token = found, Counter(owner.token for owner in found.values())
+            if instance not in owners and now_s - owner.last_s <= UNSTORED_S:
+                owners[instance] = owner
+        self._owners, self._of_token = owners, Counter(owner.token for owner in owners.values())
 
     def owns(self, token: str, instance: str) -> bool:
         """Whether `instance` belongs to this token, or to none."""
@@ -137,12 +137,12 @@ class PendingStatuses:
 
     def add(self, status: GateStatus, size: int = 0, token: str = "") -> bool:
         """Keeps `status` unless a later report of this gate is pending; False if there is no room for it."""
-        before = self._pending.get(status.instance)
-        if before is None and len(self._pending) >= PENDING_MAX:
+        previous = self._pending.get(status.instance)
+        if previous is None and len(self._pending) >= PENDING_MAX:
             return False
         if token:
             self.owners.reported(token, status.instance)
-        if before is None or before.status.number < status.number:
+        if previous is None or previous.status.number < status.number:
             self._keep(Pending(status, size, token))
         while self._bytes.total() > PENDING_BYTES_MAX:
             self._drop_longest()

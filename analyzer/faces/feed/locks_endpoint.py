@@ -97,9 +97,9 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def etag_of(at: Cursor) -> str:
+def etag_of(cursor: Cursor) -> str:
     """Returns the entity tag of a version: weak, because two answers of one version differ in their times."""
-    return f'W/"{at.version}-{quote(at.mark, safe="")}"'
+    return f'W/"{cursor.version}-{quote(cursor.mark, safe="")}"'
 
 
 def cursor_of(match: re.Match[str]) -> Cursor:

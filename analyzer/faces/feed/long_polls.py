@@ -80,7 +80,9 @@ class LongPolls:
         self._feed = feed
         self._authenticator = authenticator
 
-    def parse(self, data: bytes, client: tuple[str, int] | None, known: PollFields | None) -> LongPoll | None:
+    def parse(
+        self, data: bytes, client: tuple[str, int] | None, fields: PollFields | None
+    ) -> LongPoll | None:
         """Returns the long poll in `data`; None if it is anything else, or has to be left to the application.
 
         `client` is the address of the connection, `known` the fields of its last long poll.
@@ -89,11 +91,11 @@ class LongPolls:
         if line is None:
             return None
         raw, version, wait_s = data[line.end() :], int(line[1]), min(float(line[3]), WAIT_MAX_S)
-        if known is None or known.raw != raw:
-            known = _parse_fields(raw, client)
-        if known is None or version >= VERSION_MAX or not wait_s:
+        if fields is None or fields.raw != raw:
+            fields = _parse_fields(raw, client)
+        if fields is None or version >= VERSION_MAX or not wait_s:
             return None
-        return LongPoll(Cursor(version, line[2].decode()), wait_s, known)
+        return LongPoll(Cursor(version, line[2].decode()), wait_s, fields)
 
     async def answer(self, poll: LongPoll, default_fields: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         """Returns the response, as soon as there is a change or the wait has ended, with `default_fields` in

@@ -11,7 +11,6 @@ from analyzer.callers.explained_caller import ExplainedCaller, explained_caller
 from analyzer.counting.traffic import TrafficAmount, TrafficQuery, traffic
 from analyzer.counting.usage import UsageQuery, usage_rows
 from analyzer.faces.api.endpoints import NotThere
-from analyzer.faces.pages.asked_page import AskedPage, short_number
 from analyzer.faces.pages.page_content import (
     ActForm,
     Banner,
@@ -24,6 +23,7 @@ from analyzer.faces.pages.page_content import (
     PageTable,
     Tile,
 )
+from analyzer.faces.pages.page_request import PageRequest, short_number
 from analyzer.kernel.time_texts import format_second
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -47,20 +47,20 @@ RESOURCE_COLUMNS = (
 )  # fmt: skip
 
 
-def caller(asked: AskedPage) -> Content:
+def caller(request: PageRequest) -> Content:
     """Returns everything about a caller. Raises NotThere without one."""
-    if not asked.filters.caller:
+    if not request.filters.caller:
         raise NotThere("a page about a caller needs its name: choose one from the list of callers")
-    name = asked.at.settings.counted_name(asked.filters.caller)
-    now_s = asked.filters.now_s
-    found = explained_caller(asked.engine, name, now_s - HISTORY_S)
-    fields = cast("dict[str, Any]", found.as_object())
+    name = request.context.settings.counted_name(request.filters.caller)
+    now_s = request.filters.now_s
+    explained = explained_caller(request.engine, name, now_s - HISTORY_S)
+    fields = cast("dict[str, Any]", explained.as_object())
     policies = [
-        one | {
-            "part": round(one["used"] / one["limit"], 4) if one["limit"] else 1.0,
-            "state": "exempt" if one["exempt"] else one["brake"] or "",
+        answer | {
+            "part": round(answer["used"] / answer["limit"], 4) if answer["limit"] else 1.0,
+            "state": "exempt" if answer["exempt"] else answer["brake"] or "",
         }
-        for one in fields["policies"]
+        for answer in fields["policies"]
     ]  # fmt: skip
     tables = [
         PageTable("policies", "Use of each policy", POLICY_COLUMNS, policies, "No policy judges it."),
@@ -70,41 +70,42 @@ def caller(asked: AskedPage) -> Content:
               "It was never locked."),
     ]  # fmt: skip
     return Content(
-        asked.filters.caller,
+        request.filters.caller,
         _about(fields),
-        banner=_banner(found),
+        banner=_banner(explained),
         tiles=_tiles(policies, fields),
-        charts=[_chart(asked, name)],
-        cells=[_busy_hours(asked, name)],
-        forms=_forms(asked, found, policies) if asked.visitor.may_act("operate") else (),
+        charts=[_chart(request, name)],
+        cells=[_busy_hours(request, name)],
+        forms=_forms(request, explained, policies) if request.visitor.may_act("operate") else (),
         tables=tables,
     )
 
 
 def _about(fields: dict[str, Any]) -> str:
-    known = [f"{name} {fields[name]}" for name in ("plan", "tenant") if fields[name]]
-    return ", ".join(known)
+    facts = [f"{name} {fields[name]}" for name in ("plan", "tenant") if fields[name]]
+    return ", ".join(facts)
 
 
-def _banner(found: ExplainedCaller) -> Banner:
-    enforced = [lock for lock in found.standing.locks if lock.action != "shadow"]
+def _banner(explained: ExplainedCaller) -> Banner:
+    enforced = [lock for lock in explained.standing.locks if lock.action != "shadow"]
     if enforced:
         lock = enforced[0]
         until = format_second(int(lock.until.timestamp()))
         return Banner(f"Locked by {lock.policy} until {until}: {lock.detail}", "bad")
-    if found.standing.held_off:
-        one = found.standing.held_off[0]
+    if explained.standing.held_off:
+        held_off = explained.standing.held_off[0]
         return Banner(
-            f"Unlocked by {one.who} until {format_second(one.until_ms // 1000)}: {one.reason}", "watch"
+            f"Unlocked by {held_off.who} until {format_second(held_off.until_ms // 1000)}: {held_off.reason}",
+            "watch",
         )
-    if found.absence is not None:
-        sentence = str(found.absence)
+    if explained.absence is not None:
+        sentence = str(explained.absence)
         return Banner(f"Not locked, but {sentence}{'' if sentence.endswith('?') else '.'}", "watch")
     return Banner("Not locked.", "good")
 
 
 def _tiles(policies: list[dict[str, Any]], fields: dict[str, Any]) -> list[Tile]:
-    nearest = max(policies, key=lambda one: float(one["part"]), default=None)
+    nearest = max(policies, key=lambda policy: float(policy["part"]), default=None)
     tiles = []
     if nearest is not None:
         left = max(0, nearest["limit"] - nearest["used"])
@@ -117,17 +118,17 @@ def _tiles(policies: list[dict[str, Any]], fields: dict[str, Any]) -> list[Tile]
     return tiles
 
 
-def _chart(asked: AskedPage, name: str) -> Chart:
-    filters = asked.filters
+def _chart(request: PageRequest, name: str) -> Chart:
+    filters = request.filters
     query = TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, 1, keys=[name])
-    series = traffic(asked.engine, query).series.get(name, {})
+    series = traffic(request.engine, query).series.get(name, {})
     times = list(range(filters.from_s, filters.now_s + 1, filters.step_s))
     none = TrafficAmount()
     layers = [
         ("admitted", [series.get(at_s, none).value for at_s in times]),
         ("denied", [series.get(at_s, none).denied for at_s in times]),
     ]
-    whole = sum(one.whole for one in series.values())
+    whole = sum(amount.whole for amount in series.values())
     return Chart(
         f"Requests in the last {filters.span}",
         f"Stacked: admitted and denied, {whole:,} in all.",
@@ -136,14 +137,14 @@ def _chart(asked: AskedPage, name: str) -> Chart:
     )
 
 
-def _busy_hours(asked: AskedPage, name: str) -> HeatMap:
+def _busy_hours(request: PageRequest, name: str) -> HeatMap:
     """Returns the mean of each hour of the week, of the last four weeks."""
-    now_s, zone = asked.filters.now_s, ZoneInfo(asked.filters.zone)
+    now_s, zone = request.filters.now_s, ZoneInfo(request.filters.zone)
     query = UsageQuery("caller", HOUR_S, now_s - MAP_S, now_s + 1, key=name, meter="requests")
     sums: defaultdict[tuple[int, int], int] = defaultdict(int)
-    for row in usage_rows(asked.engine, query):
-        at = datetime.fromtimestamp(row.bucket_s, zone)
-        sums[at.weekday(), at.hour] += row.value + row.denied
+    for row in usage_rows(request.engine, query):
+        begin = datetime.fromtimestamp(row.bucket_s, zone)
+        sums[begin.weekday(), begin.hour] += row.value + row.denied
     most = max(sums.values(), default=0)
     rows = [
         (
@@ -159,21 +160,21 @@ def _busy_hours(asked: AskedPage, name: str) -> HeatMap:
         for number, day in enumerate(DAYS)
     ]
     return HeatMap(
-        "Busy hours", f"Requests by hour and weekday, last four weeks, {asked.filters.zone}.", rows
+        "Busy hours", f"Requests by hour and weekday, last four weeks, {request.filters.zone}.", rows
     )
 
 
-def _forms(asked: AskedPage, found: ExplainedCaller, policies: list[dict[str, Any]]) -> list[ActForm]:
-    of_caller = {"caller": asked.filters.caller}
+def _forms(request: PageRequest, explained: ExplainedCaller, policies: list[dict[str, Any]]) -> list[ActForm]:
+    of_caller = {"caller": request.filters.caller}
     length = Input("for", "For", "1h", required=True, hint="30m, 2h or 7d")
     forms = []
-    if any(lock.scope == "caller" and lock.action != "shadow" for lock in found.standing.locks):
+    if any(lock.scope == "caller" and lock.action != "shadow" for lock in explained.standing.locks):
         held = Input("hold_off", "Not again before", "1h", hint="30m, 2h, 7d or none")
         forms.append(ActForm("Unlock", "/v1/locks/unlock", of_caller, [held], "Unlock"))
         forms.append(ActForm("Lock for longer", "/v1/locks/extend", of_caller, [length], "Extend"))
     else:
         forms.append(ActForm("Lock", "/v1/locks/lock", of_caller, [length], "Lock"))
-    names = [one["policy"] for one in policies if not one["exempt"]]
+    names = [policy["policy"] for policy in policies if not policy["exempt"]]
     if names:
         choice = Input("policy", "Policy", names[0], choices=names, required=True)
         amount = Input("amount", "New limit", required=True, hint="150_000 or 2 GiB")

@@ -11,9 +11,9 @@ from analyzer.billing.reports.day_status import day_statuses
 from analyzer.delays.partition_delays import measured_by_owner, partition_delays
 from analyzer.faces.api.endpoints import NotThere
 from analyzer.faces.day_answers import audit_fields, day_fields
-from analyzer.faces.pages.asked_page import AskedPage, utc_text
 from analyzer.faces.pages.page_content import ActForm, Column, Content, PageTable, Tile
 from analyzer.faces.pages.page_filters import SPANS_S
+from analyzer.faces.pages.page_request import PageRequest, utc_text
 from analyzer.faces.pages.traffic_pages import LOCK_COLUMNS
 from analyzer.faces.signals.status import installation_status
 from analyzer.flush.followed_partitions import followed
@@ -36,9 +36,9 @@ ROWS = 500
 SAMPLE_MAX = 40  # characters of a rejected record, in which letters and digits are hidden
 
 
-def policies(asked: AskedPage) -> Content:
+def policies(request: PageRequest) -> Content:
     """Returns the policies in force with their locks, and the plans before."""
-    engine, filters = asked.engine, asked.filters
+    engine, filters = request.engine, request.filters
     held = Counter(lock.policy for lock in islice(locks_in_force(engine), 100_000))
     in_shadow = Counter(lock.policy for lock in islice(locks_in_force(engine, in_shadow=True), 100_000))
     rows = [
@@ -67,18 +67,20 @@ def policies(asked: AskedPage) -> Content:
     )
 
 
-def policy(asked: AskedPage) -> Content:
+def policy(request: PageRequest) -> Content:
     """Returns a policy, its candidate, and what both have done. Raises NotThere for an unknown one."""
-    engine, name = asked.engine, asked.filters.policy
+    engine, name = request.engine, request.filters.policy
     plan = plan_in_force(engine) or Plan()
-    shown = [found for at in (name, name + CANDIDATE) if (found := plan.policy(at)) is not None]
+    shown = [
+        stated for policy_name in (name, name + CANDIDATE) if (stated := plan.policy(policy_name)) is not None
+    ]
     if not shown:
         raise NotThere("no such policy is in force")
-    fields = shown_policies(engine, shown, asked.filters.now_s - SPANS_S[asked.filters.span])
+    fields = shown_policies(engine, shown, request.filters.now_s - SPANS_S[request.filters.span])
     outcome_rows = [
-        {"policy": one["name"], **outcome}
-        for one in fields
-        for outcome in cast("list[dict[str, Any]]", one["outcomes"])
+        {"policy": answer["name"], **outcome}
+        for answer in fields
+        for outcome in cast("list[dict[str, Any]]", answer["outcomes"])
     ]
     names = list(dict.fromkeys(key for row in outcome_rows for key in row))
     columns = [
@@ -89,7 +91,7 @@ def policy(asked: AskedPage) -> Content:
     is_held = shown[0].is_shadow or len(shown) > 1 or bool(fields[0]["brake"])
     forms = (
         [ActForm("Enforce it", "/v1/policies/enforce", {"policy": name}, [], "Enforce")]
-        if is_held and asked.visitor.may_act("admin")
+        if is_held and request.visitor.may_act("admin")
         else []
     )
     return Content(
@@ -98,17 +100,17 @@ def policy(asked: AskedPage) -> Content:
         tiles=[Tile("mode", str(fields[0]["mode"]), str(fields[0]["brake"] or ""))],
         forms=forms,
         tables=[
-            PageTable("outcomes", f"What it did in the last {asked.filters.span}", columns or LOCK_COLUMNS,
+            PageTable("outcomes", f"What it did in the last {request.filters.span}", columns or LOCK_COLUMNS,
                   outcome_rows, "It has set no lock in this time."),
             PageTable("locks", "Locks in force", LOCK_COLUMNS, rows, "It locks no caller at this time."),
         ],
     )  # fmt: skip
 
 
-def gates(asked: AskedPage) -> Content:
+def gates(request: PageRequest) -> Content:
     """Returns the gates that report, with the age of their views and what is wrong with each."""
     rows: list[dict[str, Any]] = []
-    for gate in listed_gates(asked.engine).as_objects():
+    for gate in listed_gates(request.engine).as_objects():
         wrong = cast("dict[str, str]", gate["wrong"])
         rows.append(gate | {"state": "; ".join(wrong.values())})
     columns = (
@@ -121,12 +123,12 @@ def gates(asked: AskedPage) -> Content:
     return Content("Gates", tables=[PageTable("gates", "Gates", columns, rows, empty)])
 
 
-def days(asked: AskedPage) -> Content:
+def days(request: PageRequest) -> Content:
     """Returns the days of billing: open, closed, corrected, audited."""
-    engine = asked.engine
-    audited = {one.day: one for one in outcomes(engine)}
-    found = sorted(day_statuses(engine, None), key=lambda one: (-one.day.begin_s, one.day.zone))
-    rows = [day_fields(one) | audit_fields(audited.get(one.day.id)) for one in found]
+    engine = request.engine
+    audited = {status.day: status for status in outcomes(engine)}
+    statuses = sorted(day_statuses(engine, None), key=lambda status: (-status.day.begin_s, status.day.zone))
+    rows = [day_fields(status) | audit_fields(audited.get(status.day.id)) for status in statuses]
     columns = (
         Column("day", "Day"), Column("zone", "Zone"), Column("state", "State", "state"),
         Column("requests", "Requests", "count"), Column("rows", "Rows", "count"),
@@ -136,9 +138,9 @@ def days(asked: AskedPage) -> Content:
     )  # fmt: skip
     empty = "No day is closed yet: set zones in [billing], and the first day closes after its end."
     reports = [
-        {"day": one.day.date, "zone": one.day.zone,
-         "address": f"/download/report?day={one.day.date}&zone={one.day.zone}"}
-        for one in found if one.day.state == "closed" and one.deleted_ms is None
+        {"day": status.day.date, "zone": status.day.zone,
+         "address": f"/download/report?day={status.day.date}&zone={status.day.zone}"}
+        for status in statuses if status.day.state == "closed" and status.deleted_ms is None
     ]  # fmt: skip
     files = (Column("day", "Day"), Column("zone", "Zone"), Column("address", "Report"))
     return Content(
@@ -150,9 +152,9 @@ def days(asked: AskedPage) -> Content:
     )
 
 
-def health(asked: AskedPage) -> Content:
+def health(request: PageRequest) -> Content:
     """Returns lag and delays of each partition, rejected records with hidden contents, and jobs."""
-    engine = asked.engine
+    engine = request.engine
     measured = measured_by_owner(engine)
     parts = [
         part._asdict()
@@ -165,15 +167,15 @@ def health(asked: AskedPage) -> Content:
         Column("behind_s", "Lag", "age"), Column("heard_s", "Heartbeat", "age"),
         Column("shipping_p99_s", "Shipping, 99 %", "age"), Column("owner", "Analyzer"),
     )  # fmt: skip
-    since_ms = (asked.filters.now_s - SPANS_S[asked.filters.span]) * 1000
+    since_ms = (request.filters.now_s - SPANS_S[request.filters.span]) * 1000
     samples = [
         {
-            "found": time_text(one.found),
-            "where": one.where,
-            "reason": one.reason,
-            "sample": _hidden(one.sample),
+            "found": time_text(reject.found),
+            "where": reject.where,
+            "reason": reject.reason,
+            "sample": _hidden(reject.sample),
         }
-        for one in islice(rejected(engine, RejectFilter(since_ms=since_ms)), 50)
+        for reject in islice(rejected(engine, RejectFilter(since_ms=since_ms)), 50)
     ]
     rejects = (
         Column("found", "Found", "time"), Column("where", "Where"), Column("reason", "Reason"),
@@ -184,8 +186,8 @@ def health(asked: AskedPage) -> Content:
         Column("outcome", "Outcome"), Column("error", "Error", "state"),
         Column("next", "Next", "time"), Column("holder", "By"),
     )  # fmt: skip
-    found = sorted(listed_jobs(engine, schedules(asked.at.settings.retention.kept)))
-    job_rows = [job._asdict() | (job.last or {}) | {"next": job.next} for job in found]
+    listed = sorted(listed_jobs(engine, schedules(request.context.settings.retention.kept)))
+    job_rows = [job._asdict() | (job.last or {}) | {"next": job.next} for job in listed]
     status = installation_status(engine, head())
     return Content(
         "Health",
@@ -198,37 +200,37 @@ def health(asked: AskedPage) -> Content:
         ],
         tables=[
             PageTable("partitions", "Partitions", columns, parts, "No partition was ever read."),
-            PageTable("rejected", f"Rejected records of the last {asked.filters.span}", rejects, samples,
+            PageTable("rejected", f"Rejected records of the last {request.filters.span}", rejects, samples,
                   "No record was rejected in this time."),
             PageTable("jobs", "Jobs", jobs, job_rows, "No job is known."),
         ],
     )  # fmt: skip
 
 
-def trail(asked: AskedPage) -> Content:
+def trail(request: PageRequest) -> Content:
     """Returns the audit log: who did what, and why."""
-    since_ms = (asked.filters.now_s - SPANS_S[asked.filters.span]) * 1000
-    wanted = asked.filters.caller.lower()
-    found = (one for one in entries(asked.engine, since_ms) if wanted in one.about.lower())
+    since_ms = (request.filters.now_s - SPANS_S[request.filters.span]) * 1000
+    text = request.filters.caller.lower()
+    matching = (entry for entry in entries(request.engine, since_ms) if text in entry.about.lower())
     rows = [
         {
-            "at": utc_text(one.at.timestamp()),
-            "who": one.who,
-            "act": one.act,
-            "about": one.about,
-            "why": one.why,
+            "at": utc_text(entry.at.timestamp()),
+            "who": entry.who,
+            "act": entry.act,
+            "about": entry.about,
+            "why": entry.why,
         }
-        for one in islice(found, ROWS)
+        for entry in islice(matching, ROWS)
     ]
     columns = (
         Column("at", "Time", "time"), Column("who", "By"), Column("act", "Act"), Column("about", "About"),
         Column("why", "Why"),
     )  # fmt: skip
-    empty = f"Nothing was done in the last {asked.filters.span}."
+    empty = f"Nothing was done in the last {request.filters.span}."
     return Content("Trail", tables=[PageTable("trail", "Audit log", columns, rows, empty)])
 
 
 def _hidden(sample: bytes) -> str:
     """Returns the begin of a sample with its letters and digits replaced: its form remains."""
     text = sample[:SAMPLE_MAX].decode(errors="replace")
-    return printable("".join("x" if one.isalnum() else one for one in text))
+    return printable("".join("x" if character.isalnum() else character for character in text))

@@ -52,8 +52,8 @@ class Filters(NamedTuple):
     def address(self, path: str, **changed: str) -> str:
         """Returns the address of a page with these filters, some of them changed."""
         values = {name: getattr(self, name) for name in NAMES} | changed
-        given = {name: value for name, value in values.items() if value and value != DEFAULTS.get(name)}
-        return f"{path}?{urlencode(given)}" if given else path
+        stated = {name: value for name, value in values.items() if value and value != DEFAULTS.get(name)}
+        return f"{path}?{urlencode(stated)}" if stated else path
 
 
 NAMES = ("span", "caller", "resource", "policy", "mode", "meter")

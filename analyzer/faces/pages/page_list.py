@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analyzer.faces.pages import caller_page, installation_pages, traffic_pages
-from analyzer.faces.pages.asked_page import Page
+from analyzer.faces.pages.page_request import Page
 
 PAGES = (
     Page("/", "Now", "view", traffic_pages.now, ("span",)),

@@ -24,16 +24,16 @@ from analyzer.billing.reports.day_report import NotFrozen, read_report, report_r
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
 from analyzer.billing.reports.row_formats import encode_csv
 from analyzer.faces.api.endpoint_table import ENDPOINTS
-from analyzer.faces.api.endpoints import ApiContext, Asked, Endpoint, NotPossible, NotThere
+from analyzer.faces.api.endpoints import ApiContext, ApiRequest, Endpoint, NotPossible, NotThere
 from analyzer.faces.api.request_bodies import body_of
 from analyzer.faces.api.requested_values import of_query
 from analyzer.faces.api.serving_endpoints import BODY_MAX, Workers
 from analyzer.faces.api.usage_endpoints import DATE
 from analyzer.faces.authentication import acts_need_a_token
-from analyzer.faces.pages.asked_page import AskedPage, Page, share_text
 from analyzer.faces.pages.page_content import Content, PageTable
 from analyzer.faces.pages.page_filters import MODES, SPANS_S, filters_of
 from analyzer.faces.pages.page_list import PAGES
+from analyzer.faces.pages.page_request import Page, PageRequest, share_text
 from analyzer.faces.pages.visitors import (
     COOKIE,
     SignInNeeded,
@@ -81,34 +81,34 @@ class Drawing:
         return HTMLResponse(html, status, HEADERS)
 
 
-def add_pages(app: FastAPI, at: ApiContext, visitors: Visitors) -> None:
+def add_pages(app: FastAPI, context: ApiContext, visitors: Visitors) -> None:
     """Adds all pages, their forms, sign-in and sign-out, and the files that browsers load for them."""
     drawing, workers = Drawing(), Workers()
     for page in PAGES:
         app.add_route(
-            page.path, _guarded(drawing, _page(page, at, visitors, workers, drawing)), methods=["GET"]
+            page.path, _guarded(drawing, _page(page, context, visitors, workers, drawing)), methods=["GET"]
         )
     for endpoint in ENDPOINTS:
         if endpoint.acts:
-            act = _guarded(drawing, _act(endpoint, at, visitors, workers, drawing))
+            act = _guarded(drawing, _act(endpoint, context, visitors, workers, drawing))
             app.add_route(_form_path(endpoint.path), act, methods=["POST"])
     _add_sign_in(app, visitors, drawing)
     _add_files(app)
-    app.add_route(DOWNLOAD, _guarded(drawing, _report_file(at, visitors, workers)), methods=["GET"])
+    app.add_route(DOWNLOAD, _guarded(drawing, _report_file(context, visitors, workers)), methods=["GET"])
 
 
 def _page(
-    page: Page, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
+    page: Page, context: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
         _require(visitor, page.scope)
         filters = filters_of(request.query_params, unquote(request.cookies.get(ZONE_COOKIE, "UTC")))
-        content: Content = await workers.run(partial(page.read, AskedPage(at, filters, visitor)))
-        wanted, table = request.query_params.get("as"), request.query_params.get("table")
-        for one in content.tables:
-            if one.name == table and wanted in ("csv", "json"):
-                return _table_file(one, wanted)
+        content: Content = await workers.run(partial(page.read, PageRequest(context, filters, visitor)))
+        form, table = request.query_params.get("as"), request.query_params.get("table")
+        for page_table in content.tables:
+            if page_table.name == table and form in ("csv", "json"):
+                return _table_file(page_table, form)
         response = drawing.draw(
             "content.html", page=page, content=content, filters=filters, visitor=visitor,
             address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
@@ -122,22 +122,22 @@ def _page(
 
 
 def _act(
-    endpoint: Endpoint, at: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
+    endpoint: Endpoint, context: ApiContext, visitors: Visitors, workers: Workers, drawing: Drawing
 ) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
         require_own_page(request)
-        given = await _form(request)
-        visitor.require_form_key(given.pop("form_key", ""))
+        form = await _form(request)
+        visitor.require_form_key(form.pop("form_key", ""))
         if not visitor.who:
             raise HttpProblem(HTTPStatus.UNAUTHORIZED, acts_need_a_token(endpoint.scope))
         _require(visitor, endpoint.scope)
-        back = _own_path(given.pop("back", "/"))
-        values = of_query(endpoint.all_parameters, [(name, text) for name, text in given.items() if text])
+        back = _own_path(form.pop("back", "/"))
+        values = of_query(endpoint.all_parameters, [(name, text) for name, text in form.items() if text])
         try:
-            await workers.run(partial(endpoint.ask, at, Asked(values, f"token {visitor.who}")))
+            await workers.run(partial(endpoint.ask, context, ApiRequest(values, f"token {visitor.who}")))
         except NotConfirmed as error:
-            fields = {"form_key": visitor.form_key, "back": back, **given, "confirmed": "true"}
+            fields = {"form_key": visitor.form_key, "back": back, **form, "confirmed": "true"}
             return drawing.draw(
                 "confirm.html", HTTPStatus.CONFLICT,
                 foreseen=error.foreseen, fields=fields, action=request.url.path, back=back,
@@ -149,16 +149,16 @@ def _act(
     return answer
 
 
-def _report_file(at: ApiContext, visitors: Visitors, workers: Workers) -> Callable[[Request], Any]:
+def _report_file(context: ApiContext, visitors: Visitors, workers: Workers) -> Callable[[Request], Any]:
     """Answers with the report of a closed day, byte for byte as `gatelock billing report write` makes it."""
 
     async def answer(request: Request) -> Response:
         visitor = await visitors.visitor(request)
         _require(visitor, "view")
         day, zone = request.query_params.get("day", ""), request.query_params.get("zone", "")
-        if zone not in at.settings.billing.zones or re.fullmatch(DATE, day) is None:
+        if zone not in context.settings.billing.zones or re.fullmatch(DATE, day) is None:
             raise NotThere("there is no report of this day: choose one from the list of days")
-        path: Path = await workers.run(partial(_written_report, at, day, zone))
+        path: Path = await workers.run(partial(_written_report, context, day, zone))
         name = f"usage-{day}.csv"
         return FileResponse(
             path,
@@ -171,16 +171,16 @@ def _report_file(at: ApiContext, visitors: Visitors, workers: Workers) -> Callab
     return answer
 
 
-def _written_report(at: ApiContext, day: str, zone: str) -> Path:
+def _written_report(context: ApiContext, day: str, zone: str) -> Path:
     """Returns a temporary file with the report. Raises NotPossible for a day that is not closed."""
     try:
-        found = read_report(at.engine, zone, day, day, "caller", None)
+        report = read_report(context.engine, zone, day, day, "caller", None)
     except (NotFrozen, LookupError, ValueError) as error:
         raise NotPossible(str(error)) from error
-    if not found.is_final:
+    if not report.is_final:
         raise NotPossible("this day is not closed yet: its report is made when it is")
-    columns = report_columns(found)
-    lines = usage_lines(found, report_rows(at.engine, found), at.settings.units(), ReportSums())
+    columns = report_columns(report)
+    lines = usage_lines(report, report_rows(context.engine, report), context.settings.units(), ReportSums())
     with NamedTemporaryFile(prefix="gatelock-report-", suffix=".csv", delete=False) as file:
         for part in encode_csv(columns, (line_cells(line, columns) for line in lines)):
             file.write(part)
@@ -194,8 +194,8 @@ def _guarded(drawing: Drawing, answer: Callable[[Request], Any]) -> Callable[[Re
         try:
             response: Response = await answer(request)
         except SignInNeeded:
-            wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            target = wanted if request.method == "GET" else "/"
+            address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            target = address if request.method == "GET" else "/"
             return RedirectResponse(f"/sign-in?{urlencode({'next': target})}", HTTPStatus.SEE_OTHER, HEADERS)
         except HttpProblem as problem:
             return _refusal(drawing, problem.status, problem.detail)
@@ -225,18 +225,18 @@ def _refusal(drawing: Drawing, status: HTTPStatus, detail: str) -> Response:
 
 def _add_sign_in(app: FastAPI, visitors: Visitors, drawing: Drawing) -> None:
     async def sign_in_page(request: Request) -> Response:
-        wanted = _own_path(request.query_params.get("next", "/"))
-        return drawing.draw("sign_in.html", wanted=wanted, wrong="")
+        address = _own_path(request.query_params.get("next", "/"))
+        return drawing.draw("sign_in.html", wanted=address, wrong="")
 
     async def sign_in(request: Request) -> Response:
         require_own_page(request)
-        given = await _form(request)
-        wanted = _own_path(given.get("next", "/"))
+        form = await _form(request)
+        address = _own_path(form.get("next", "/"))
         try:
-            cookie = await visitors.sign_in(given.get("token", ""))
+            cookie = await visitors.sign_in(form.get("token", ""))
         except HttpProblem as problem:
-            return drawing.draw("sign_in.html", problem.status, wanted=wanted, wrong=problem.detail)
-        response = RedirectResponse(wanted, HTTPStatus.SEE_OTHER, HEADERS)
+            return drawing.draw("sign_in.html", problem.status, wanted=address, wrong=problem.detail)
+        response = RedirectResponse(address, HTTPStatus.SEE_OTHER, HEADERS)
         set_cookie(response, request, cookie)
         return response
 
@@ -320,7 +320,7 @@ def _clock(value: Any, zone: str) -> str:
     if not value:
         return ""
     try:
-        at = datetime.fromisoformat(str(value))
+        moment = datetime.fromisoformat(str(value))
     except ValueError:
         return str(value)
-    return at.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")
+    return moment.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")

@@ -10,9 +10,9 @@ from analyzer.counting.gaps import recorded_gaps
 from analyzer.counting.traffic import Traffic, TrafficAmount, TrafficQuery, traffic
 from analyzer.counting.usage import is_counted
 from analyzer.counting.usage_windows import counted_meters
-from analyzer.faces.pages.asked_page import AskedPage, share_text, short_number, utc_text
 from analyzer.faces.pages.page_content import ActForm, Banner, Chart, Column, Content, Input, PageTable, Tile
 from analyzer.faces.pages.page_filters import SPANS_S
+from analyzer.faces.pages.page_request import PageRequest, share_text, short_number, utc_text
 from analyzer.faces.signals.status import installation_status
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.gates.gate_answers import listed_gates
@@ -45,23 +45,25 @@ RANK_COLUMNS = (
 )  # fmt: skip
 
 
-def now(asked: AskedPage) -> Content:
+def now(request: PageRequest) -> Content:
     """Returns the first page: is something wrong, who sends most, what has changed."""
-    engine, filters = asked.engine, asked.filters
-    found = traffic(engine, TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, LAYERS))
+    engine, filters = request.engine, request.filters
+    amounts = traffic(
+        engine, TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, LAYERS)
+    )
     minute_s = filters.now_s - filters.now_s % 60 - 60
     last = traffic(engine, TrafficQuery("caller", minute_s, minute_s + 60, 60, 1)).total
     status, parts = installation_status(engine, head()), followed(engine)
     gates = [gate for gate in listed_gates(engine).as_objects() if "age_s" in gate]
-    total, lag_s = found.total, max((part.behind_s for part in parts), default=0.0)
+    total, lag_s = amounts.total, max((part.behind_s for part in parts), default=0.0)
     ages = [age for gate in gates if isinstance(age := gate["age_s"], int | float)]
     locked = sum(status.active_locks.values())
     tiles = [
         Tile("requests per second", short_number(last.whole / 60), "last whole minute"),
         Tile(
             "largest caller",
-            share_text(_largest(found), total.whole),
-            next(iter(found.keys), "no caller yet"),
+            share_text(_largest(amounts), total.whole),
+            next(iter(amounts.keys), "no caller yet"),
         ),
         Tile("locked", f"{locked:,}", "locks in force", "watch" if locked else "good"),
         Tile("denied", share_text(total.denied, total.whole), f"{total.denied:,} requests"),
@@ -74,24 +76,24 @@ def now(asked: AskedPage) -> Content:
         "Now",
         banner=_banner(engine, status.active_locks, parts),
         tiles=tiles,
-        charts=[_stacked(found, "Requests by caller", filters.step_s, filters.from_s, filters.now_s)],
-        tables=[_movers(asked), _locks(engine), _events(asked)],
+        charts=[_stacked(amounts, "Requests by caller", filters.step_s, filters.from_s, filters.now_s)],
+        tables=[_movers(request), _locks(engine), _events(request)],
     )
 
 
-def callers(asked: AskedPage) -> Content:
+def callers(request: PageRequest) -> Content:
     """Returns the callers with the most of a meter, with what each had in the time before."""
-    engine, filters = asked.engine, asked.filters
+    engine, filters = request.engine, request.filters
     meters = sorted(counted_meters(engine))
-    ranked = _ranked(asked, RANKED)
-    wanted = filters.caller.lower()
-    rows = [row for row in ranked if wanted in str(row["caller"]).lower()]
+    ranked = _ranked(request, RANKED)
+    text = filters.caller.lower()
+    rows = [row for row in ranked if text in str(row["caller"]).lower()]
     about = f"By {filters.meter}, in the last {filters.span}; the first {RANKED} callers."
-    found = traffic(
+    amounts = traffic(
         engine,
         TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, LAYERS, filters.meter),
     )
-    chart = _stacked(found, f"{filters.meter} by caller", filters.step_s, filters.from_s, filters.now_s)
+    chart = _stacked(amounts, f"{filters.meter} by caller", filters.step_s, filters.from_s, filters.now_s)
     table = PageTable("callers", "Callers", RANK_COLUMNS, rows, "No caller was counted in this time.")
     links = PageTable(
         "meters", "Ranked by another meter", (Column("meter", "Meter"), Column("address", "Page", "text")),
@@ -101,9 +103,9 @@ def callers(asked: AskedPage) -> Content:
     return Content("Callers", about, charts=[chart], tables=[table, links] if len(meters) > 1 else [table])
 
 
-def attack(asked: AskedPage) -> Content:
+def attack(request: PageRequest) -> Content:
     """Returns the traffic and that of the time before, and the addresses with the most of it."""
-    engine, filters = asked.engine, asked.filters
+    engine, filters = request.engine, request.filters
     long_s = SPANS_S[filters.span]
     present = traffic(
         engine, TrafficQuery("caller", filters.from_s, filters.now_s + 1, filters.step_s, 1)
@@ -143,7 +145,7 @@ def attack(asked: AskedPage) -> Content:
         )
     ]  # fmt: skip
     return Content(
-        "Attack", charts=[chart], forms=forms if asked.visitor.may_act("operate") else [], tables=tables
+        "Attack", charts=[chart], forms=forms if request.visitor.may_act("operate") else [], tables=tables
     )
 
 
@@ -161,7 +163,11 @@ def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedP
             f"Counting is {worst.behind_s:.0f} s behind in {worst.topic}[{worst.partition}]: locks are late."
         )
         return Banner(text, "watch")
-    surges = {one.name for one in (plan_in_force(engine) or Plan()).policies if one.kind.startswith("surge")}
+    surges = {
+        policy.name
+        for policy in (plan_in_force(engine) or Plan()).policies
+        if policy.kind.startswith("surge")
+    }
     if attacking := {name: number for name, number in active.items() if name in surges and number}:
         text = ", ".join(f"{name} holds {number:,}" for name, number in attacking.items())
         return Banner(f"Attack: {text}.", "bad")
@@ -170,51 +176,55 @@ def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedP
     return Banner("Nothing is wrong.", "good")
 
 
-def _largest(found: Traffic) -> int:
-    return next((amount.whole for amount in found.keys.values()), 0)
+def _largest(amounts: Traffic) -> int:
+    return next((amount.whole for amount in amounts.keys.values()), 0)
 
 
-def _stacked(found: Traffic, heading: str, step_s: int, from_s: int, until_s: int) -> Chart:
+def _stacked(amounts: Traffic, heading: str, step_s: int, from_s: int, until_s: int) -> Chart:
     times = list(range(from_s, until_s + 1, step_s))
     none = TrafficAmount()
-    layers = [(key, [found.series[key].get(at_s, none).whole for at_s in times]) for key in found.keys]
+    layers = [(key, [amounts.series[key].get(at_s, none).whole for at_s in times]) for key in amounts.keys]
     rest = [
-        max(0, found.whole.get(at_s, none).whole - sum(values[place] for _, values in layers))
+        max(0, amounts.whole.get(at_s, none).whole - sum(values[place] for _, values in layers))
         for place, at_s in enumerate(times)
     ]
-    names = ", ".join(f"{key} {share_text(one.whole, found.total.whole)}" for key, one in found.keys.items())
+    names = ", ".join(
+        f"{key} {share_text(amount.whole, amounts.total.whole)}" for key, amount in amounts.keys.items()
+    )
     return Chart(
         heading, f"Stacked: {names or 'no requests in this time'}.", times, [*layers, ("all others", rest)]
     )
 
 
-def _ranked(asked: AskedPage, top: int) -> list[dict[str, Any]]:
+def _ranked(request: PageRequest, top: int) -> list[dict[str, Any]]:
     """Returns the largest callers, each with its change and its state."""
-    engine, filters = asked.engine, asked.filters
+    engine, filters = request.engine, request.filters
     long_s = SPANS_S[filters.span]
     query = TrafficQuery(
         "caller", filters.now_s - long_s, filters.now_s + 1, filters.step_s, top, filters.meter
     )
-    found = traffic(engine, query)
-    before = query._replace(from_s=query.from_s - long_s, until_s=query.until_s - long_s, keys=[*found.keys])
-    earlier = traffic(engine, before).keys if found.keys else {}
+    amounts = traffic(engine, query)
+    last_week = query._replace(
+        from_s=query.from_s - long_s, until_s=query.until_s - long_s, keys=[*amounts.keys]
+    )
+    earlier = traffic(engine, last_week).keys if amounts.keys else {}
     locked = {lock.key: lock.policy for lock in islice(locks_in_force(engine), LOCKS)}
-    return _rank_rows(found, earlier, locked)
+    return _rank_rows(amounts, earlier, locked)
 
 
 def _rank_rows(
-    found: Traffic, earlier: Mapping[str, TrafficAmount], locked: Mapping[str, str]
+    amounts: Traffic, earlier: Mapping[str, TrafficAmount], locked: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    whole = found.total.whole
+    whole = amounts.total.whole
     return [
         {
-            "caller": key, "value": one.whole, "denied": one.denied,
-            "share": round(one.whole / whole, 4) if whole else 0.0,
-            "change": _change(one.whole, earlier[key].whole) if key in earlier else "new",
-            "difference": one.whole - (earlier[key].whole if key in earlier else 0),
+            "caller": key, "value": amount.whole, "denied": amount.denied,
+            "share": round(amount.whole / whole, 4) if whole else 0.0,
+            "change": _change(amount.whole, earlier[key].whole) if key in earlier else "new",
+            "difference": amount.whole - (earlier[key].whole if key in earlier else 0),
             "state": f"locked by {locked[key]}" if key in locked else "",
         }
-        for key, one in found.keys.items()
+        for key, amount in amounts.keys.items()
     ]  # fmt: skip
 
 
@@ -225,8 +235,8 @@ def _change(present: int, earlier: int) -> str:
     return f"{factor:.1f} times" if factor >= 2 else f"{(factor - 1) * 100:+.0f} %"
 
 
-def _movers(asked: AskedPage) -> PageTable:
-    rows = sorted(_ranked(asked, RANKED), key=lambda row: -abs(row["difference"]))[:MOVERS]
+def _movers(request: PageRequest) -> PageTable:
+    rows = sorted(_ranked(request, RANKED), key=lambda row: -abs(row["difference"]))[:MOVERS]
     return PageTable("movers", "Biggest movers", RANK_COLUMNS, rows, "No caller was counted in this time.")
 
 
@@ -235,17 +245,17 @@ def _locks(engine: Engine) -> PageTable:
     return PageTable("locks", "Locks in force", LOCK_COLUMNS, rows, "No lock is in force.")
 
 
-def _events(asked: AskedPage) -> PageTable:
+def _events(request: PageRequest) -> PageTable:
     columns = (
         Column("at", "Time", "time"), Column("act", "Event"), Column("about", "About"), Column("who", "By"),
     )  # fmt: skip
-    if not asked.visitor.may("operate"):
+    if not request.visitor.may("operate"):
         return PageTable(
             "events", "Newest events", columns, [], "Events need a token with the scope operate."
         )
-    found = islice(entries(asked.engine), EVENTS)
+    newest = islice(entries(request.engine), EVENTS)
     rows = [
-        {"at": utc_text(one.at.timestamp()), "act": one.act, "about": one.about, "who": one.who}
-        for one in found
+        {"at": utc_text(entry.at.timestamp()), "act": entry.act, "about": entry.about, "who": entry.who}
+        for entry in newest
     ]
     return PageTable("events", "Newest events", columns, rows, "Nothing has happened yet.")

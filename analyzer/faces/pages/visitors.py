@@ -60,9 +60,9 @@ class Visitor(NamedTuple):
         """The key in each form of this visitor, which no page of another origin can know."""
         return hashlib.sha256(f"form {self.cookie}".encode()).hexdigest()
 
-    def require_form_key(self, given: str) -> None:
+    def require_form_key(self, key: str) -> None:
         """Raises HttpProblem if a form was not one of this visitor."""
-        if not hmac.compare_digest(self.form_key, given):
+        if not hmac.compare_digest(self.form_key, key):
             detail = "This form is from an earlier session: go back, load the page again, and repeat it."
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
@@ -76,15 +76,15 @@ class Visitors:
 
     async def visitor(self, request: Request) -> Visitor:
         """Returns the visitor of a request. Raises SignInNeeded, HttpProblem."""
-        known = await self._authenticator.known_tokens()
+        tokens = await self._authenticator.known_tokens()
         cookie = request.cookies.get(COOKIE, "")
-        if known.is_open:
+        if tokens.is_open:
             if not _is_local(request):
                 detail = "While no token exists, pages are shown on this machine alone: create a token."
                 raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
             return Visitor("", "admin", cookie or secrets.token_urlsafe(32), not cookie)
         session = await self._session(cookie) if cookie else None
-        token = None if session is None else known.by_digest(session.token)
+        token = None if session is None else tokens.by_digest(session.token)
         if session is None or token is None or not token.allows(LEAST):
             raise SignInNeeded
         if session.is_due and REFRESHES not in request.headers:
@@ -110,10 +110,10 @@ class Visitors:
             return False
         return True
 
-    async def sign_in(self, given: str) -> str:
+    async def sign_in(self, text: str) -> str:
         """Begins a session and returns the value of the cookie. Raises HttpProblem for a wrong token."""
-        known = await self._authenticator.known_tokens()
-        token = known.bearer(given.strip())
+        tokens = await self._authenticator.known_tokens()
+        token = tokens.bearer(text.strip())
         if token is None:
             detail = "This token was never made, was revoked, or has expired."
             raise HttpProblem(HTTPStatus.UNAUTHORIZED, detail)

@@ -103,8 +103,8 @@ class Health:
         recent.add_flush(result.seconds, lag_s, now_s)
         for progress in result.counted.parts:
             if progress.delays is not None and result.now is not None:
-                at = progress.part.source, str(progress.part)
-                recent.add(at, progress.delays, int(result.now.timestamp() * 1000), now_s)
+                place = progress.part.source, str(progress.part)
+                recent.add(place, progress.delays, int(result.now.timestamp() * 1000), now_s)
         if now_s - self.measured_s >= MEASURE_EVERY_S:
             self.measured, self.measured_s = recent.measured(now_s), now_s
 
@@ -167,9 +167,9 @@ class Health:
         self.refused_configuration = ""
         self.metrics.record_reload(is_successful=True)
 
-    def configuration_refused(self, why: str) -> None:
+    def configuration_refused(self, sentence: str) -> None:
         """Records that the file was read and is refused: the configuration before it stays in force."""
-        self.refused_configuration = why
+        self.refused_configuration = sentence
         self.metrics.record_reload(is_successful=False)
 
     # State, read by the web application
@@ -192,23 +192,23 @@ class Health:
     @property
     def problems(self) -> dict[str, str]:
         """Problems of the loop: a sentence for each, by its name."""
-        found = dict(self.failures)
+        problems = dict(self.failures)
         if not self.is_alive:
-            found["loop"] = f"the loop has not completed for {self.stalled_s:.0f} s"
+            problems["loop"] = f"the loop has not completed for {self.stalled_s:.0f} s"
         if not self.is_assignment_settled:
-            found["partitions"] = "no partition is assigned yet"
+            problems["partitions"] = "no partition is assigned yet"
         if self.unflushed_s >= FLUSH_OVERDUE_S and not self.failures:
-            found["flush"] = (
+            problems["flush"] = (
                 f"this analyzer holds partitions, but has stored nothing for {self.unflushed_s:.0f} s"
             )
         if len(self.losses_s) == LOSSES_MAX and self.uptime_s() - self.losses_s[0] < LOSSES_WITHIN_S:
-            found["contention"] = (
+            problems["contention"] = (
                 f"another analyzer stored what this one had counted, {LOSSES_MAX} times within "
                 f"{LOSSES_WITHIN_S:.0f} s: two analyzers read the same partitions. Nothing is counted twice; "
                 'stop one of the two: look for another analyzer with assign = "all", or with the same '
                 "group_instance_id"
             )
-        return found
+        return problems
 
     @property
     def alarms(self) -> dict[str, str]:
@@ -216,7 +216,7 @@ class Health:
 
         Records are counted meanwhile.
         """
-        found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
+        alarms_found = alarms(self.measured, self.delay_limits) if self.current_lags else {}
         watched = {
             "overshoot": (self.overshoots, self.overshoots_s),
             "duplicates": (self.repeated, self.repeated_s),
@@ -225,8 +225,8 @@ class Health:
         for name, (sentences, found_s) in watched.items():
             if sentences and self.uptime_s() - found_s < WATCHED_S:
                 more = f", and {len(sentences) - 1} more" if len(sentences) > 1 else ""
-                found[name] = f"{sentences[0]}{more}"
-        return found
+                alarms_found[name] = f"{sentences[0]}{more}"
+        return alarms_found
 
     @property
     def current_ids(self) -> Mapping[Partition, RememberedIds]:

@@ -318,8 +318,8 @@ class Metrics:
             self._flush_steps.labels(step).inc(seconds)
         for source, requests in result.disbelieved.items():
             self._disbelieved.labels(source).inc(requests)
-        for at, requests in result.denied.items():
-            self._denied.labels(*at).inc(requests)
+        for lock_labels, requests in result.denied.items():
+            self._denied.labels(*lock_labels).inc(requests)
         for progress in counted.parts:
             for outcome in ("counted", "duplicate", "dead", "late"):
                 self._records.labels(progress.part.source, outcome).inc(getattr(progress, outcome))
@@ -399,9 +399,11 @@ class _Collector(Collector):
         yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
         yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
         yield from _delays(now)
-        ids = [((part.source, part.topic, str(part.number)), of) for part, of in now.remembered.items()]
-        yield _gauge(EVENT_IDS, {labels: of.held for labels, of in ids})
-        yield _gauge(ID_HORIZON, {labels: of.kept_ms / 1000 for labels, of in ids})
+        ids = [
+            ((part.source, part.topic, str(part.number)), horizon) for part, horizon in now.remembered.items()
+        ]
+        yield _gauge(EVENT_IDS, {labels: horizon.held for labels, horizon in ids})
+        yield _gauge(ID_HORIZON, {labels: horizon.kept_ms / 1000 for labels, horizon in ids})
         yield _gauge(STOPPED, Counter((part.source, gap.kind) for part, gap in now.gaps.items()))
         yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
         yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
@@ -428,8 +430,8 @@ def _delays(now: Measurements) -> Iterator[prometheus.Metric]:
     # `topic[number]`, as partitions are shown.
     labels = {part: (clock.source, *part[:-1].rpartition("[")[::2]) for part, clock in clocks.items()}
     yield _gauge(KAFKA_AHEAD, {labels[part]: clock.ahead_ms / 1000 for part, clock in clocks.items()})
-    known = {part: clock.least_ms for part, clock in clocks.items() if clock.least_ms is not None}
-    yield _gauge(REQUESTS_AHEAD, {labels[part]: -least_ms / 1000 for part, least_ms in known.items()})
+    ahead_ms = {part: clock.least_ms for part, clock in clocks.items() if clock.least_ms is not None}
+    yield _gauge(REQUESTS_AHEAD, {labels[part]: -least_ms / 1000 for part, least_ms in ahead_ms.items()})
     yield _gauge(ALARM, {(name,): 1 for name in now.alarms})
 
 
@@ -444,14 +446,14 @@ def without_path(name: str) -> str:
 
 def _without_paths(metric: prometheus.Metric) -> prometheus.Metric:
     """Returns the metric without paths in its labels, and with one sample for each set of labels."""
-    found: dict[tuple[str, ...], Sample] = {}
+    samples: dict[tuple[str, ...], Sample] = {}
     for sample in metric.samples:
         labels = {
             label: without_path(value) if label in PATH_LABELS else value
             for label, value in sample.labels.items()
         }
-        found.setdefault((sample.name, *labels.values()), sample._replace(labels=labels))
-    metric.samples = list(found.values())
+        samples.setdefault((sample.name, *labels.values()), sample._replace(labels=labels))
+    metric.samples = list(samples.values())
     return metric
 
 

@@ -76,13 +76,13 @@ def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatu
         recent = sa.select(rejects.c.reason, sa.func.count()).where(
             rejects.c.at_ms > now_ms - rejected_within_ms
         )
-        known = catalog.load(db)
+        catalog_rows = catalog.load(db)
         return DatabaseStatus(
             now_ms,
             db.execute(sa.select(plans.c.digest).where(plans.c.active == 1)).scalar_one_or_none(),
             dict(db.execute(recent.group_by(rejects.c.reason)).all()),
-            _unready(db, known),
-            known.has_old_rows,
+            _unready(db, catalog_rows),
+            catalog_rows.has_old_rows,
             _disbelieved(db, (now_ms - rejected_within_ms) // 1000),
         )
 
@@ -93,7 +93,7 @@ def _disbelieved(db: sa.Connection, since_s: int) -> dict[str, int]:
     return {policy: int(requests) for policy, requests in db.execute(recent.group_by(columns.policy))}
 
 
-def _unready(db: sa.Connection, known: Catalog) -> list[str]:
+def _unready(db: sa.Connection, catalog_rows: Catalog) -> list[str]:
     pending = db.execute(sa.select(plans.c.pending).where(plans.c.active == 1)).scalar()
     if not pending:
         return []
@@ -101,4 +101,4 @@ def _unready(db: sa.Connection, known: Catalog) -> list[str]:
         _, plan = active(db)
     except SchemaBehind:  # of another version of this program
         return []
-    return unready_policies(decode_steps(pending), plan, plan_sums(plan).numbers(known.sum_number))
+    return unready_policies(decode_steps(pending), plan, plan_sums(plan).numbers(catalog_rows.sum_number))

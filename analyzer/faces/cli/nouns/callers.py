@@ -46,15 +46,15 @@ def show(
         profile, limits = caller_profile(engine, name)
         origins = fact_origins(engine, name)
         say(f"{name}: {facts_in_words(profile)}")
-        for one in origins:
-            say(f"  {one.fact} {one.value}{_unknown(one)}: {describe_origin(one)}")
+        for entry in origins:
+            say(f"  {entry.fact} {entry.value}{_unknown(entry)}: {describe_origin(entry)}")
         rows = [
             (
-                one.policy,
-                "exempt" if one.limit is None else amount_text(one.limit, one.unit),
-                amount_text(one.stated, one.unit),
+                entry.policy,
+                "exempt" if entry.limit is None else amount_text(entry.limit, entry.unit),
+                amount_text(entry.stated, entry.unit),
             )
-            for one in limits
+            for entry in limits
         ]
         table(["policy", "limit", "stated for all"], rows, "no policy limits callers")
 

@@ -85,16 +85,16 @@ def list_(
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
-        found = day_statuses(engine, zone, None if every else SHOWN)
+        statuses = day_statuses(engine, zone, None if every else SHOWN)
         audited = {one.day: one for one in outcomes(engine)}
-        waits = {status.day.id: _awaited(engine, settings, status.day) for status in found}
-        sent = {status.day.id: _deliveries(engine, status.day) for status in found}
+        waits = {status.day.id: _awaited(engine, settings, status.day) for status in statuses}
+        sent = {status.day.id: _deliveries(engine, status.day) for status in statuses}
         if json:
             json_lines(
                 day_fields(status)
                 | audit_fields(audited.get(status.day.id))
                 | {"waits_for": [*map(str, waits[status.day.id])], "deliveries": sent[status.day.id]}
-                for status in found
+                for status in statuses
             )
         else:
             columns = [
@@ -109,17 +109,17 @@ def list_(
                 "audit",
                 "sent",
             ]
-            if any(status.deleted_ms is not None for status in found):
+            if any(status.deleted_ms is not None for status in statuses):
                 columns.append("deleted")
             fields = [
                 day_fields(status)
                 | audit_fields(audited.get(status.day.id))
                 | {"sent": _sent_in_words(sent[status.day.id])}
-                for status in found
+                for status in statuses
             ]
             cells = [["" if one[name] is None else one[name] for name in columns] for one in fields]
             table(columns, cells, "no day is stored yet: analyzers store the first one within seconds")
-            for status in found:
+            for status in statuses:
                 _say_awaited(status.day, waits[status.day.id])
         differs = any(outcome.result == DIFFERS for outcome in audited.values())
         if any(waits.values()) or differs or any(map(_is_partly_sent, sent.values())):
@@ -141,7 +141,7 @@ def show(
         status = _find(engine, settings, date, zone)
         waits = _awaited(engine, settings, status.day)
         positions = stored_positions(engine, status.day)
-        audit = next((one for one in outcomes(engine) if one.day == status.day.id), None)
+        audit = next((outcome for outcome in outcomes(engine) if outcome.day == status.day.id), None)
         replays = correcting_replays(engine, status.day.id)
         fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
         sent = _deliveries(engine, status.day)
@@ -156,7 +156,10 @@ def show(
                     continue
                 say(f"{name + ':':16}{'' if value is None else value}".rstrip())
             columns = ["partition", "target", "cut", "remark"]
-            rows = [[str(one.part), _cell(one.target), _cell(one.cut), _remark(one)] for one in positions]
+            rows = [
+                [str(outcome.part), _cell(outcome.target), _cell(outcome.cut), _remark(outcome)]
+                for outcome in positions
+            ]
             gone = "the rows of the day were deleted after their retention, and its positions with them"
             no_target = "no partition has a target yet" if status.deleted_ms is None else gone
             table(columns, rows, no_target)
@@ -192,32 +195,34 @@ def close(
 
     Example: gatelock billing days close 2026-11-20 --reason "import is done"
     """
-    why = require_reason(reason)
+    reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
         closing = _closing(engine, settings)
         named = zone_of(settings, zone)
-        found = _day_to_close(engine, settings, named, date, is_shown_only=True)
-        if found.state == "open":
-            excused = _excused(closing, found, without or [])
-            if waits := [one for one in closing.find_awaited(found) if one.part not in excused]:
-                _say_awaited(found, waits)
+        day = _day_to_close(engine, settings, named, date, is_shown_only=True)
+        if day.state == "open":
+            excused = _excused(closing, day, without or [])
+            if waits := [
+                partition for partition in closing.find_awaited(day) if partition.part not in excused
+            ]:
+                _say_awaited(day, waits)
                 raise Exit(FOUND)
-        sentence = f"{found} was closed already"
-        if found.state != "closed":
-            if not is_confirmed(_foreseen(engine, found), yes=yes, dry_run=dry_run, as_json=json):
+        sentence = f"{day} was closed already"
+        if day.state != "closed":
+            if not is_confirmed(_foreseen(engine, day), yes=yes, dry_run=dry_run, as_json=json):
                 return
-            found = _day_to_close(engine, settings, named, date)
-            if found.state == "open":
+            day = _day_to_close(engine, settings, named, date)
+            if day.state == "open":
                 for part in excused:
-                    leave_out(engine, found, part, operator_name(), why)
-            record_closing(engine, found, operator_name(), why)
-            while not closing.close(found):
+                    leave_out(engine, day, part, operator_name(), reason_text)
+            record_closing(engine, day, operator_name(), reason_text)
+            while not closing.close(day):
                 pass  # flushes in flight: each attempt waits for them
-            sentence = f"{found} is closed"
-        status = _find(engine, settings, found.date, named)
+            sentence = f"{day} is closed"
+        status = _find(engine, settings, day.date, named)
         outcome(f"{sentence}: {status.day.requests:,} requests of callers", day_fields(status), as_json=json)
-        if found.state != "closed":
+        if day.state != "closed":
             audited = audit_day(engine, status.day, digest_keys(settings, []))
             say_differences([audited])
             if not audited.equal:
@@ -251,15 +256,15 @@ def correct(
 
     Example: gatelock billing days correct today --key a --amount -5 --reason Q
     """
-    why, name = require_reason(reason), caller or key
+    reason_text, name = require_reason(reason), caller or key
     if name is None:
         raise usage_error("--caller: write whose amount is corrected, or --key in another grouping")
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
         name = caller_as_counted(engine, settings, name) if caller else name
-        asked = Correction(by, name, resource, meter, _amount(settings, meter, amount))
+        correction = Correction(by, name, resource, meter, _amount(settings, meter, amount))
         day = _find(engine, settings, date, zone).day
-        made = correct_day(engine, day, asked, operator_name(), why)
+        made = correct_day(engine, day, correction, operator_name(), reason_text)
         sentence = (
             f"{day}: {name}: {made.before:,} {meter} become {made.after:,}; booked on {made.booked}, "
             f"correction {made.id}"
@@ -272,20 +277,20 @@ def _amount(settings: Settings, meter: str, text: str) -> int:
     """The amount in the unit in which the meter is stored. Exits with 2 if the text is not one."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     unit = settings.units().get(meter)
-    found = readings(digits.replace(",", "")).get(unit)
-    if found is None or found != int(found) or not found:
+    number = readings(digits.replace(",", "")).get(unit)
+    if number is None or number != int(number) or not number:
         example = EXAMPLES.get(unit or "", "500")
         raise usage_error(f"--amount {text}: write an amount of {meter}, such as +{example} or -{example}")
-    return sign * int(found)
+    return sign * int(number)
 
 
 def _find(engine: sa.Engine, settings: Settings, date: str, zone: str | None) -> DayStatus:
     """The stored day. Exits with 1 if it is not stored."""
     named = zone_of(settings, zone)
-    wanted = date_of(engine, date, named)
-    if found := day_statuses(engine, named, date=wanted):
-        return found[0]
-    say(f"{wanted} ({named}) was never closed; see `gatelock billing days close --help`", err=True)
+    day = date_of(engine, date, named)
+    if statuses := day_statuses(engine, named, date=day):
+        return statuses[0]
+    say(f"{day} ({named}) was never closed; see `gatelock billing days close --help`", err=True)
     raise Exit(FOUND)
 
 
@@ -302,8 +307,8 @@ def _awaited(engine: sa.Engine, settings: Settings, day: Day) -> list[AwaitedPar
 
 
 def _say_awaited(day: Day, waits: Sequence[AwaitedPartition]) -> None:
-    for one in waits:
-        say(f"{day} waits for {one}")
+    for partition in waits:
+        say(f"{day} waits for {partition}")
     if waits:
         command = (
             f"gatelock billing days close {day.date} --zone {day.zone} "
@@ -317,10 +322,10 @@ def _day_to_close(
 ) -> Day:
     """The day that a command closes. Exits with 2 for one that cannot be closed."""
     groupings = settings.billing.groupings
-    found = day_to_close(engine, zone, date_of(engine, date, zone), groupings, is_shown_only=is_shown_only)
-    if isinstance(found, DayWithoutClosing):
-        raise usage_error(found.why)
-    return found
+    day = day_to_close(engine, zone, date_of(engine, date, zone), groupings, is_shown_only=is_shown_only)
+    if isinstance(day, DayWithoutClosing):
+        raise usage_error(day.why)
+    return day
 
 
 def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
@@ -335,11 +340,13 @@ def _foreseen(engine: sa.Engine, day: Day) -> Foreseen:
 
 def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Partition]:
     """The partitions that a day need not wait for. Exits with 2 for a name that it does not wait for."""
-    waits = {str(one.part): one.part for one in closing.find_awaited(day)} if without else {}
+    waits = (
+        {str(partition.part): partition.part for partition in closing.find_awaited(day)} if without else {}
+    )
     for name in without:
         if name not in waits:
-            known = ", ".join(waits) or "none"
-            raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {known}")
+            names = ", ".join(waits) or "none"
+            raise usage_error(f"--without {name}: the day does not wait for it; it waits for: {names}")
     return [waits[name] for name in without]
 
 
@@ -362,10 +369,10 @@ def _sent_in_words(deliveries: Sequence[Mapping[str, object]]) -> str:
     return "not complete" if _is_partly_sent(deliveries) else "complete"
 
 
-def _remark(one: DayPosition) -> str:
-    if one.left_out:
-        return f"left out by {one.who}: {one.left_out}"
-    return "the log did not exist any more" if one.is_gone else ""
+def _remark(position: DayPosition) -> str:
+    if position.left_out:
+        return f"left out by {position.who}: {position.left_out}"
+    return "the log did not exist any more" if position.is_gone else ""
 
 
 def _cell(value: int | None) -> object:

@@ -57,8 +57,8 @@ def list_(
     Example: gatelock upkeep gaps list --all
     """
     with reporting_errors(), open_database(context, config) as engine:
-        found = list(recorded_gaps(engine, decided=every))
-        rows = [fields_of(gap) for gap in found]
+        recorded = list(recorded_gaps(engine, decided=every))
+        rows = [fields_of(gap) for gap in recorded]
         if json:
             json_lines(rows)
         else:
@@ -66,9 +66,9 @@ def list_(
             columns = ["partition", "kind", "start", "end", "found", *decision, "why"]
             cells = [["?" if row[name] is None else row[name] for name in columns] for row in rows]
             table([name.replace("_", " ") for name in columns], cells, "no partition is stopped")
-            for line in commands(found):
+            for line in commands(recorded):
                 say(line)
-        if any(gap.accepted is None for gap in found):
+        if any(gap.accepted is None for gap in recorded):
             raise Exit(FOUND)
 
 
@@ -107,24 +107,24 @@ def accept(
 
     Example: gatelock upkeep gaps accept 'access-log[3]' --to next --reason WHY
     """
-    why = require_reason(reason)
+    reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        found = select_gaps(partition, to, log, list(recorded_gaps(engine)))
-        logs = log_bounds([gap.part for gap in found], load_settings(context, config))
+        chosen = select_gaps(partition, to, log, list(recorded_gaps(engine)))
+        logs = log_bounds([gap.part for gap in chosen], load_settings(context, config))
         # All offsets are checked before the first gap is accepted.
-        offsets = [checked_offset(gap, to, logs) for gap in found]
+        offsets = [checked_offset(gap, to, logs) for gap in chosen]
         sentences = [
             f"{gap.part}: {gap.gap.kind} {format_range(gap.gap)}: {consequence(gap, offset)}"
-            for gap, offset in zip(found, offsets, strict=True)
+            for gap, offset in zip(chosen, offsets, strict=True)
         ]
         fields = [
             {"partition": str(gap.part), "kind": gap.gap.kind, "start": gap.gap.start, "to": offset}
-            for gap, offset in zip(found, offsets, strict=True)
+            for gap, offset in zip(chosen, offsets, strict=True)
         ]
         foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != READ_AGAIN)
         if is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
-            for gap, offset, sentence, shown in zip(found, offsets, sentences, fields, strict=True):
-                accept_gap(engine, gap, offset, operator_name(), why)
+            for gap, offset, sentence, shown in zip(chosen, offsets, sentences, fields, strict=True):
+                accept_gap(engine, gap, offset, operator_name(), reason_text)
                 outcome(sentence, shown, as_json=json)
 
 
@@ -141,9 +141,9 @@ def fields_of(recorded: RecordedGap) -> dict[str, object]:
     }  # fmt: skip
 
 
-def commands(found: Sequence[RecordedGap]) -> Iterator[str]:
+def commands(recorded: Sequence[RecordedGap]) -> Iterator[str]:
     """The commands that accept each open gap, with their consequence as a comment."""
-    open_ = [gap for gap in found if gap.accepted is None]
+    open_ = [gap for gap in recorded if gap.accepted is None]
     lines = [
         (f"gatelock upkeep gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
         for gap in open_[:COMMANDS_MAX]
@@ -185,20 +185,18 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
             "'access-log[3]'"
         )
     every = named["number"] == "*"
-    found = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
-    found = [gap for gap in found if log in ("", gap.part.topic_id)]
-    if not found:
-        others = ", ".join(str(gap.part) for gap in open_[:5])
-        say(
-            f"{partition} is not stopped; {f'these are: {others}' if others else 'no partition is'}", err=True
-        )
+    chosen = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
+    chosen = [gap for gap in chosen if log in ("", gap.part.topic_id)]
+    if not chosen:
+        names = ", ".join(str(gap.part) for gap in open_[:5])
+        say(f"{partition} is not stopped; {f'these are: {names}' if names else 'no partition is'}", err=True)
         raise Exit(FOUND)
     if every and to.isdecimal():
         raise usage_error(f"--to {to}: write `next` or `again`; an offset applies to a single partition")
-    if len(found) > len({str(gap.part) for gap in found}):
-        ids = ", ".join(sorted({gap.part.topic_id for gap in found}))
+    if len(chosen) > len({str(gap.part) for gap in chosen}):
+        ids = ", ".join(sorted({gap.part.topic_id for gap in chosen}))
         raise usage_error(f"{partition}: several logs of this name are stopped; choose one with --log: {ids}")
-    return found
+    return chosen
 
 
 def log_bounds(parts: Sequence[Partition], settings: Settings) -> Mapping[Partition, LogBounds] | str | None:

@@ -59,7 +59,11 @@ def show(
     with reporting_errors(), open_database(context, config) as engine:
         plan, since_s = plan_in_force(engine) or Plan(), second_at(engine, begin)
         require_name("NAME", name, {policy.name for policy in plan.policies})
-        shown = [policy for at in (name, name + CANDIDATE) if (policy := plan.policy(at)) is not None]
+        shown = [
+            policy
+            for policy_name in (name, name + CANDIDATE)
+            if (policy := plan.policy(policy_name)) is not None
+        ]
         if json:
             json_lines(shown_policies(engine, shown, since_s))
             return
@@ -74,14 +78,14 @@ def show(
         units = {policy.name: policy.meter_unit for policy in shown}
         rows = [
             [
-                one.policy,
-                "would have locked" if one.action == SHADOW else f"locked ({one.action})",
-                one.locks,
-                one.series,
-                one.in_force,
-                amount_text(one.used, units[one.policy]),
+                outcome.policy,
+                "would have locked" if outcome.action == SHADOW else f"locked ({outcome.action})",
+                outcome.locks,
+                outcome.series,
+                outcome.in_force,
+                amount_text(outcome.used, units[outcome.policy]),
             ]
-            for one in outcomes
+            for outcome in outcomes
         ]
         columns = ["policy", "does", "locks", "series", "in force", "came meanwhile"]
         table(columns, rows, f"it has set no lock since {format_second(since_s)}", numbers=1)

@@ -91,14 +91,14 @@ def list_(
         first = next(rows, None)
         if first is None:
             _require_names(engine, load_settings(context, config), source, topic)
-        found = chain([] if first is None else [first], rows)
+        rejects = chain([] if first is None else [first], rows)
         for sentence in _stopped(engine, source, topic):
             say(sentence, err=True)
         if raw:
             _print_raw(rejected(engine, _since(engine, selection, begin), by_offset=True))
             return
         if json:
-            json_lines(map(fields_of, found))
+            json_lines(map(fields_of, rejects))
             return
         cells = (
             (
@@ -109,7 +109,7 @@ def list_(
                 "?" if reject.value_bytes is None else reject.value_bytes,
                 _text(reject.sample[:SHOWN_BYTES]) + ("..." if len(reject.sample) > SHOWN_BYTES else ""),
             )
-            for reject in found
+            for reject in rejects
         )
         table(["found", "record", "source", "reason", "bytes", "begins"], cells, "no rejected record matches")
 
@@ -129,8 +129,8 @@ def show(
     with reporting_errors():
         settings = load_settings(context, config)
         with open_database(context, config) as engine:
-            found = list(rejected(engine, selection))
-            if not found:
+            rejects = list(rejected(engine, selection))
+            if not rejects:
                 say(
                     f"{printable(record)} is not in the list: it was not rejected, was counted since, or is "
                     "too old to be kept; run `gatelock upkeep rejects list`",
@@ -139,7 +139,7 @@ def show(
                 raise Exit(FOUND)
             mappings = settings.mappings()
             retry = build_retry(settings, engine)
-            for reject in found:
+            for reject in rejects:
                 mapping, today = mappings.get(reject.part.source), retry.why_rejected(reject)
                 if json:
                     json_lines([{**fields_of(reject), **explained(reject, mapping), "today": today}])
@@ -193,14 +193,14 @@ def retry(
             done = JudgedChanges()
             selection = _since(engine, selection, begin)
             outcomes = build_retry(settings, engine).run(selection, operator_name(), correction, done.add)
-            found = Tally((why_left, is_duplicate) for _, why_left, is_duplicate in outcomes)
-            counted, duplicates = found.pop(("", False), 0), found.pop(("", True), 0)
-            left = Tally({why_left: number for (why_left, _), number in found.items()})
+            tally = Tally((why_left, is_duplicate) for _, why_left, is_duplicate in outcomes)
+            counted, duplicates = tally.pop(("", False), 0), tally.pop(("", True), 0)
+            left = Tally({why_left: number for (why_left, _), number in tally.items()})
         if json:
             json_lines([{"counted": counted, "duplicate": duplicates, "left": left, **done.fields}])
         else:
-            known = f", {duplicates:,} duplicates left out" if duplicates else ""
-            say(f"{counted:,} counted{known}, {left.total():,} left{done.addition}")
+            left_out = f", {duplicates:,} duplicates left out" if duplicates else ""
+            say(f"{counted:,} counted{left_out}, {left.total():,} left{done.addition}")
             for why_left, number in sorted(left.items()):
                 say(f"  {number:,}: {why_left}")
         if left:
@@ -227,7 +227,7 @@ def _require_names(engine: sa.Engine, settings: Settings, source: str | None, to
     """Exits with 2 if no source or topic of this name was ever read."""
     places = {(part.source, part.topic) for part in followed(engine)}
     places |= {(gap.part.source, gap.part.topic) for gap in recorded_gaps(engine)}
-    configured = {known.name for known in settings.sources}
+    configured = {entry.name for entry in settings.sources}
     require_name("--source", source, configured | {name for name, _ in places})
     require_name("--topic", topic, {name for _, name in places})
 
@@ -245,9 +245,9 @@ def _stopped(engine: sa.Engine, source: str | None, topic: str | None) -> Iterat
 
 def explained(reject: RejectedRecord, mapping: SourceMapping | None) -> dict[str, str]:
     """Sentences by name: what the mapping expects, and what the record has instead, where that shows."""
-    found = {"expected": expected(reject.reason, reject.part.source, mapping)}
+    sentences = {"expected": expected(reject.reason, reject.part.source, mapping)}
     instead = advice(reject.reason, reject.sample, mapping)
-    return found | ({"instead": instead} if instead else {})
+    return sentences | ({"instead": instead} if instead else {})
 
 
 def _lines(reject: RejectedRecord, mapping: SourceMapping | None, today: str) -> Iterator[str]:
@@ -285,24 +285,24 @@ def _since(engine: sa.Engine, selection: RejectFilter, begin: AskedTime | None) 
     return selection._replace(since_ms=second_at(engine, begin) * 1000)
 
 
-def _partition(given: str, topic: str | None) -> tuple[str | None, int]:
+def _partition(text: str, topic: str | None) -> tuple[str | None, int]:
     """Topic and number of a partition, from its number or its whole name."""
-    if given.isdecimal() and len(given) <= DIGITS_MAX:
-        return topic, int(given)
-    parts = PARTITION.fullmatch(given)
+    if text.isdecimal() and len(text) <= DIGITS_MAX:
+        return topic, int(text)
+    parts = PARTITION.fullmatch(text)
     if parts is None:
-        raise usage_error(f"--partition {given}: write its number, or its name: 3, 'access-log[3]'")
+        raise usage_error(f"--partition {text}: write its number, or its name: 3, 'access-log[3]'")
     if topic not in (None, parts["topic"]):
-        raise usage_error(f"--topic {topic}: {given} belongs to another topic")
+        raise usage_error(f"--topic {topic}: {text} belongs to another topic")
     return parts["topic"], int(parts["number"])
 
 
-def _record(given: str) -> RejectFilter:
+def _record(text: str) -> RejectFilter:
     """The filter for one record. Exits with 2 if `given` does not name a record."""
-    parts = RECORD.fullmatch(given)
+    parts = RECORD.fullmatch(text)
     if parts is None:
         raise usage_error(
-            f"{given!r} does not name a record; `gatelock upkeep rejects list` shows the names: "
+            f"{text!r} does not name a record; `gatelock upkeep rejects list` shows the names: "
             "'access-log[3]@1234'"
         )
     return RejectFilter(topic=parts["topic"], number=int(parts["number"]), offset=int(parts["offset"]))

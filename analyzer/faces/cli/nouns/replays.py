@@ -90,7 +90,7 @@ def start(
 
     Example: gatelock upkeep replay start access-log --from 7d --compare
     """
-    why = require_reason(reason) if is_swapped else ""
+    reason_text = require_reason(reason) if is_swapped else ""
     begin, end = parse_time(since), parse_time(until)
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
@@ -107,7 +107,7 @@ def start(
                 raise usage_error(f"replay {again} is {replay.state}: there is nothing to continue")
             job = build_replay(settings, engine, replay.source)
         replay = job.run(replay, _say_progress)
-        _after(engine, replay, why, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
+        _after(engine, replay, reason_text, is_compared=is_compared, is_judged=judge, yes=yes, as_json=json)
 
 
 def compare(
@@ -122,10 +122,10 @@ def compare(
     first and the last one that changes. Exit code 1 if anything differs.
     """
     with reporting_errors(), open_database(context, config) as engine:
-        found = stored(engine, number)
-        if found.state != "counted":
-            raise usage_error(f"replay {number} is {found.state}: only one that is counted can be compared")
-        if _say_comparison(engine, found, by, None if every else SHOWN, as_json=json).rows:
+        replay = stored(engine, number)
+        if replay.state != "counted":
+            raise usage_error(f"replay {number} is {replay.state}: only one that is counted can be compared")
+        if _say_comparison(engine, replay, by, None if every else SHOWN, as_json=json).rows:
             raise Exit(FOUND)
 
 
@@ -147,12 +147,12 @@ def swap(
 
     Example: gatelock upkeep replay swap 3 --reason "wrong field for the key"
     """
-    why = require_reason(reason)
+    reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        outcome = _swapped(engine, number, why, is_judged=judge, is_dry=True, rows_max=rows)
+        outcome = _swapped(engine, number, reason_text, is_judged=judge, is_dry=True, rows_max=rows)
         if not dry_run:
             is_confirmed(_foreseen(outcome), yes=yes, dry_run=False, as_json=json)
-            outcome = _swapped(engine, number, why, is_judged=judge, is_dry=False, rows_max=rows)
+            outcome = _swapped(engine, number, reason_text, is_judged=judge, is_dry=False, rows_max=rows)
         _say_swapped(outcome, is_dry=dry_run, as_json=json)
 
 
@@ -169,9 +169,9 @@ def drop(
 
     Example: gatelock upkeep replay drop 3 --reason "the mapping was wrong"
     """
-    why = require_reason(reason)
+    reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
-        dropped = drop_replay(engine, number, operator_name(), why)
+        dropped = drop_replay(engine, number, operator_name(), reason_text)
         outcome(f"replay {number} is dropped", _fields(dropped), as_json=json)
 
 
@@ -181,12 +181,15 @@ def list_(context: Context, config: ConfigOption = None, json: JsonOption = Fals
     Example: gatelock upkeep replay list --json
     """
     with reporting_errors(), open_database(context, config) as engine:
-        found = all_stored(engine)
+        replays = all_stored(engine)
         if json:
-            json_lines(map(_fields, found))
+            json_lines(map(_fields, replays))
             return
         columns = ["replay", "state", "about", "seen", "began", "swapped", "by", "reason"]
-        rows = [["" if one[name] is None else one[name] for name in columns] for one in map(_fields, found)]
+        rows = [
+            ["" if fields[name] is None else fields[name] for name in columns]
+            for fields in map(_fields, replays)
+        ]
         table(columns, rows, "nothing was replayed")
 
 
@@ -216,7 +219,7 @@ def _begun(
 
 def _source_of(settings: Settings, source: str | None) -> str:
 
-    names = [one.name for one in settings.sources]
+    names = [entry.name for entry in settings.sources]
     if source is None and len(names) == 1:
         return names[0]
     if source is None:
@@ -225,14 +228,14 @@ def _source_of(settings: Settings, source: str | None) -> str:
     return source
 
 
-def _say_progress(part: Partition, begin: int, at: int, end: int) -> None:
-    say(f"{part}: {(at - begin) / max(1, end - begin):.0%}, offset {at:,} of {end:,}", err=True)
+def _say_progress(part: Partition, begin: int, offset: int, end: int) -> None:
+    say(f"{part}: {(offset - begin) / max(1, end - begin):.0%}, offset {offset:,} of {end:,}", err=True)
 
 
 def _after(
     engine: sa.Engine,
-    found: Replay,
-    why: str,
+    replay: Replay,
+    reason: str,
     *,
     is_compared: bool,
     is_judged: bool,
@@ -241,24 +244,26 @@ def _after(
 ) -> None:
     """Says what was counted, compares it and swaps it in, as asked for."""
     if is_compared:
-        _say_comparison(engine, found, "caller", SHOWN, as_json=as_json)
-    if why:
-        shown = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=True, rows_max=None)
+        _say_comparison(engine, replay, "caller", SHOWN, as_json=as_json)
+    if reason:
+        shown = _swapped(engine, replay.id, reason, is_judged=is_judged, is_dry=True, rows_max=None)
         is_confirmed(_foreseen(shown), yes=yes, dry_run=False, as_json=as_json)
-        done = _swapped(engine, found.id, why, is_judged=is_judged, is_dry=False, rows_max=None)
+        done = _swapped(engine, replay.id, reason, is_judged=is_judged, is_dry=False, rows_max=None)
         _say_swapped(done, is_dry=False, as_json=as_json)
     elif not is_compared:
-        sentence = f"replay {found.id} is counted: {found.ledger.seen:,} records; compare it, and swap it in"
-        outcome(sentence, _fields(found), as_json=as_json)
+        sentence = (
+            f"replay {replay.id} is counted: {replay.ledger.seen:,} records; compare it, and swap it in"
+        )
+        outcome(sentence, _fields(replay), as_json=as_json)
 
 
 def _swapped(
-    engine: sa.Engine, number: int, why: str, *, is_judged: bool, is_dry: bool, rows_max: int | None
+    engine: sa.Engine, number: int, reason: str, *, is_judged: bool, is_dry: bool, rows_max: int | None
 ) -> SwapOutcome:
 
     most = swapping.ROWS_MAX if rows_max is None else rows_max
     return swapping.swap(
-        engine, number, operator_name(), why, is_judged=is_judged, is_dry=is_dry, rows_max=most
+        engine, number, operator_name(), reason, is_judged=is_judged, is_dry=is_dry, rows_max=most
     )
 
 
@@ -284,17 +289,17 @@ def _say_swapped(done: SwapOutcome, *, is_dry: bool, as_json: bool) -> None:
 
 
 def _say_comparison(
-    engine: sa.Engine, found: Replay, by: str, most: int | None, *, as_json: bool
+    engine: sa.Engine, replay: Replay, by: str, most: int | None, *, as_json: bool
 ) -> ReplayComparison:
 
-    compared = compare_replay(engine, found.id, 2**31 if most is None else most, by)
-    ledger = found.ledger
+    compared = compare_replay(engine, replay.id, 2**31 if most is None else most, by)
+    ledger = replay.ledger
     if as_json:
-        amounts = [one._asdict() | {"difference": one.difference} for one in compared.amounts]
+        amounts = [amount._asdict() | {"difference": amount.difference} for amount in compared.amounts]
         stretch = {"from": _time(_ms(compared.begin_s)), "to": _time(_ms(compared.end_s))}
         json_lines(
             [
-                _fields(found)
+                _fields(replay)
                 | {"changed_rows": compared.rows, "closed_days": [*compared.closed], **stretch}
                 | {"ledger": ledger._asdict(), "amounts": amounts}
             ]
@@ -303,35 +308,41 @@ def _say_comparison(
     changes = ", ".join(
         f"{getattr(ledger, name):+,} {name}" for name in ("counted", "duplicate", "dead", "late")
     )
-    say(f"replay {found.id}: {ledger.seen:,} records: {changes}; {compared.rows:,} rows of counts change")
+    say(f"replay {replay.id}: {ledger.seen:,} records: {changes}; {compared.rows:,} rows of counts change")
     if ledger.kept:
         say(f"{ledger.kept:,} records stay as they are: whether a retry has counted them is not stored")
     for day in compared.closed:
         say(f"{day} is closed: its differences become adjustments")
     rows: Sequence[Sequence[Any]] = [
-        [one.meter, one.key, one.live, one.replayed, f"{one.difference:+,}"] for one in compared.amounts
+        [amount.meter, amount.key, amount.live, amount.replayed, f"{amount.difference:+,}"]
+        for amount in compared.amounts
     ]
     table(["meter", by, "live", "replayed", "difference"], rows, "no amount differs")
     return compared
 
 
-def _fields(one: Replay) -> dict[str, Any]:
+def _fields(replay: Replay) -> dict[str, Any]:
     return {
-        "replay": one.id,
-        "state": one.state,
-        "source": one.source,
-        "about": one.about,
-        "plan": one.plan,
-        "seen": one.ledger.seen,
-        "began": _time(one.began_ms),
-        "counted": _time(one.counted_ms),
-        "swapped": _time(one.swapped_ms),
-        "by": one.swapped_by or one.who,
-        "reason": one.reason,
-        "rows": one.rows,
+        "replay": replay.id,
+        "state": replay.state,
+        "source": replay.source,
+        "about": replay.about,
+        "plan": replay.plan,
+        "seen": replay.ledger.seen,
+        "began": _time(replay.began_ms),
+        "counted": _time(replay.counted_ms),
+        "swapped": _time(replay.swapped_ms),
+        "by": replay.swapped_by or replay.who,
+        "reason": replay.reason,
+        "rows": replay.rows,
         "partitions": [
-            {"partition": str(at.range.part), "begin": at.range.begin, "next": at.next, "end": at.range.end}
-            for at in one.positions
+            {
+                "partition": str(position.range.part),
+                "begin": position.range.begin,
+                "next": position.next,
+                "end": position.range.end,
+            }
+            for position in replay.positions
         ],
     }
 

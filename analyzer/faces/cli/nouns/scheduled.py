@@ -53,11 +53,11 @@ def run(
             )
             raise Exit(FOUND)
         done = {"job": name, "outcome": end.outcome, "rows": end.rows, "error": end.error}
-        what = f"{name} failed: {end.error}" if end.error else f"{name}: {end.outcome}, {end.rows:,} rows"
-        outcome(what, done, as_json=json)
+        sentence = f"{name} failed: {end.error}" if end.error else f"{name}: {end.outcome}, {end.rows:,} rows"
+        outcome(sentence, done, as_json=json)
         if end.outcome != "done":
             raise Exit(FOUND)
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
-    return f"{name} is not a job: use one of {', '.join(sorted(known))}"
+def _unknown(name: str, names: Collection[str]) -> str:
+    return f"{name} is not a job: use one of {', '.join(sorted(names))}"

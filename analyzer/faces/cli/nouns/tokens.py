@@ -67,14 +67,14 @@ def create(
         raise usage_error(
             f"{name!r} is not a valid name: use up to 64 letters, digits, points, hyphens and underscores"
         )
-    found = next((known for known in SCOPES if known == scope), None)
-    if found is None:
+    token_scope = next((word for word in SCOPES if word == scope), None)
+    if token_scope is None:
         raise usage_error(f"{scope!r} is not a scope: use {', '.join(SCOPES)}")
     expires_ms = None if expires is None else parse_length_ms("--expires", expires, EXPIRES_MAX_DAYS)
     with reporting_errors(), open_database(context, config) as engine:
         if not yes:
             _require_consent(engine)
-        token = create_token(engine, name, found, expires_ms, operator_name(), reason)
+        token = create_token(engine, name, token_scope, expires_ms, operator_name(), reason)
         outcome(token, {"name": name, "scope": scope, "token": token}, as_json=json)
 
 
@@ -88,8 +88,10 @@ def _require_consent(engine: Engine) -> None:
     listed = sorted(f"{gate.application} {gate.instance}".strip() for gate in gates)[:LISTED_MAX]
     names = ", ".join(listed)
     more = f" and {len(gates) - LISTED_MAX} more" if len(gates) > LISTED_MAX else ""
-    what = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
-    require_consent(what, "Create the first token?", "give them the token in time, and confirm with --yes")
+    sentence = f"{plural(len(gates), 'gate')} without a token will be refused over HTTP: {names}{more}"
+    require_consent(
+        sentence, "Create the first token?", "give them the token in time, and confirm with --yes"
+    )
 
 
 def list_(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -100,7 +102,7 @@ def list_(context: Context, config: ConfigOption = None, json: JsonOption = Fals
     Example: gatelock upkeep tokens list
     """
     with reporting_errors(), open_database(context, config) as engine:
-        found = stored_tokens(engine)
+        tokens = stored_tokens(engine)
         names = ["name", "scope", "made", "until", "state"]
         rows = [
             (
@@ -108,9 +110,9 @@ def list_(context: Context, config: ConfigOption = None, json: JsonOption = Fals
                 token.scope,
                 time_text(instant(token.made_ms)),
                 None if token.until_ms is None else time_text(instant(token.until_ms)),
-                "good" if found.is_valid(token) else "expired",
+                "good" if tokens.is_valid(token) else "expired",
             )
-            for token in found.tokens
+            for token in tokens.tokens
         ]
         if json:
             json_lines(dict(zip(names, row, strict=True)) for row in rows)

@@ -141,18 +141,18 @@ def _audit_all(
     as_json: bool,
 ) -> bool:
     """Prints what was found in all tables; returns whether everything is equal."""
-    found = compare(engine, every_day=every_day)
+    audit = compare(engine, every_day=every_day)
     digests = examine_digests(engine, keys, every_day=every_day)
-    logs = _in_kafka(found, settings) if kafka else []
+    logs = _in_kafka(audit, settings) if kafka else []
     if as_json:
         of_logs = {"kafka": [log._asdict() for log in logs]} if kafka else {}
-        json_lines([_fields(found) | {"closed_days": fields_of_digests(digests)} | of_logs])
+        json_lines([_fields(audit) | {"closed_days": fields_of_digests(digests)} | of_logs])
     else:
-        _print(found, logs)
+        _print(audit, logs)
         say_digests(digests)
-        if found.partitions and not logs:
+        if audit.partitions and not logs:
             say(NOT_SHOWN)
-    return found.equal and digests.equal and all(log.equal is not False for log in logs)
+    return audit.equal and digests.equal and all(log.equal is not False for log in logs)
 
 
 def _audit_day(
@@ -178,12 +178,12 @@ def _recount_day(
 ) -> bool:
     """Prints what a second counter found in the log of a closed day; returns whether it is equal."""
     day = audited_days.closed_day(engine, settings, date, zone)
-    found = recounted_days.recount_day(engine, settings, day)
+    recount = recounted_days.recount_day(engine, settings, day)
     if as_json:
-        json_lines([recounted_days.fields_of(day, found)])
+        json_lines([recounted_days.fields_of(day, recount)])
     else:
-        recounted_days.say_recount(day, found)
-    return found.equal
+        recounted_days.say_recount(day, recount)
+    return recount.equal
 
 
 def _audit_report(engine: sa.Engine, settings: Settings, file: Path, *, as_json: bool) -> bool:
@@ -225,17 +225,17 @@ class ReadLog(NamedTuple):
     equal: bool | None
 
 
-def _in_kafka(found: Audit, settings: Settings) -> list[ReadLog]:
+def _in_kafka(audit: Audit, settings: Settings) -> list[ReadLog]:
     """Reads the log of each partition of the configured topics. Exits with 3 if Kafka does not answer."""
     topics = {source.topic for source in settings.sources if source.topic}
     read = []
-    for ledger in found.partitions:
+    for ledger in audit.partitions:
         if _holes(ledger) is None or ledger.topic not in topics:
             continue
         part = Partition(ledger.cluster, ledger.topic_id, ledger.partition, ledger.source, ledger.topic)
         skipped = [
             (gap.gap.start, gap.accepted_to)
-            for gap in found.skipped
+            for gap in audit.skipped
             if gap.part == part and gap.skipped and gap.accepted_to is not None
         ]
         begin = ledger.begin or 0
@@ -258,75 +258,75 @@ def _print_log(log: ReadLog) -> None:
     )
 
 
-def _print(found: Audit, logs: Sequence[ReadLog]) -> None:
+def _print(audit: Audit, logs: Sequence[ReadLog]) -> None:
 
-    _print_ledgers(found)
-    verdict = "equal" if found.counted == found.buckets else "NOT EQUAL"
-    say(f"{found.counted:,} counted, {found.buckets:,} in buckets: {verdict}")
+    _print_ledgers(audit)
+    verdict = "equal" if audit.counted == audit.buckets else "NOT EQUAL"
+    say(f"{audit.counted:,} counted, {audit.buckets:,} in buckets: {verdict}")
     say(
-        f"{plural(found.days_read, 'day')} read, {found.days_proved:,} proved before, "
-        f"{found.days_deleted:,} deleted after their retention"
+        f"{plural(audit.days_read, 'day')} read, {audit.days_proved:,} proved before, "
+        f"{audit.days_deleted:,} deleted after their retention"
     )
-    for day in found.differing[:SKIPPED_MAX]:
+    for day in audit.differing[:SKIPPED_MAX]:
         when = format_second(day.day_s)
         say(f"{when}: {day.counted:,} counted, {day.in_buckets:,} in buckets: NOT EQUAL")
-    _print_other(found)
-    for gap in found.skipped[:SKIPPED_MAX]:
+    _print_other(audit)
+    for gap in audit.skipped[:SKIPPED_MAX]:
         say(f"skipped: {gap.part} {skipped_range(gap)}")
-    if len(found.skipped) > SKIPPED_MAX:
-        say(f"... and {len(found.skipped) - SKIPPED_MAX} more: `gatelock upkeep gaps list --all`")
-    if renamed := sum(ledger.renamed for ledger in found.partitions):
+    if len(audit.skipped) > SKIPPED_MAX:
+        say(f"... and {len(audit.skipped) - SKIPPED_MAX} more: `gatelock upkeep gaps list --all`")
+    if renamed := sum(ledger.renamed for ledger in audit.partitions):
         say(f"{renamed:,} of these count under another name of their request: its name could not be used")
-    if found.overflow:
-        say(f"{found.overflow:,} of these are in overflow: not counted under the name of their caller")
-    if found.duplicates_in_buckets is not None and found.duplicates_in_buckets != found.duplicate:
-        say(f"{found.duplicate:,} duplicates, {found.duplicates_in_buckets:,} in buckets: NOT EQUAL")
+    if audit.overflow:
+        say(f"{audit.overflow:,} of these are in overflow: not counted under the name of their caller")
+    if audit.duplicates_in_buckets is not None and audit.duplicates_in_buckets != audit.duplicate:
+        say(f"{audit.duplicate:,} duplicates, {audit.duplicates_in_buckets:,} in buckets: NOT EQUAL")
     for log in logs:
         _print_log(log)
 
 
-def _print_ledgers(found: Audit) -> None:
+def _print_ledgers(audit: Audit) -> None:
 
-    has_duplicates = any(ledger.duplicate for ledger in found.partitions)
+    has_duplicates = any(ledger.duplicate for ledger in audit.partitions)
     columns = [name for name in COLUMNS if name != "duplicate" or has_duplicates]
     rows = []
-    for ledger in found.partitions:
-        holes = "" if (known := _holes(ledger)) is None else known
+    for ledger in audit.partitions:
+        holes = "" if (number := _holes(ledger)) is None else number
         verdict = "=" if ledger.equal else "differs"
         rows.append([*(getattr(ledger, name) for name in columns), holes, verdict])
     table([*columns, "holes", ""], rows, "nothing was read yet")
-    for ledger in found.partitions:
+    for ledger in audit.partitions:
         if ledger.holes < 0:
             where = f"{ledger.topic}[{ledger.partition}]"
             more = plural(-ledger.holes, "record")
             say(f"{where}: {more} more were seen than it has offsets up to {ledger.next}: NOT EQUAL")
 
 
-def _fields(found: Audit) -> dict[str, object]:
+def _fields(audit: Audit) -> dict[str, object]:
     """Returns what --json prints."""
     return {
         "partitions": [
             {**ledger._asdict(), "holes": _holes(ledger), "equal": ledger.equal}
-            for ledger in found.partitions
+            for ledger in audit.partitions
         ],
-        **{name: getattr(found, name) for name in SUMS},
+        **{name: getattr(audit, name) for name in SUMS},
         "differing": [
             {"day": format_second(day.day_s), "counted": day.counted, "in_buckets": day.in_buckets}
-            for day in found.differing
+            for day in audit.differing
         ],
-        "groupings": list(map(_grouping_fields, found.groupings)),
+        "groupings": list(map(_grouping_fields, audit.groupings)),
         "totals": [
             {"sum": sum_text(of.sum), "window": format_second(of.window.start_s), **one._asdict()}
-            for of, one in found.totals
+            for of, one in audit.totals
         ],
-        "locks": [one._asdict() for one in found.locks],
-        "gaps": [fields_of(gap) for gap in found.skipped],
+        "locks": [one._asdict() for one in audit.locks],
+        "gaps": [fields_of(gap) for gap in audit.skipped],
     }
 
 
-def _grouping_fields(one: GroupingDifference) -> dict[str, object]:
+def _grouping_fields(difference: GroupingDifference) -> dict[str, object]:
 
-    fields = one._asdict()
+    fields = difference._asdict()
     return {"day": format_second(fields.pop("day_s")), **fields}
 
 
@@ -335,26 +335,26 @@ def _holes(ledger: PartitionLedger) -> int | None:
     return None if ledger.cluster == CLUSTER else ledger.holes
 
 
-def _print_other(found: Audit) -> None:
+def _print_other(audit: Audit) -> None:
     """Prints what differs besides the requests of a day."""
-    for one in found.groupings:
-        of = f" of {one.key}" if one.key else ""
+    for pair in audit.groupings:
+        key = f" of {pair.key}" if pair.key else ""
         say(
-            f"{format_second(one.day_s)}: {one.meter}{of}: {one.in_coarse:,} by {one.coarse}, "
-            f"{one.in_fine:,} by {one.fine}: NOT EQUAL"
+            f"{format_second(pair.day_s)}: {pair.meter}{key}: {pair.in_coarse:,} by {pair.coarse}, "
+            f"{pair.in_fine:,} by {pair.fine}: NOT EQUAL"
         )
-    for of_sum, total in found.totals:
+    for of_sum, total in audit.totals:
         say(
             f"total of {sum_text(of_sum.sum)} since {format_second(of_sum.window.start_s)}: "
             f"{_series(total.key, total.resource)}: {total.used:,}, "
             f"and {total.counted:,} in buckets: NOT EQUAL"
         )
-    for lock in found.locks:
+    for lock in audit.locks:
         used = "without a total" if lock.used is None else f"at {lock.used:,}"
         state = "is locked, and must not be" if lock.is_locked else "must be locked, and is not"
         say(f"{lock.policy}: {_series(lock.key, lock.resource)} {state}, {used}: NOT EQUAL")
-    if found.totals_compared:
-        say(f"totals of {plural(found.totals_compared, 'sum')} compared with the buckets")
+    if audit.totals_compared:
+        say(f"totals of {plural(audit.totals_compared, 'sum')} compared with the buckets")
 
 
 def _series(key: str, resource: str) -> str:

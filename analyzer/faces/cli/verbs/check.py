@@ -135,8 +135,13 @@ class DelayReport(NamedTuple):
                 for name, origin in self.parts.origins.items()
             },
             "overshoot": [
-                {"policy": one.policy, "amount": one.amount, "most": one.most, "is": one.certainty}
-                for one in self.overshoots
+                {
+                    "policy": overshoot.policy,
+                    "amount": overshoot.amount,
+                    "most": overshoot.most,
+                    "is": overshoot.certainty,
+                }
+                for overshoot in self.overshoots
             ],
             "too_short": list(self.too_short),
             "not_asked": self.unasked,
@@ -151,7 +156,7 @@ class DelayReport(NamedTuple):
         for overshoot in self.overshoots:
             if overshoot.amount is not None:
                 yield f"overshoot   {overshoot}"
-        unknown = [one.policy for one in self.overshoots if one.amount is None]
+        unknown = [estimate.policy for estimate in self.overshoots if estimate.amount is None]
         if unknown:
             yield (
                 f"overshoot   {', '.join(unknown)}: unknown, as much as a caller sends in {total_s:.2f} s: "
@@ -187,7 +192,7 @@ def delay_report(
 
 def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
     """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
-    wanted = [(policy.per, policy.meter) for policy in settings.policies]
+    totals = [(policy.per, policy.meter) for policy in settings.policies]
     engine = None
     try:
         require_file(settings.database.address)
@@ -195,7 +200,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         revision = installation_status(engine, head()).revision
         if revision != head():
             return None, behind_text(revision, head())
-        return living_delays(engine, wanted), ""
+        return living_delays(engine, totals), ""
     except AnalyzerError as error:
         return None, masked(str(error))
     finally:
@@ -305,10 +310,10 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     if kind.whole_sum is not None:
         return  # no amount alone earns a lock: `describe` says when
     total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
-    at = Circumstances(datetime.fromtimestamp(now_s, UTC))
+    circumstances = Circumstances(datetime.fromtimestamp(now_s, UTC))
     for threshold in kind.thresholds(policy):
         standing = Standing(total, threshold, [Slot(int(now_s), threshold)])
-        lock = lock_in(kind.judge(policy, standing, None, at))
+        lock = lock_in(kind.judge(policy, standing, None, circumstances))
         if lock is None:
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
@@ -317,7 +322,7 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
             until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
             ends = f"until {until}"
         else:
-            ends = f"for {duration_text(ceil((lock.until - at.now).total_seconds()))}"
+            ends = f"for {duration_text(ceil((lock.until - circumstances.now).total_seconds()))}"
         yield f"{policy.name}: from {amount} on, {describe_action(lock)} for {phrase} {ends}"
 
 
@@ -348,10 +353,10 @@ def remarks(settings: Settings) -> Iterator[str]:
                 f"{source.name}: the id is a header that a client may send: one that repeats it pays for one "
                 "request; let the server make the id, or overwrite the header"
             )
-        wanted = source.deny_if.get("status")
-        if wanted is None or len(source.deny_if) > 1:
+        values = source.deny_if.get("status")
+        if values is None or len(source.deny_if) > 1:
             continue
-        listed = _values(wanted)
+        listed = _values(values)
         yield (
             f"{source.name}: deny_if takes every response with the status {listed} for a denial of a gate, "
             'those of the application too; a field with the header "Gatelock" tells them apart'
@@ -359,7 +364,7 @@ def remarks(settings: Settings) -> Iterator[str]:
         for policy in settings.policies:
             status = str(policy.action.status or policy.status)
             denies = policy.action.does in ("deny", "slow") and not policy.soft
-            if denies and (status in wanted.values) is wanted.is_not:
+            if denies and (status in values.values) is values.is_not:
                 yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
 
     yield from _remarks_of_meters(settings.meters)
@@ -378,11 +383,11 @@ def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
 def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
     for policy in policies:
-        falls = [(one, after) for one, after in pairwise(policy.lock_for) if after < one]
-        for one, after in falls[:1]:
+        falls = [(long, short) for long, short in pairwise(policy.lock_for) if short < long]
+        for long, short in falls[:1]:
             yield (
-                f"{policy.name}: lock_for falls from {format_duration(one)} to {format_duration(after)}: who "
-                "offends again is locked for less time"
+                f"{policy.name}: lock_for falls from {format_duration(long)} to {format_duration(short)}: "
+                "who offends again is locked for less time"
             )
         if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
             yield (
@@ -402,7 +407,7 @@ def describe_meter(meter: Meter, unit: Unit | None) -> str:
 
 
 def _conditions(where: tuple[Condition, ...]) -> str:
-    conditions = [f"{one.field} is {_values(one)}" for one in where]
+    conditions = [f"{condition.field} is {_values(condition)}" for condition in where]
     return f" where {' and '.join(conditions)}" if conditions else ""
 
 
@@ -411,7 +416,7 @@ def _values(condition: Condition | ConditionValues) -> str:
 
 
 def _counted_if(source: SourceTable) -> str:
-    conditions = [f"{name} is {_values(wanted)}" for name, wanted in source.count_if.items()]
+    conditions = [f"{name} is {_values(values)}" for name, values in source.count_if.items()]
     return f" if {' and '.join(conditions)}, else the address" if conditions else ""
 
 

@@ -73,17 +73,17 @@ def explain(
 
     Example: gatelock explain api_key:acme --at 2026-11-22T14:03Z
     """
-    asked, begin = parse_time(at), parse_time(since or "40d")
+    moment, begin = parse_time(at), parse_time(since or "40d")
     with reporting_errors(), open_database(context, config) as engine:
-        then = None if asked is None else asked.stretch(engine)
+        then = None if moment is None else moment.stretch(engine)
         name = counted_caller(context, config, engine, caller)
-        found = explained_caller(engine, name, second_at(engine, begin), then)
-        standing, history, past, resources, absence = found[1:]
+        explained = explained_caller(engine, name, second_at(engine, begin), then)
+        standing, history, past, resources, absence = explained[1:]
         if json:
-            json_lines([found.as_object()])
+            json_lines([explained.as_object()])
         if absence is not None:
             say(str(absence), err=True)
-            if found.is_unknown:
+            if explained.is_unknown:
                 raise Exit(FOUND)
         if json:
             return
@@ -105,8 +105,8 @@ def _show_present(name: str, standing: CallerStanding, resources: Sequence[tuple
         standing.tenant
     )
     enforced = [lock for lock in standing.locks if lock.action not in ("shadow", "notify", "suspend")]
-    of = f" ({', '.join(facts)})" if facts else ""
-    say(f"{name}{of} is {'locked' if enforced else 'not locked'}")
+    about = f" ({', '.join(facts)})" if facts else ""
+    say(f"{name}{about} is {'locked' if enforced else 'not locked'}")
     if any(lock.action == "suspend" for lock in standing.locks):
         say("  all locks are suspended: `gatelock locks resume --reason TEXT`")
     for lock in standing.locks:
@@ -184,35 +184,35 @@ def _show_met(engine: sa.Engine, standing: CallerStanding) -> None:
     met = met_locks(gates)
     for lock in standing.locks:
         if lock.action in ("deny", "slow", "tag") and met is not None:
-            found = "a gate has been asked for it" if lock.at in met else NOT_REPORTED
+            sentence = "a gate has been asked for it" if lock.at in met else NOT_REPORTED
             silent = "" if gates else f": {NO_REPORTS}"
-            say(f"the lock by {lock.policy}: {found}{silent}")
+            say(f"the lock by {lock.policy}: {sentence}{silent}")
 
 
 def _show_nearest(history: Sequence[LockOutcome], begin_s: int, end_s: int) -> None:
     """Says which locks came before and after a time without any; `history` has the latest first."""
-    before = [one for one in history if one.ended_ms is not None and one.ended_ms <= begin_s * 1000]
-    after = [one for one in history if one.began_ms >= end_s * 1000]
-    for which, found in (("the one before", before[:1]), ("the one after", after[-1:])):
-        for one in found:
-            ended = "" if one.ended_ms is None else f" to {format_second(one.ended_ms // 1000)}"
-            say(f"{which}: {one.at.policy}, {format_second(one.began_ms // 1000)}{ended}: {one.detail}")
+    earlier = [lock for lock in history if lock.ended_ms is not None and lock.ended_ms <= begin_s * 1000]
+    later = [lock for lock in history if lock.began_ms >= end_s * 1000]
+    for phrase, nearest in (("the one before", earlier[:1]), ("the one after", later[-1:])):
+        for lock in nearest:
+            ended = "" if lock.ended_ms is None else f" to {format_second(lock.ended_ms // 1000)}"
+            say(f"{phrase}: {lock.at.policy}, {format_second(lock.began_ms // 1000)}{ended}: {lock.detail}")
 
 
 def _show_past(past: Sequence[LockOutcome], then: str) -> None:
     """Prints locks; `then` says when there is none."""
     rows = (
         [
-            format_second(one.began_ms // 1000),
-            "" if one.ended_ms is None else format_second(one.ended_ms // 1000),
-            one.at.policy,
-            one.action,
-            " ".join(part for part in one.at[:3] if part),
-            f"plan {one.plan}" if one.plan else "by hand",
-            "" if one.overshoot is None else f"{one.overshoot:,}",
-            one.detail,
+            format_second(outcome.began_ms // 1000),
+            "" if outcome.ended_ms is None else format_second(outcome.ended_ms // 1000),
+            outcome.at.policy,
+            outcome.action,
+            " ".join(part for part in outcome.at[:3] if part),
+            f"plan {outcome.plan}" if outcome.plan else "by hand",
+            "" if outcome.overshoot is None else f"{outcome.overshoot:,}",
+            outcome.detail,
         ]
-        for one in islice(past, HISTORY_MAX)
+        for outcome in islice(past, HISTORY_MAX)
     )
     columns = ["locked from", "to", "policy", "does", "on", "judged by", "beyond limit", "detail"]
     table(columns, rows, f"no lock {then}")

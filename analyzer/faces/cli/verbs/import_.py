@@ -196,12 +196,12 @@ def _parse_share(text: str) -> float:
 
 def _source_of(settings: Settings, source: str | None, files: Sequence[Path], file: Path | None) -> str:
     """The name of the source whose mapping reads the files. Exits with 2 if it is not clear which."""
-    names = [known.name for known in settings.sources]
+    names = [entry.name for entry in settings.sources]
     if source is None:
-        read = {Path(known.file).resolve(): known.name for known in settings.sources if known.file}
-        named = {read.get(given.resolve()) for given in files}
-        [chosen, *others] = [*named] if None not in named else names or [""]
-        if others or not names:
+        read = {Path(entry.file).resolve(): entry.name for entry in settings.sources if entry.file}
+        named = {read.get(path.resolve()) for path in files}
+        [chosen, *more] = [*named] if None not in named else names or [""]
+        if more or not names:
             raise usage_error(f"--source is missing: write one of {', '.join(names) or add_a_source(file)}")
         return str(chosen)
     if source not in names:
@@ -237,9 +237,9 @@ def _print(
     stored = progress.stored
     if as_json:
         advice = {reason: sentence for reason, sentence in progress.advice.items() if sentence}
-        found = {"renamed": progress.renamed, "problems": problems, "rejected": progress.rejected}
+        fields = {"renamed": progress.renamed, "problems": problems, "rejected": progress.rejected}
         question = progress.tally.question() and progress.tally.question(_elsewhere(files))
-        json_lines([{**stored, **found, "advice": advice, "question": question}])
+        json_lines([{**stored, **fields, "advice": advice, "question": question}])
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in stored.items())
     say(counts if stored["seen"] or problems else "nothing new: every record was counted before")
@@ -275,8 +275,8 @@ def _elsewhere(files: Sequence[Path]) -> str:
 
 def _names_instead(files: Sequence[Path], mapping: SourceMapping | None) -> str:
     """A sentence on what the first record without a usable name has instead; "" where that is not clear."""
-    found = (advice("bad-caller", value, mapping) for values in _first_lines(files) for value in values)
-    return next((sentence for sentence in found if "did you mean" in sentence), "")
+    sentences = (advice("bad-caller", value, mapping) for values in _first_lines(files) for value in values)
+    return next((sentence for sentence in sentences if "did you mean" in sentence), "")
 
 
 def _first_lines(files: Sequence[Path]) -> Iterator[list[bytes]]:

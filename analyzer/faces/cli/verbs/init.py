@@ -84,8 +84,8 @@ def init(
                 new.write(text)
         except OSError as error:
             raise usage_error(f"{path}: {error.strerror}") from error
-    what = "routes and limits" if "routes = [" in template_text else "limits"
-    sentence = f"{output}: written; correct its {what}, then run `gatelock check`"
+    parts = "routes and limits" if "routes = [" in template_text else "limits"
+    sentence = f"{output}: written; correct its {parts}, then run `gatelock check`"
     places = [f"{path}: {template.place}" for path in list(written)[1:]]
     outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
 

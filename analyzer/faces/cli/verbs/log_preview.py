@@ -173,7 +173,7 @@ def _report(files: Sequence[str], by: str, limit: int | None, policy: Surge, top
 def _judged_peaks(by: str, series: Sequence[SeriesTraffic]) -> list[int]:
 
     grouping = parse_grouping(by)
-    return [one.peak for one in series if is_judged(grouping, one.key, one.resource)]
+    return [traffic.peak for traffic in series if is_judged(grouping, traffic.key, traffic.resource)]
 
 
 def _read(scan: LogScan, files: Sequence[str]) -> tuple[list[ScannedFile], bool]:
@@ -240,11 +240,11 @@ class Interrupt:
 def interruptible() -> Iterator[Interrupt]:
     """Handles SIGINT by an `Interrupt` for a while."""
     stop = Interrupt()
-    before = signal.signal(signal.SIGINT, stop.receive)
+    handler = signal.signal(signal.SIGINT, stop.receive)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager
@@ -320,11 +320,11 @@ def _say_unread(file: ScannedFile) -> None:
 
 def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
 
-    read = [one for one in report.files if one.source is not None]
-    plain = [one for one in read if not COMPRESSED.search(one.name) and Path(one.name).is_file()]
-    found = (plain or read)[0]
-    followed = Path(found.name if plain else COMPRESSED.sub("", found.name)).absolute()
-    if not str(followed).isprintable() or found.source is None or report.rehearsal is None:
+    read = [file for file in report.files if file.source is not None]
+    plain = [file for file in read if not COMPRESSED.search(file.name) and Path(file.name).is_file()]
+    sample = (plain or read)[0]
+    followed = Path(sample.name if plain else COMPRESSED.sub("", sample.name)).absolute()
+    if not str(followed).isprintable() or sample.source is None or report.rehearsal is None:
         raise usage_error(
             f"{followed}: write this name into a configuration by hand; see `gatelock init --help`"
         )
@@ -335,7 +335,7 @@ def _write(path: Path, files: Sequence[str], report: LogReport) -> None:
     )
     parts = (
         shipped("begin.toml").strip() + "\n",
-        source_text(found.source, str(followed)),
+        source_text(sample.source, str(followed)),
         policy_text(policy, rehearsal_sentence(report, rehearsal)),
     )
     try:

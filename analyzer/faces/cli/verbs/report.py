@@ -116,21 +116,21 @@ def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | No
 
 
 def _write_usage(
-    engine: sa.Engine, settings: Settings, found: Report, format_: Format, out: Path | None, final: bool
+    engine: sa.Engine, settings: Settings, report: Report, format_: Format, out: Path | None, final: bool
 ) -> None:
 
-    open_days = [day.date for day in found.days if day.closed is None]
+    open_days = [day.date for day in report.days if day.closed is None]
     if open_days:
-        shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(found.days)} days"
+        shown = open_days[0] if len(open_days) == 1 else f"{len(open_days)} of {len(report.days)} days"
         verb = "is" if len(open_days) == 1 else "are"
-        say(f"provisional: {shown} ({found.zone}) {verb} not closed", err=True)
+        say(f"provisional: {shown} ({report.zone}) {verb} not closed", err=True)
         if final:
             raise Exit(FOUND)
-    sums, columns = ReportSums(), report_columns(found)
-    lines = usage_lines(found, report_rows(engine, found), settings.units(), sums)
+    sums, columns = ReportSums(), report_columns(report)
+    lines = usage_lines(report, report_rows(engine, report), settings.units(), sums)
     with progress_bar("lines") as advance:
         rows = advancing((line_cells(line, columns) for line in lines), advance if out else _silent)
-        _write(WRITERS[format_.value](columns, rows), report_contents(found), sums, out)
+        _write(WRITERS[format_.value](columns, rows), report_contents(report), sums, out)
 
 
 def _silent(_count: int) -> None:
@@ -149,13 +149,13 @@ def _write_corrections(
 ) -> None:
 
     days = days_between(engine, zone, *dates)
-    joins = {one.name: one.join for _, day in days if day is not None for one in day.meters}
+    joins = {entry.name: entry.join for _, day in days if day is not None for entry in day.meters}
     sums = ReportSums()
 
     def counted() -> Iterator[BookedAmount]:
-        for one in booked_amounts(engine, zone, *dates, by, meter):
-            sums.add_line(one.meter, one.value, one.denied, joins.get(one.meter, "sum"))
-            yield one
+        for entry in booked_amounts(engine, zone, *dates, by, meter):
+            sums.add_line(entry.meter, entry.value, entry.denied, joins.get(entry.meter, "sum"))
+            yield entry
 
     content = WRITERS[format_.value](BookedAmount._fields, counted())
     _write(content, Contents("corrections", zone, by, days, BookedAmount._fields), sums, out)

@@ -137,13 +137,18 @@ def send(
         prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
         mode = account or ("test" if TEST_KEY.match(token) else "")
         destination = f"{server.display_name}{'' if server.prefix else service.path} {mode}".strip()
-        asked = HandOver(engine, service, server, token, skip_unknown, repeat, json)
+        hand_over = HandOver(engine, service, server, token, skip_unknown, repeat, json)
         with _failures(), _record(engine, destination, format_) as record:
-            found = _examined(asked, prepared, record)
+            examined = _examined(hand_over, prepared, record)
             if not dry_run:
-                _deliver(asked, prepared, record, sum(one.events + one.left_out for one in found))
-            for (part, _), one in zip(prepared.parts, found, strict=True):
-                _say(part, record.of(part), one, destination, is_dry=dry_run, as_json=json)
+                _deliver(
+                    hand_over,
+                    prepared,
+                    record,
+                    sum(part_events.events + part_events.left_out for part_events in examined),
+                )
+            for (part, _), part_events in zip(prepared.parts, examined, strict=True):
+                _say(part, record.of(part), part_events, destination, is_dry=dry_run, as_json=json)
 
 
 def _server(url: str, *, allow_http: bool) -> ServerAddress:
@@ -161,8 +166,8 @@ def _token(file: Path | None) -> str:
     try:
         token = os.environ.get(TOKEN_NAME, "") if file is None else file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not text"
-        raise usage_error(f"--token-file {file}: {why}") from error
+        problem = error.strerror if isinstance(error, OSError) else "is not text"
+        raise usage_error(f"--token-file {file}: {problem}") from error
     if not re.fullmatch(r"[!-~]*", token) or (file is not None and not token):
         raise usage_error(f"{file or TOKEN_NAME}: expected a key, one word in ASCII")
     return token
@@ -207,8 +212,8 @@ def _customers(settings: Settings) -> Customers:
     except InvalidCustomers as error:
         raise usage_error(f"[billing] customers_file: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise usage_error(f"[billing] customers_file: {file}: {why}") from error
+        problem = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise usage_error(f"[billing] customers_file: {file}: {problem}") from error
 
 
 @contextmanager
@@ -229,35 +234,39 @@ def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[D
         yield record
 
 
-def _examined(asked: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
+def _examined(hand_over: HandOver, prepared: Prepared, record: Deliveries) -> list[Examined]:
     """The amounts of each part that are to be sent. Raises DeliveryFailed if not all can be."""
-    now_s, found = record.now_ms() / 1000, []
+    now_s, examined = record.now_ms() / 1000, []
     for part, maker in prepared.parts:
-        before = record.of(part)
-        amounts = usage_amounts(asked.engine, part, before.place)
-        one = Examined() if before.finished_ms is not None else examine(amounts, maker, asked.service)
-        if why := why_not(part, one, asked.service, now_s, skip_unknown=asked.skip_unknown):
-            raise DeliveryFailed(why)
+        delivery = record.of(part)
+        amounts = usage_amounts(hand_over.engine, part, delivery.place)
+        events = (
+            Examined() if delivery.finished_ms is not None else examine(amounts, maker, hand_over.service)
+        )
+        if problem := why_not(part, events, hand_over.service, now_s, skip_unknown=hand_over.skip_unknown):
+            raise DeliveryFailed(problem)
         record.keep()
-        found.append(one)
-    return found
+        examined.append(events)
+    return examined
 
 
-def _deliver(asked: HandOver, prepared: Prepared, record: Deliveries, total: int) -> None:
+def _deliver(hand_over: HandOver, prepared: Prepared, record: Deliveries, total: int) -> None:
 
-    with _senders(asked, record) as senders, progress_bar("events", total) as advance:
-        courier = Courier(asked.service, senders, record, advance, repeats=asked.repeat)
+    with _senders(hand_over, record) as senders, progress_bar("events", total) as advance:
+        courier = Courier(hand_over.service, senders, record, advance, repeats=hand_over.repeat)
         for part, maker in prepared.parts:
-            courier.deliver(part, maker, partial(usage_amounts, asked.engine, part))
+            courier.deliver(part, maker, partial(usage_amounts, hand_over.engine, part))
 
 
 @contextmanager
-def _senders(asked: HandOver, record: Deliveries) -> Iterator[list[EventSender]]:
+def _senders(hand_over: HandOver, record: Deliveries) -> Iterator[list[EventSender]]:
 
-    tls = ssl.create_default_context() if asked.server.scheme == "https" else None
-    waits = Waits(_keeping(record.keep), random.random, lambda why: say(why, err=True))
-    count = SENDERS if asked.service.events_max == 1 else 1
-    senders = [EventSender(asked.server, asked.service, asked.token, waits, tls) for _ in range(count)]
+    tls = ssl.create_default_context() if hand_over.server.scheme == "https" else None
+    waits = Waits(_keeping(record.keep), random.random, lambda sentence: say(sentence, err=True))
+    count = SENDERS if hand_over.service.events_max == 1 else 1
+    senders = [
+        EventSender(hand_over.server, hand_over.service, hand_over.token, waits, tls) for _ in range(count)
+    ]
     try:
         yield senders
     finally:
@@ -280,22 +289,22 @@ def _keeping(keep: Callable[[], None]) -> Callable[[float], None]:
 
 
 def _say(
-    part: UsagePart, delivery: Delivery, found: Examined, destination: str, *, is_dry: bool, as_json: bool
+    part: UsagePart, delivery: Delivery, examined: Examined, destination: str, *, is_dry: bool, as_json: bool
 ) -> None:
-    left_out = found.left_out if is_dry else delivery.left_out
-    value = found.left_out_value if is_dry else delivery.left_out_amount
+    left_out = examined.left_out if is_dry else delivery.left_out
+    value = examined.left_out_value if is_dry else delivery.left_out_amount
     without = f"; {plural(left_out, 'amount')} without a customer left out: {value:,}" if left_out else ""
     if is_dry:
-        sentence = f"{part}: {plural(found.events, 'event')} to send, {found.value:,} in all{without}"
+        sentence = f"{part}: {plural(examined.events, 'event')} to send, {examined.value:,} in all{without}"
     else:
-        known = f" ({delivery.known:,} it had already)" if delivery.known else ""
-        sent = f"{plural(delivery.events, 'event')} acknowledged{known}, {delivery.amount:,} in all"
-        now = "" if found.events or found.left_out else "; nothing was left to send"
+        repeated = f" ({delivery.known:,} it had already)" if delivery.known else ""
+        sent = f"{plural(delivery.events, 'event')} acknowledged{repeated}, {delivery.amount:,} in all"
+        now = "" if examined.events or examined.left_out else "; nothing was left to send"
         sentence = f"{part}: {sent}{without}{now}"
     fields = {
         "destination": destination, "day": part.day.date, "zone": part.day.zone, "by": part.grouping,
-        "meter": part.meter, "kind": part.kind, "to_send": found.events if is_dry else 0,
-        "sent": 0 if is_dry else found.events, "events": delivery.events, "amount": delivery.amount,
+        "meter": part.meter, "kind": part.kind, "to_send": examined.events if is_dry else 0,
+        "sent": 0 if is_dry else examined.events, "events": delivery.events, "amount": delivery.amount,
         "known": delivery.known, "left_out": left_out, "left_out_amount": value,
     }  # fmt: skip
     outcome(sentence, fields, as_json=as_json)

@@ -86,10 +86,10 @@ def simulate(
             is_of_file = file is not None or limit is None
             among = proposed if is_of_file else plan or proposed
             reports = []
-            for one in _chosen(among, policy, limit):
-                with _progress_bar(one.name) as progress:
-                    found = compare(engine, one, among.meters, plan, from_s, progress)
-                reports.append(SimulationReport(found))
+            for chosen in _chosen(among, policy, limit):
+                with _progress_bar(chosen.name) as progress:
+                    comparison = compare(engine, chosen, among.meters, plan, from_s, progress)
+                reports.append(SimulationReport(comparison))
         if json:
             json_lines(report.as_object() for report in reports)
         else:
@@ -112,11 +112,11 @@ def _chosen(among: Plan, name: str | None, limit: str | None) -> Sequence[Policy
     if not among.policies:
         raise usage_error("there are no policies: name a file with [[policies]]")
     require_name("--policy", name, {policy.name for policy in among.policies})
-    found = [policy for policy in among.policies if name in (None, policy.name)]
+    policies = [policy for policy in among.policies if name in (None, policy.name)]
     if limit is None:
-        return found
+        return policies
     try:
-        return [with_limit(policy, parsed_amount(policy, limit)) for policy in found]
+        return [with_limit(policy, parsed_amount(policy, limit)) for policy in policies]
     except ValueError as error:
         raise usage_error(f"--limit {error}") from error
 

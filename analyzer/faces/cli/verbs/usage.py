@@ -123,11 +123,11 @@ def usage(
         with open_database(context, config) as engine:
             from_s, until_s = range_at(engine, begin, end)
             name = None if caller is None else counted_caller(context, config, engine, caller)
-            known = _known_meters(engine, grouping, meter)
+            meters = _known_meters(engine, grouping, meter)
             width_s = WIDTHS_S.get(width) if zone == "UTC" or width is Width.MINUTE else None
             query = UsageQuery(grouping.name, width_s or 0, from_s, until_s, name, meter, top, sort.value)
             units = load_settings(context, config).units()
-            report = _report(engine, query, grouping, known, units, at_zone, width)
+            report = _report(engine, query, grouping, meters, units, at_zone, width)
             rows = _rows(engine, query, report)
             first = next(rows, None)
             if first is None:
@@ -173,18 +173,18 @@ def _known_meters(engine: sa.Engine, grouping: Grouping, meter: str | None) -> l
             f"nothing was counted by {grouping.name}: "
             f'write groupings = ["{grouping.name}"] in [[sources]] to count by it'
         )
-    known = counted_meters(engine)
-    if meter is not None and meter not in known:
-        otherwise = f"use one of {', '.join(known)}" if known else "nothing was counted yet"
-        raise usage_error(f"--meter {meter}: no such meter; {suggestion(meter, known, otherwise)}")
-    return sorted(known, key=requests_first)
+    meters = counted_meters(engine)
+    if meter is not None and meter not in meters:
+        otherwise = f"use one of {', '.join(meters)}" if meters else "nothing was counted yet"
+        raise usage_error(f"--meter {meter}: no such meter; {suggestion(meter, meters, otherwise)}")
+    return sorted(meters, key=requests_first)
 
 
 def _report(
     engine: sa.Engine,
     query: UsageQuery,
     grouping: Grouping,
-    known: Sequence[str],
+    meters: Sequence[str],
     units: Mapping[str, Unit],
     zone: ZoneInfo,
     width: Width,
@@ -196,7 +196,7 @@ def _report(
         calendar=Calendar(width.value, zone.key),
         zone=zone,
         units=units,
-        meters=[meter for meter in known if query.meter_read in (None, meter)],
+        meters=[meter for meter in meters if query.meter_read in (None, meter)],
         final_until_s=final_until_s(engine),
     )
 

@@ -33,10 +33,10 @@ def late_locks(installation: Installation) -> Iterator[Observation]:
 def delays_and_clocks(installation: Installation) -> Iterator[Observation]:
     """Yields the shipping delay of each source, and the alarms of each analyzer."""
     for owner, measured in measured_by_owner(installation.engine).items():
-        found = alarms(measured, installation.settings.delays.limits)
-        for name, sentence in found.items():
+        sentences = alarms(measured, installation.settings.delays.limits)
+        for name, sentence in sentences.items():
             yield Observation("wrong", f"{owner}: {sentence}", DELAY_CURES[name])
-        for source, delay in measured.sources.items() if not found else ():
+        for source, delay in measured.sources.items() if not sentences else ():
             yield Observation(
                 "fine",
                 f"{source}: records reach Kafka {delay.p50_ms / 1000:g} s after their requests, 99 % of them "

@@ -92,8 +92,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         sentence, _, cure = str(refused).partition("; ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
     except StoreAway as away:
-        what = f"{settings.database.shown} cannot be reached: {away}"
-        yield Finding("database", "away", what, CHECK_URL)
+        refusal = f"{settings.database.shown} cannot be reached: {away}"
+        yield Finding("database", "away", refusal, CHECK_URL)
     finally:
         if engine is not None:
             engine.dispose()
@@ -110,8 +110,8 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
     if status.revision != head():
-        what, _, cure = behind_text(status.revision, head()).partition(": ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {what}", cure)
+        sentence, _, cure = behind_text(status.revision, head()).partition(": ")
+        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     before_ms = time.time() * 1000
@@ -155,8 +155,10 @@ def _clock(installation: Installation) -> Iterator[Observation]:
         yield Observation("fine", "the database's clock agrees with this machine's")
     else:
         side = "ahead of" if ahead_s > 0 else "behind"
-        what = f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's"
-        yield Observation("wrong", what, "synchronise both (NTP): locks are judged by the database's clock")
+        sentence = f"the database's clock is {abs(ahead_s):.1f} s {side} this machine's"
+        yield Observation(
+            "wrong", sentence, "synchronise both (NTP): locks are judged by the database's clock"
+        )
 
 
 def _plan(installation: Installation) -> Iterator[Observation]:
@@ -169,17 +171,17 @@ def _plan(installation: Installation) -> Iterator[Observation]:
     except SchemaBehind as behind:
         yield Observation("wrong", str(behind), "install the newer version here, too")
         return
-    wanted = applied(plan, settings.plan(), prune=False) if settings.sources else plan
-    if lines := differences(plan, wanted):
-        what = f"this configuration is not in force: {in_words(lines)}"
+    proposed = applied(plan, settings.plan(), prune=False) if settings.sources else plan
+    if lines := differences(plan, proposed):
+        sentence = f"this configuration is not in force: {in_words(lines)}"
         yield Observation(
-            "wrong", what, "save it where an analyzer reads it, or run `gatelock policies apply`"
+            "wrong", sentence, "save it where an analyzer reads it, or run `gatelock policies apply`"
         )
     else:
         yield Observation("fine", "the analyzers count and judge by this configuration")
-    known = all_known(installation.engine)
-    yield from _files(known, plan)
-    yield from _groups([analyzer for analyzer in known if analyzer.age_ms <= LIVING_MS])
+    analyzers = all_known(installation.engine)
+    yield from _files(analyzers, plan)
+    yield from _groups([analyzer for analyzer in analyzers if analyzer.age_ms <= LIVING_MS])
     yield from _unready(installation)
 
 
@@ -187,16 +189,16 @@ def _configurations(installation: Installation) -> Iterator[Observation]:
     """Changed files that living analyzers refuse."""
     for analyzer in all_known(installation.engine):
         if analyzer.age_ms <= LIVING_MS and analyzer.refused:
-            what = (
+            sentence = (
                 f"the changed configuration of {analyzer.name} is refused, the one before is in force: "
                 f"{analyzer.refused}"
             )
-            yield Observation("wrong", what, "correct the file: it is read again when it changes")
+            yield Observation("wrong", sentence, "correct the file: it is read again when it changes")
 
 
-def _files(known: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
+def _files(analyzers: Sequence[KnownAnalyzer], plan: Plan) -> Iterator[Observation]:
     """Living analyzers whose file is not the plan in force."""
-    for analyzer in known:
+    for analyzer in analyzers:
         differing = [part for part, digest in analyzer.file.items() if plan.parts.get(part) != digest]
         if analyzer.age_ms > LIVING_MS or not differing:
             continue
@@ -222,9 +224,9 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
     for analyzer in living:
         for topic in analyzer.reads.topics:
             groups.setdefault(topic, {}).setdefault(analyzer.reads.group_id, []).append(analyzer.name)
-    for topic, found in groups.items():
-        if len(found) > 1:
-            shown = "; ".join(f"{', '.join(names)} in {group}" for group, names in sorted(found.items()))
+    for topic, members in groups.items():
+        if len(members) > 1:
+            shown = "; ".join(f"{', '.join(names)} in {group}" for group, names in sorted(members.items()))
             yield Observation(
                 "wrong",
                 f"two groups count {topic} into this database: {shown}",
@@ -328,13 +330,13 @@ def _rejects(installation: Installation) -> Iterator[Observation]:
 
 
 def _verdicts(installation: Installation) -> Iterator[Observation]:
-    found = installation.database.disbelieved
-    for policy, requests in sorted(found.items(), key=lambda item: -item[1])[:LISTED_MAX]:
-        of = {"": "", UNKNOWN_POLICY: " by a policy that is not in force"}.get(policy, f" by {policy}")
+    disbelieved = installation.database.disbelieved
+    for policy, requests in sorted(disbelieved.items(), key=lambda item: -item[1])[:LISTED_MAX]:
+        phrase = {"": "", UNKNOWN_POLICY: " by a policy that is not in force"}.get(policy, f" by {policy}")
         yield Observation(
             "wrong",
-            f"{requests:,} requests of the last hour were logged as denied{of}, and count, because no such "
-            "lock was in force",
+            f"{requests:,} requests of the last hour were logged as denied{phrase}, and count, because no "
+            "such lock was in force",
             "see who writes this into the log: an application that passes the header `Gatelock` on, its own "
             "429 in a `deny_if` by status, a gate on another database, or a clock that is wrong",
         )
@@ -342,8 +344,12 @@ def _verdicts(installation: Installation) -> Iterator[Observation]:
 
 def _upkeep(installation: Installation) -> Iterator[Observation]:
     outcomes = job_outcomes(installation.engine)
-    every_s = {name: at.every_s for name, at in schedules(installation.settings.retention.kept).items()}
-    wrong = [found for one in outcomes if (found := _job(one, every_s.get(one.name, 0))) is not None]
+    every_s = {
+        name: schedule.every_s for name, schedule in schedules(installation.settings.retention.kept).items()
+    }
+    wrong = [
+        observation for job in outcomes if (observation := _job(job, every_s.get(job.name, 0))) is not None
+    ]
     yield from wrong
     if outcomes and not wrong:
         oldest_s = max(outcome.done_s or 0.0 for outcome in outcomes)
@@ -377,10 +383,10 @@ def _span(seconds: float) -> str:
 
 
 def _tokens(installation: Installation) -> Iterator[Observation]:
-    known = stored_tokens(installation.engine)
-    for token in known.tokens:
-        if token.until_ms is not None and token.until_ms < known.now_ms + EXPIRES_SOON_MS:
-            verb = "expired" if token.until_ms <= known.now_ms else "expires"
+    tokens = stored_tokens(installation.engine)
+    for token in tokens.tokens:
+        if token.until_ms is not None and token.until_ms < tokens.now_ms + EXPIRES_SOON_MS:
+            verb = "expired" if token.until_ms <= tokens.now_ms else "expires"
             yield Observation(
                 "wrong",
                 f"{token.name} {verb} at {time_text(instant(token.until_ms))}",
@@ -408,9 +414,9 @@ def _gates(installation: Installation) -> Iterator[Observation]:
         for gate in gates:
             for problem, sentence in gate_problems(gate, set(gate.status.callers)).items():
                 problems.setdefault(problem, []).append((gate, sentence))
-        for problem, found in problems.items():
-            gate, sentence = found[0]
-            more = f"; {len(found) - 1} more with this problem" if len(found) > 1 else ""
+        for problem, named in problems.items():
+            gate, sentence = named[0]
+            more = f"; {len(named) - 1} more with this problem" if len(named) > 1 else ""
             cure = CURES.get(problem) or (gate.refused.cure if gate.refused else "")
             yield Observation("wrong", f"{name} {gate.status.instance} {sentence}{more}", cure)
         if not problems:
@@ -467,12 +473,12 @@ def _usual(installation: Installation) -> Iterator[Observation]:
 
 
 def _sql_gates(installation: Installation) -> Iterator[Observation]:
-    found = gate_connections(installation.engine)
-    if found is not None and found.gates > SQL_GATES_MAX:
+    connections = gate_connections(installation.engine)
+    if connections is not None and connections.gates > SQL_GATES_MAX:
         yield Observation(
             "wrong",
-            f"{found.gates} gates hold a connection each to the database, which allows "
-            f"{found.connections_max} for all clients",
+            f"{connections.gates} gates hold a connection each to the database, which allows "
+            f"{connections.connections_max} for all clients",
             'let them read over HTTP, Gate("https://HOST:PORT"), from `gatelock run` or `gatelock serve`',
         )
 
@@ -480,26 +486,26 @@ def _sql_gates(installation: Installation) -> Iterator[Observation]:
 def _callers(installation: Installation) -> Iterator[Observation]:
     for name, gates in installation.applications().items():
         callers = {caller for gate in gates for caller in gate.status.callers}
-        found = known_among(installation.engine, callers)
-        unknown = sorted(callers - found.known)
+        counted = known_among(installation.engine, callers)
+        unknown = sorted(callers - counted.known)
         if not callers:
             yield Observation("fine", f"{name}: no caller was checked yet")
         elif (share := 1 - len(unknown) / len(callers)) >= KNOWN_MIN:
             yield Observation("fine", f"{name}: the log knows {share:.0%} of {len(callers)} callers checked")
         else:
-            reason, cure = _explain_unknown(installation, unknown, found.overflow)
+            reason, cure = _explain_unknown(installation, unknown, counted.overflow)
             shown = ", ".join(unknown[:LISTED_MAX])
-            what = f"{name}: the log knows {share:.0%} of {len(callers)} callers checked, but not {shown}"
-            yield Observation("wrong", f"{what}: {reason}", cure)
+            sentence = f"{name}: the log knows {share:.0%} of {len(callers)} callers checked, but not {shown}"
+            yield Observation("wrong", f"{sentence}: {reason}", cure)
 
 
 def _explain_unknown(installation: Installation, unknown: Sequence[str], overflow: bool) -> tuple[str, str]:
     """The likeliest reason why the log does not know these callers, and the cure."""
     kinds = tuple(dict.fromkeys(kind for source in installation.settings.sources for kind in source.callers))
-    others = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
+    spelled = {other.name for caller in unknown for other in spellings(caller, kinds or CALLER_FIELDS)}
     lag_s = max((part.behind_s for part in installation.partitions), default=0.0)
     return cause(
-        unknown, LogKnowledge(known_among(installation.engine, others).known, kinds, lag_s, overflow)
+        unknown, LogKnowledge(known_among(installation.engine, spelled).known, kinds, lag_s, overflow)
     )
 
 
@@ -519,8 +525,10 @@ def _facts(installation: Installation) -> Iterator[Observation]:
         return
     since_s = (installation.database.now_ms - waiting.since_ms) / 1000
     if since_s > FACTS_WAIT_S:
-        what = f"facts that records state wait for {since_s:,.0f} s, of {waiting.callers:,} callers"
-        yield Observation("wrong", what, "look at the `upkeep` of the analyzer that does it, and at its log")
+        sentence = f"facts that records state wait for {since_s:,.0f} s, of {waiting.callers:,} callers"
+        yield Observation(
+            "wrong", sentence, "look at the `upkeep` of the analyzer that does it, and at its log"
+        )
 
 
 # Names of findings and their checks, in the order of the output. Two checks may share a name.

@@ -11,8 +11,8 @@ from analyzer.faces.signals.doctor.observations import LISTED_MAX, Installation,
 
 def duplicates(installation: Installation) -> Iterator[Observation]:
     """Yields the callers whose records often come twice, and the partitions with a shorter horizon."""
-    for one in repeated_records(installation.engine):
-        yield Observation("wrong", str(one), "look at what writes these records: it repeats them")
+    for repeated in repeated_records(installation.engine):
+        yield Observation("wrong", str(repeated), "look at what writes these records: it repeats them")
     wanted_s = {source.name: source.id_horizon for source in installation.settings.sources if source.id}
     short = [
         kept

@@ -18,7 +18,7 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
-        found = count_partitions(topics, settings.kafka.client())
+        numbers = count_partitions(topics, settings.kafka.client())
     except KafkaUnreachable as away:
         yield Observation(
             "away",
@@ -26,11 +26,11 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
             "check bootstrap_servers and the login in [kafka], and the network in between",
         )
         return
-    for partitions in found.values():
+    for partitions in numbers.values():
         if isinstance(partitions, str):
             yield Observation("wrong", f"{servers}: {partitions}", "check the topic of the source")
-    if all(isinstance(partitions, int) for partitions in found.values()):
-        counts = ", ".join(f"{topic} with {number} partitions" for topic, number in found.items())
+    if all(isinstance(partitions, int) for partitions in numbers.values()):
+        counts = ", ".join(f"{topic} with {number} partitions" for topic, number in numbers.items())
         yield Observation("fine", f"{servers}: reached; {counts}")
 
 
@@ -41,14 +41,16 @@ def kafka_group(settings: Settings, partitions: Sequence[FollowedPartition]) -> 
         return
     from analyzer.sources.kafka.group.members import group_members
 
-    here = {
+    followed_here = {
         (part.topic, part.partition)
         for part in partitions
         if part.heard_s is not None and part.heard_s * 1000 <= SILENT_MS
     }
     group = settings.kafka.group_id
     for member in group_members({**settings.kafka.client(), "group_id": group}):
-        elsewhere = sorted(at for at in member.partitions - here if at[0] in topics)
+        elsewhere = sorted(
+            partition for partition in member.partitions - followed_here if partition[0] in topics
+        )
         if elsewhere:
             names = ", ".join(f"{topic}[{number}]" for topic, number in elsewhere[:LISTED_MAX])
             yield Observation(

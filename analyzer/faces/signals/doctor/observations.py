@@ -53,7 +53,7 @@ class Installation:
 
     def applications(self) -> dict[str, list[GateHealth]]:
         """The gates by the name of their application, both in alphabetical order."""
-        found: dict[str, list[GateHealth]] = {}
+        gates_by_name: dict[str, list[GateHealth]] = {}
         for gate in sorted(self.gates, key=lambda gate: (gate.status.application, gate.status.instance)):
-            found.setdefault(gate.status.application or "(no name)", []).append(gate)
-        return found
+            gates_by_name.setdefault(gate.status.application or "(no name)", []).append(gate)
+        return gates_by_name

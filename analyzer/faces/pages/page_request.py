@@ -17,16 +17,16 @@ FILTERS_ALL = ("span", "caller", "resource", "policy", "mode")
 WORDS = ("", "thousand", "million", "billion", "trillion")
 
 
-class AskedPage(NamedTuple):
+class PageRequest(NamedTuple):
     """A request for a page: the data, the filters and the visitor."""
 
-    at: ApiContext
+    context: ApiContext
     filters: Filters
     visitor: Visitor
 
     @property
     def engine(self) -> Engine:
-        return self.at.engine
+        return self.context.engine
 
 
 class Page(NamedTuple):
@@ -43,7 +43,7 @@ class Page(NamedTuple):
     path: str
     name: str
     scope: TokenScope
-    read: Callable[[AskedPage], Content]
+    read: Callable[[PageRequest], Content]
     filters: tuple[str, ...] = ()
 
 
