@@ -13,7 +13,6 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.pydantic_errors import SECTIONS, unknown_key
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.kafka_options.translation import translate
 from analyzer.kernel.secrets import SECRET_BYTES_MAX
 
 PREFIX = "GATELOCK_"
@@ -28,30 +27,12 @@ class EnvironmentValues(EnvSettingsSource):
         super().__init__(settings_cls)
         self.env_vars = {name.lower(): value for name, value in values.items()}
 
-    def __call__(self) -> dict[str, Any]:
-        values = self.untranslated()
-        if isinstance(values.get("kafka"), dict):
-            values["kafka"] = translate(values["kafka"]).table
-        return values
-
-    def untranslated(self) -> dict[str, Any]:
-        """The values by table, with Kafka's options under the names of any client."""
-        return dict(super().__call__())
-
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """The JSON in `value`; other text as it is, so that it becomes a fault like any other."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
             return value
-
-
-def kafka_option_faults(settings_cls: type[BaseSettings]) -> Iterator[KeyFault]:
-    """Faults of Kafka's options in variables and secret files. Raises OSError and UnicodeDecodeError."""
-    for values in (variables(), secrets()):
-        table = EnvironmentValues(settings_cls, values).untranslated().get("kafka")
-        if isinstance(table, dict):
-            yield from translate(table).faults
 
 
 def variables() -> dict[str, str]:

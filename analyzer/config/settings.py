@@ -23,7 +23,6 @@ from analyzer.config.diagnostics.faults import ConfigFault, ConfigInvalid, KeyFa
 from analyzer.config.diagnostics.partial_tables import valid_part
 from analyzer.config.diagnostics.pydantic_errors import TranslatedErrors, translate_errors, unknown_key
 from analyzer.config.diagnostics.toml_positions import key_lines
-from analyzer.config.kafka_options.translation import translate
 from analyzer.config.parsed_tables import ParsedTables
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
@@ -221,10 +220,6 @@ def load(file: Path | None, completed_by: Path | None = None) -> Settings:
             *environment.unknown_variables(),
             *(unknown_key((key,)) for key in document.keys() - tables.keys()),
         ]
-        if isinstance(tables.get("kafka"), dict):
-            tables["kafka"], faults = translate(tables["kafka"])
-            all_faults += faults
-        all_faults += environment.kafka_option_faults(Settings)
         settings = Settings(**tables)
     except FaultsFound as raised:
         all_faults += raised.faults

@@ -56,29 +56,13 @@ def without(options: Options, *names: str) -> Options:
 
 
 def configured(broker: SecuredKafka, text: str) -> Options:
-    """Returns the options of a configuration that is written with some client's names."""
+    """Returns the options of a configuration file."""
     config = broker.folder / "gatelock.toml"
     config.write_text(text)
     return load(config).kafka.client()
 
 
-def with_names_of_java(broker: SecuredKafka) -> Options:
-    return configured(
-        broker,
-        f"""
-        [kafka]
-        bootstrap.servers = "{broker.listeners["SASLTLS"]}"
-        security.protocol = "SASL_SSL"
-        sasl.mechanism = "SCRAM-SHA-512"
-        sasl.jaas.config = '''org.apache.kafka.common.security.scram.ScramLoginModule required
-            username="{USER}" password="{PASSWORD}";'''
-        ssl.truststore.type = "PEM"
-        ssl.truststore.location = "{broker.authority.file}"
-        """,
-    )
-
-
-def with_names_of_kafka_python(broker: SecuredKafka) -> Options:
+def of_a_file(broker: SecuredKafka) -> Options:
     return configured(
         broker,
         f"""
@@ -89,21 +73,6 @@ def with_names_of_kafka_python(broker: SecuredKafka) -> Options:
         sasl_plain_username = "{USER}"
         sasl_plain_password = "{PASSWORD}"
         ssl_cafile = "{broker.authority.file}"
-        """,
-    )
-
-
-def with_names_of_librdkafka(broker: SecuredKafka) -> Options:
-    return configured(
-        broker,
-        f"""
-        [kafka.options]
-        "bootstrap.servers" = "{broker.listeners["TLS"]}"
-        "security.protocol" = "ssl"
-        "ssl.ca.location" = "{broker.authority.file}"
-        "ssl.certificate.location" = "{file(broker, "locked.crt")}"
-        "ssl.key.location" = "{file(broker, "locked.key")}"
-        "ssl.key.password" = "key-secret"
         """,
     )
 
@@ -122,9 +91,7 @@ WAYS: dict[str, tuple[str, Way]] = {
     ),
     "SASL_SSL": (USER, over_tls),
     "mTLS": ("CN=client", by_certificate),
-    "SASL_SSL, with names of Java": (USER, with_names_of_java),
-    "SASL_SSL, with names of kafka-python": (USER, with_names_of_kafka_python),
-    "mTLS, with names of librdkafka": ("CN=locked", with_names_of_librdkafka),
+    "SASL_SSL, of a file": (USER, of_a_file),
     "mTLS, a key with a password": (
         "CN=locked",
         lambda broker: by_certificate(

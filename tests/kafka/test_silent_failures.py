@@ -243,9 +243,10 @@ def test_a_refused_login_does_not_look_like_a_broker_that_is_down(
     """The listener takes no login."""
     options = f"""
         bootstrap_servers = "{real_kafka.bootstrap}"
-        security.protocol = "SASL_PLAINTEXT"
-        sasl.mechanism = "PLAIN"
-        sasl.jaas.config = 'x.PlainLoginModule required username="ada" password="s3cret";'
+        security_protocol = "SASL_PLAINTEXT"
+        sasl_mechanism = "PLAIN"
+        sasl_plain_username = "ada"
+        sasl_plain_password = "s3cret"
     """
     analyzer = start(reading("t", options))
     assert "security_protocol" in analyzer.wait_for_problem("kafka-login")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.kafka_options.names import our_name
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.refused_values import quote
 
@@ -19,10 +18,6 @@ class KeyFault(NamedTuple):
     what: str
     cure: str
     cure_of_variable: str | None = None  # if the value comes from the environment; None: the same
-
-
-class OptionFault(Exception):
-    """A fault of one option's value; its arguments are what is wrong, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +50,6 @@ class ValueOrigins(NamedTuple):
     lines: Mapping[KeyPath, int]
     overrides: Mapping[KeyPath, str]  # ("kafka", "group_id"): "environment GATELOCK_KAFKA__GROUP_ID"
 
-    def spelled(self, key: KeyPath) -> KeyPath:
-        """The path that the file or a variable uses for our key: other Kafka clients have other names."""
-        if key[:1] != ("kafka",) or key in self.overrides or key in self.lines:
-            return key
-        name = our_name(map(str, key[1:]))
-        for paths in (self.overrides, self.lines):
-            aliases = [path for path in paths if path[:1] == key[:1] and our_name(map(str, path[1:])) == name]
-            if aliases:
-                return max(aliases, key=len)  # not the tables that a dotted name opens
-        return key
-
     def place(self, key: KeyPath) -> tuple[str, int | None]:
         """The file and line of the key, or of the nearest table around it.
 
@@ -83,10 +67,9 @@ class ValueOrigins(NamedTuple):
 
 def locate(fault: KeyFault, origins: ValueOrigins, document: Mapping[str, object]) -> ConfigFault:
     """The fault with its file and line."""
-    path = origins.spelled(fault.at)
-    file, line = origins.place(path)
-    cure = fault.cure_of_variable if path in origins.overrides and fault.cure_of_variable else fault.cure
-    return ConfigFault(file, line, display_path(path, document), fault.what, cure)
+    file, line = origins.place(fault.at)
+    cure = fault.cure_of_variable if fault.at in origins.overrides and fault.cure_of_variable else fault.cure
+    return ConfigFault(file, line, display_path(fault.at, document), fault.what, cure)
 
 
 def display_path(path: KeyPath, document: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
 from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, WINDOW, UnavailableKey
-from analyzer.config.kafka_options.names import SPELLINGS
+from analyzer.config.kafka_options import cure_of_name
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
 from analyzer.config.tables.database import DatabaseTable
@@ -93,7 +93,7 @@ def translate_errors(invalid: ValidationError) -> TranslatedErrors:
     unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
     replaced = {path for path in map(_intended_key, unknown) if path is not None}
     faults = [
-        unknown_key(error["loc"]) if error["loc"] in unknown else _known_key(error)
+        unknown_key(error["loc"], error.get("input")) if error["loc"] in unknown else _known_key(error)
         for error in errors
         if error["type"] != "missing" or error["loc"] not in replaced
     ]
@@ -167,17 +167,20 @@ def _wrong_type(path: KeyPath, problem: str) -> KeyFault:
     return KeyFault(path, problem, f"write {EXAMPLES.get(str(path[-1]), otherwise)}")
 
 
-def unknown_key(path: KeyPath) -> KeyFault:
-    """The fault of a key that this version does not have."""
+def unknown_key(path: KeyPath, value: object = None) -> KeyFault:
+    """The fault of a key that this version does not have. A dotted name is a table, in `value`."""
     table = _table(path)
     planned = _planned(path)
     if planned is not None:
         return KeyFault(path, planned.what, planned.cure)
-    names = sorted(SPELLINGS) if table == ("kafka",) else _keys(table)
-    otherwise = f"use one of {', '.join(_keys(table))}"
-    return KeyFault(
-        path, "is not a known key", suggestion(str(path[-1]), names, _elsewhere(path) or otherwise)
-    )
+    name, keys, elsewhere = str(path[-1]), _keys(table), _elsewhere(path)
+    if table == ("kafka",) and not elsewhere:
+        while isinstance(value, Mapping) and value:
+            part, value = next(iter(value.items()))
+            name = f"{name}.{part}"
+        return KeyFault(path, "is not a known key", cure_of_name(name, keys))
+    otherwise = elsewhere or f"use one of {', '.join(keys)}"
+    return KeyFault(path, "is not a known key", suggestion(name, keys, otherwise))
 
 
 def _elsewhere(path: KeyPath) -> str:

@@ -6,9 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from analyzer.config.kafka_options.names import OPTIONS, SPELLINGS, SaslMechanism, SecurityProtocol
+from analyzer.config.kafka_options import (
+    OPTIONS,
+    SaslMechanism,
+    SecurityProtocol,
+    checked_option,
+    cure_of_name,
+)
 from analyzer.config.tables import ConfigTable
-from analyzer.config.values import Text, duration_between, known_words, suggestion
+from analyzer.config.values import Text, duration_between, known_words
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.kernel.secrets import SecretFile
 
@@ -38,7 +44,7 @@ def _servers(value: object) -> object:
 def _options(value: object) -> object:
     if not isinstance(value, dict):
         raise_fault(f"must be a table, not {quote(value)}", "write options = { fetch_max_wait_ms = 100 }")
-    for name, setting in value.items():
+    for name in value:
         if name in KEY_OF_OPTION or name in KafkaTable.model_fields:
             raise_fault(
                 f"{quote(name)} is a key of [kafka], not an option",
@@ -47,13 +53,9 @@ def _options(value: object) -> object:
         if name not in OPTIONS:
             raise_fault(
                 f"{quote(name)} is not an option of the Kafka client that can be set here",
-                suggestion(
-                    name, SPELLINGS, "use one that kafka-python's consumer, Java's clients or librdkafka have"
-                ),
+                cure_of_name(name, sorted(KafkaTable.model_fields)),
             )
-        if not isinstance(setting, (bool, int, float, str)):
-            raise_fault(f"{quote(name)} must be a single value", "write text, a number, true or false")
-    return value
+    return {name: checked_option(name, setting) for name, setting in value.items()}
 
 
 class KafkaTable(ConfigTable):
