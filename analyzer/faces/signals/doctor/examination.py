@@ -50,7 +50,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import open_engine, require_file
-from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
 from analyzer.kernel.jobs.job_runs import JobOutcome, job_outcomes
 from analyzer.kernel.secrets import masked
@@ -109,8 +109,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
 def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
-    if status.revision != head():
-        what, _, cure = behind_text(status.revision, head()).partition(": ")
+    if problem := schema_problem(status.revision, settings.database.address):
+        what, _, cure = problem.partition(": ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {what}", cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
