@@ -199,7 +199,7 @@ def _index(
 
 
 def _counts() -> None:
-    """Positions of partitions with their ledger, counts, and what counters remember."""
+    """Creates positions of partitions with their ledger, counts, and the memory of counters."""
     _table(
         "offsets",
         *_partition(),
@@ -266,7 +266,7 @@ def _counts() -> None:
 
 
 def _plans() -> None:
-    """Plans, analyzers that propose them, and what judgements keep of each series."""
+    """Creates plans, the analyzers that propose them, and the state of each judged series."""
     _table(
         "plans",
         *_key_numbers("version"),
@@ -351,7 +351,7 @@ def _plans() -> None:
 
 
 def _callers() -> None:
-    """What is known of callers, and exceptions from policies."""
+    """Creates facts about callers, and exceptions from policies."""
     _table(
         "callers",
         *_key_names("caller"),
@@ -389,7 +389,7 @@ def _callers() -> None:
 
 
 def _locks() -> None:
-    """Locks, their history, and the feed that gates read."""
+    """Creates locks, their history, and the feed that gates read."""
     _table(
         "locks",
         *_lock(),
@@ -449,7 +449,7 @@ def _locks() -> None:
 
 
 def _operators() -> None:
-    """What operators did, and who may do it."""
+    """Creates the audit log, gaps, tokens and sessions."""
     _table("events", *_key_names("id"), *_numbers("at_ms"), *_texts("who", "act", "about", "why"))
     _index("events", "at_ms")
     _table(
@@ -487,7 +487,7 @@ def _operators() -> None:
 
 
 def _gates() -> None:
-    """What gates report."""
+    """Creates reports of gates, and refused requests for locks."""
     _table(
         "gates",
         *_key_names("instance"),
@@ -504,7 +504,7 @@ def _gates() -> None:
 
 
 def _billing() -> None:
-    """Closed days; see `_guards`."""
+    """Creates closed days, whose triggers are made behind all tables."""
     _table(
         "days",
         *_key_numbers("id"),
@@ -575,7 +575,7 @@ def _billing() -> None:
 
 
 def _replays() -> None:
-    """Logs that are counted again."""
+    """Creates replays: logs that are counted again."""
     _table(
         "replays",
         *_key_numbers("id"),
@@ -619,7 +619,7 @@ def _replays() -> None:
 
 
 def _jobs() -> None:
-    """Leases and runs of jobs."""
+    """Creates leases and runs of jobs."""
     _table("leases", *_key_names("name"), *_texts("holder"), *_numbers("until_ms"))
     _table(
         "job_runs",

@@ -393,17 +393,17 @@ def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engi
 
 
 @pytest.mark.parametrize("command", [["upkeep", "db", "upgrade"], ["usage"]])
-def test_tables_of_an_unreleased_version_exit_with_2_and_are_to_be_made_anew(
+def test_tables_of_an_unreleased_version_exit_with_2_and_are_to_be_created_again(
     gatelock: Gatelock, engine: sa.Engine, command: list[str]
 ) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = '0030'")
     result = gatelock(*command)
     assert result.exit_code == 2
-    assert "stop all analyzers, make the database anew with `" in result.output
+    assert "stop all analyzers, create the database again with `" in result.output
     result = gatelock("upkeep", "db", "check")
     assert result.exit_code == 1
-    assert "stop all analyzers, make the database anew with `" in result.output
+    assert "stop all analyzers, create the database again with `" in result.output
 
 
 @pytest.mark.parametrize("command", [["usage"], ["billing", "audit"], ["locks", "list"]])

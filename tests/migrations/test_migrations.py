@@ -325,10 +325,10 @@ def test_a_database_that_no_migration_leads_from_is_refused_and_left_alone(
     assert contents(engine) == before
 
 
-def test_a_database_of_an_unreleased_version_is_made_anew_by_the_command_of_its_sentence(
+def test_a_database_of_an_unreleased_version_is_created_again_by_the_command_of_its_sentence(
     database: str, tmp_path: Path
 ) -> None:
-    """Whose password must not stand in it."""
+    """The command has no password of the database's URL."""
     url = f"sqlite:///{tmp_path}/a b.db"
     if database == "postgresql":
         url = "postgresql+psycopg://ada:s3cret@db/counts"

@@ -100,7 +100,7 @@ def check(url: str | sa.URL) -> list[str]:
 
 @contextmanager
 def _migrating(url: str | sa.URL) -> Iterator[tuple[Config, str | None]]:
-    """Yields Alembic's configuration and the version of the tables, which nobody else changes meanwhile."""
+    """Yields Alembic's configuration and the version of the tables; other processes wait."""
     engine = open_engine(url, statement_ms=0)
     try:
         with database_errors(), engine.begin() as connection:

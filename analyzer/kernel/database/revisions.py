@@ -60,7 +60,7 @@ def schema_problem(revision: str | None, url: str | sa.URL, needed: str | None =
 
     Args:
         revision: The version of the database's tables; None: there are none.
-        url: Where the database is, for the commands that make it anew. They contain no password.
+        url: Where the database is, for the commands that create it again. They contain no password.
         needed: The version that the program needs; None: `head()`.
 
     >>> schema_problem(None, "sqlite:///gatelock.db")
@@ -80,7 +80,7 @@ def schema_problem(revision: str | None, url: str | sa.URL, needed: str | None =
     if UNRELEASED.fullmatch(revision):
         return (
             f"{versions}; an unreleased version made them, and what they hold is not carried over: stop all "
-            f"analyzers, make the database anew with `{_remaking_command(url)}`, and run "
+            f"analyzers, create the database again with `{_remaking_command(url)}`, and run "
             "`gatelock upkeep db upgrade`"
         )
     return f"{versions}; another program than Gatelock uses this database: name another one in [database] url"

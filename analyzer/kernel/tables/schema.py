@@ -103,9 +103,6 @@ catalog = Table(
 # Each count is in exactly one row: rolling minutes up into quarters moves it. All meters of a series share
 # the row: meter n has the columns n % 8 on page n // 8. The key begins with the time, so that flushes write
 # adjacent rows and a report reads one stretch.
-#
-# Tables of versions before 0004 had a row per meter. Where there were such rows they are in `old_buckets`,
-# from where analyzers move them in the background; until then the catalog has an entry "moving".
 buckets = Table(
     "buckets",
     metadata,

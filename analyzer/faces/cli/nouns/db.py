@@ -15,7 +15,7 @@ def upgrade(context: Context, config: ConfigOption = None, json: JsonOption = Fa
     """Upgrade the tables to this program's version.
 
     Creates them in an empty database. Changes nothing if they have this version. Refuses tables that an
-    unreleased version has made, and says how to make the database anew.
+    unreleased version has made, and says how to create the database again.
 
     Example: gatelock upkeep db upgrade
     """

@@ -234,21 +234,10 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
 
 def _unready(installation: Installation) -> Iterator[Observation]:
     if names := installation.database.unready:
-        moving = (
-            ", after the counts of the earlier version are moved"
-            if installation.database.has_old_rows
-            else ""
-        )
         yield Observation(
             "wrong",
-            f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far{moving}",
+            f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far",
             "wait: a running analyzer does it beside counting",
-        )
-    elif installation.database.has_old_rows:
-        yield Observation(
-            "wrong",
-            "counts of an earlier version are being moved to the new tables",
-            "wait: a running analyzer does it beside counting; reports are complete, but slower until then",
         )
 
 
