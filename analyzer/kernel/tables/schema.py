@@ -296,7 +296,7 @@ analyzers = Table(
     text("reads"),  # JSON: consumer group and topics
     Column("started_ms", BigInteger, nullable=False),
     Column("beat_ms", BigInteger, nullable=False),
-    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing, or an earlier version
+    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing yet
     added_text("refused"),  # why its changed configuration is refused; "": it is not
 )
 
@@ -405,7 +405,7 @@ lock_history = Table(
     # "" while in force; "cleared", "plan": by a new one, "replaced" by one with another end, "lapsed": after
     # its end. "tag", "notify": of a lock with this action, which refused no requests, from its begin on
     text("cause"),
-    added_text("action"),  # "": of an earlier version, which kept those that refuse
+    added_text("action"),  # "": of the first row
     added_text("detail"),
     added("plan"),  # the version of the plan that has earned it; 0: set by hand
     added("used_began", UNKNOWN),  # what the series had used when the lock began
