@@ -213,8 +213,6 @@ def _missing(
         return None
     plan = stored.plan
     numbers, now_s = catalog.load(db), clock_ms(db) // 1000
-    if numbers.has_old_rows:
-        return None  # until all rows of the earlier version are in the buckets
     numbered = plan_sums(plan).numbers(numbers.sum_number)
     positions = filled_to(stored.steps, numbered)
     sums = {number: sum_ for sum_, number in numbered.items()}

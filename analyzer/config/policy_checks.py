@@ -20,7 +20,7 @@ from analyzer.delays.delay_parts import delay_max_s
 from analyzer.judging.kinds import policy_kind
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.groupings import CALLER, parse_grouping
-from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit, amount_text
+from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit
 from analyzer.plan.meters import DISTINCT, JOINS, REQUESTS
 from analyzer.plan.windows import HOUR_S, Calendar
 
@@ -173,10 +173,7 @@ def _unit(
     problem = f"{quote(meter)} is measured in {NOUNS[unit]}"
     cure = f"write the limit with its unit: limit = {quote(EXAMPLES[unit])}"
     if None in written and unit != "bytes":
-        # Earlier versions read such a number as what is stored.
-        stored = amount_text(written[None], unit).replace(",", "")
         problem += f", and {written[None]} has none"
-        cure += f"; earlier versions took it for {quote(stored)}"
     yield KeyFault((*path, "limit"), problem, cure)
 
 

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import HALF, SQL_JOINS, IntColumn
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
@@ -130,8 +129,6 @@ def _rows(
     """Yields the rows of the meters of one page."""
     _, meters = page
     sources = [_buckets(db, query, numbers, page, width_s) for width_s in WIDTHS_S]
-    if numbers.has_old_rows:
-        sources.append(_old_buckets(query, numbers, meters))
     counts = sa.union_all(*sources).subquery()
     series = [counts.c[name] for name in ("start_s", "key", "resource", "stretch_s")]
     values: list[Any] = []
@@ -246,41 +243,6 @@ def _within(
         return start, length
     crosses = sa.or_(bucket_s < window.start_s, bucket_s + width_s > window.until_s)
     return sa.case((crosses, bucket_s), else_=start), sa.case((crosses, width_s), else_=length)
-
-
-def _old_buckets(query: UsageQuery, numbers: Catalog, meters: Sequence[MeterColumn]) -> sa.Select[Any]:
-    """Returns the wanted rows of an earlier version, in the columns of today's."""
-    old_meters = numbers.old_meters()
-    names = {
-        meter.number: [name for name, old in old_meters.items() if old.number == meter.number]
-        for meter in meters
-    }
-    columns = old_buckets.c
-    is_wider = columns.width_s > query.width_s
-    conditions = [
-        columns.grouping == query.grouping,
-        columns.width_s.in_(WIDTHS_S),
-        columns.meter.in_([name for aliases in names.values() for name in aliases]),
-        *_between(columns.bucket_s, query),
-        *([columns.key == query.key] if query.key is not None else []),
-    ]
-    start = columns.bucket_s - _modulo(columns.bucket_s, query.width_s)
-    shown: tuple[sa.ColumnElement[int], sa.ColumnElement[int]] = (
-        sa.case((is_wider, columns.bucket_s), else_=start),
-        sa.case((is_wider, columns.width_s), else_=query.width_s),
-    )
-    if query.window is not None:
-        shown = _within(query.window, columns.bucket_s, columns.width_s, may_cross=True)
-    values = [
-        sa.case((columns.meter.in_(names[meter.number]), columns[kind])).label(f"{kind}_{meter.place}")
-        for meter in meters
-        for kind in ("value", "denied")
-    ]
-    return sa.select(
-        shown[0].label("start_s"),
-        shown[1].label("stretch_s"),
-        *(columns.key, columns.resource, *values),
-    ).where(*conditions)
 
 
 def _modulo(value: IntColumn, width_s: int) -> IntColumn:

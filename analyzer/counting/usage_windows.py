@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from analyzer.counting.usage import UsageQuery, UsageRow, usage_rows
 from analyzer.kernel.database.engine import NowMs, reading, without_scans
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.tables.schema import buckets, offsets
 from analyzer.plan import catalog
 from analyzer.plan.mapping import SourceMapping
@@ -97,14 +96,6 @@ def counted_range(engine: sa.Engine, grouping: str) -> CountedRange | None:
                         sa.select(bucket_s).where(condition).order_by(order).limit(1)
                     ).scalar()
                     ends += [] if start_s is None else [(start_s, start_s + width_s)]
-        if numbers.has_old_rows:
-            bucket_s = old_buckets.c.bucket_s
-            least, most = db.execute(
-                sa.select(sa.func.min(bucket_s), sa.func.max(bucket_s + old_buckets.c.width_s)).where(
-                    old_buckets.c.grouping == grouping
-                )
-            ).one()
-            ends += [] if least is None else [(least, most)]
     return CountedRange(min(ends)[0], max(end for _, end in ends)) if ends else None
 
 

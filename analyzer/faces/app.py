@@ -15,7 +15,6 @@ from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Measurements, without_path
 from analyzer.faces.signals.status import InstallationStatus
 from analyzer.gates.fleet_summary import FleetSummary
-from analyzer.kernel.database.revisions import behind_text
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.model import Gap, Partition
 from analyzer.kernel.secrets import masked
@@ -37,7 +36,7 @@ class AppState:
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
     count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
     read_fleet: Callable[[], FleetSummary]  # likewise
-    required_revision: str  # of the tables, by this program
+    schema_problem: Callable[[str | None], str | None]  # a sentence about the version of the tables
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
 
@@ -164,6 +163,6 @@ async def _status_and_problems(
     except (AnalyzerError, TimeoutError) as error:
         problems.setdefault("database", str(error))
     else:
-        if status.revision != state.required_revision:
-            problems["schema"] = behind_text(status.revision, state.required_revision)
+        if problem := state.schema_problem(status.revision):
+            problems["schema"] = problem
     return status, {name: masked(problem) for name, problem in problems.items()}

@@ -40,7 +40,7 @@ from analyzer.gates.refused_clients import store_refusals
 from analyzer.gates.unmet_locks import number_of_unmet_locks
 from analyzer.judging.locks.notify import listening
 from analyzer.kernel.database.engine import Engine, bounded_reads
-from analyzer.kernel.database.revisions import head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.tokens import stored_tokens
 from analyzer.server.connection_limits import OpenConnections, connections_max
 from analyzer.server.server import CannotListen, serving
@@ -88,7 +88,7 @@ def web_application(
                 read_status,
                 partial(number_of_unmet_locks, engine),
                 partial(_fleet, engine),
-                head(),
+                partial(schema_problem, url=database),
                 authenticator,
             )
         )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -26,7 +26,6 @@ from analyzer.plan.proposals import Agreement, LastStart, Proposal, applied, mer
 LIVING_MS = 15_000  # an analyzer sends a heartbeat every few seconds
 ALONE_MS = 60_000  # after which an unknown name may change the plan
 REFUSED_CHARS_MAX = 500
-OLD_FORMAT = 2  # read by analyzers of versions that are not in the table
 
 
 class AnalyzerFile(NamedTuple):
@@ -166,8 +165,9 @@ class SqlAgreement:
     ) -> tuple[Proposal, list[str]]:
         file = self._file
         peers = [peer for peer in known_analyzers(db) if peer.name != file.name]
-        is_alone = not silent_owners(db, ALONE_MS, {file.name, *(peer.name for peer in peers)})
-        is_alone &= all(peer.age_ms > ALONE_MS for peer in peers)
+        # After a restore, living analyzers may follow partitions and have no row.
+        ages_ms = [age_ms for name, age_ms in _owner_ages_ms(db).items() if name != file.name]
+        is_alone = all(age_ms > ALONE_MS for age_ms in (*ages_ms, *(peer.age_ms for peer in peers)))
         proposal = propose(in_force, file.plan, last_start, is_alone=is_alone)
         notes = []
         if proposal.kept:
@@ -331,9 +331,11 @@ def promote_policy(
 
 def _behind(db: sa.Connection, but: str = "") -> list[str]:
     """Returns the living analyzers that cannot read a plan of this version."""
-    peers = [peer for peer in known_analyzers(db) if peer.name != but]
-    outdated = [peer.name for peer in peers if peer.format < FORMAT and peer.age_ms <= LIVING_MS]
-    return sorted(outdated + silent_owners(db, LIVING_MS, {but, *(peer.name for peer in peers)}))
+    return [
+        peer.name
+        for peer in known_analyzers(db)
+        if peer.name != but and peer.format < FORMAT and peer.age_ms <= LIVING_MS
+    ]
 
 
 def differing_sources(in_force: Plan, file: Plan) -> frozenset[str]:
@@ -378,15 +380,6 @@ def known_analyzers(db: sa.Connection) -> list[KnownAnalyzer]:
         )
         for name, format_, release, file, settled, reads, age_ms, measured, refused in db.execute(statement)
     ]  # fmt: skip
-
-
-def silent_owners(db: sa.Connection, within_ms: int, names: Collection[str]) -> list[str]:
-    """Returns owners of partitions, followed within this time, that are analyzers of earlier versions.
-
-    These write heartbeats of partitions, and no other heartbeat.
-    """
-    ages_ms = _owner_ages_ms(db)
-    return sorted(name for name, age_ms in ages_ms.items() if age_ms <= within_ms and name not in names)
 
 
 def _owner_ages_ms(db: sa.Connection) -> dict[str, int]:

@@ -51,7 +51,7 @@ class CatalogCache:
 
     def __init__(self) -> None:
         self._read_for: tuple[int | None, int] | None = None
-        self._catalog = Catalog({}, {}, {}, {}, has_old_rows=False, renamed={}, moved_at_s=None)
+        self._catalog = Catalog({}, {}, {}, {})
 
     def of(self, db: sa.Connection, plan: plans.LockedPlan) -> Catalog:
         """Returns the numbers that this plan may use."""

@@ -85,10 +85,6 @@ class DayAltered(AnalyzerError):
     """The rows of a closed day do not have the digest with which it was closed."""
 
 
-class OldRowsMoving(AnalyzerError):
-    """Counts of an earlier version are still being moved into the buckets."""
-
-
 class NothingToClose(AnalyzerError):
     """Nothing was counted by a grouping that a day is to be closed by."""
 

@@ -18,7 +18,6 @@ from analyzer.counting.grouping_differences import GroupingDifference, compariso
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import NowMs, insert, slow_reading, without_scans, writing
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.errors import CountsDiffer
 from analyzer.kernel.tables.schema import buckets, day_counts, offsets, proofs
 from analyzer.kernel.tables.schema import plans as plans_table
@@ -138,7 +137,7 @@ def audit(engine: sa.Engine, *, every_day: bool = False) -> Audit:
         groupings, totals, compared, locks = _judged(db, numbers, [day.day_s for day in to_read])
         return Audit(
             ledgers,
-            in_days + requests_to_move(db, numbers),
+            in_days,
             sum(overflow for _, overflow in read.values()),
             skipped_gaps(db),
             differing,
@@ -173,10 +172,10 @@ def _judged(
 ) -> tuple[list[GroupingDifference], list[tuple[OpenSum, TotalDifference]], int, list[LockDifference]]:
     """Returns differing groupings of these days, differing totals and the sums compared, differing locks.
 
-    Nothing without a plan, or while rows of an earlier version wait to be moved into the buckets.
+    Nothing without a plan.
     """
     row = db.execute(sa.select(plans_table.c.pending).where(plans_table.c.active == 1)).first()
-    if row is None or numbers.has_old_rows:
+    if row is None:
         return [], [], 0, []
     _, plan = plans.active(db)
     grouping_pairs, groupings = comparisons(db, plan), list[GroupingDifference]()
@@ -236,17 +235,6 @@ def _sums_in_buckets(db: sa.Connection, numbers: Catalog, meter: MeterColumn, da
         row = db.execute(sa.select(*total).where(*of_day, buckets.c.width_s == width_s)).one()
         amount, overflow = amount + int(row[0]), overflow + int(row[1])
     return amount, overflow
-
-
-def requests_to_move(db: sa.Connection, numbers: Catalog) -> int:
-    """Returns the requests in rows of an earlier version that are not moved yet."""
-    if not numbers.has_old_rows:
-        return 0
-    total = sa.func.coalesce(sa.func.sum(old_buckets.c.value + old_buckets.c.denied), 0)
-    statement = sa.select(total).where(
-        old_buckets.c.grouping == AUDITED, old_buckets.c.meter == REQUESTS.name
-    )
-    return int(db.execute(statement).scalar_one())
 
 
 def prove_next_day(engine: sa.Engine, differing: dict[int, int]) -> int:

@@ -263,10 +263,6 @@ def _repair_totals(context: JobContext) -> Work:
     return Work(partial(total_repair.repair, context.engine, total_repair.Pace()))
 
 
-def _move_old(context: JobContext) -> Work:
-    return Work(partial(context.sized().run, roll_up.move_old))
-
-
 def _roll_up(context: JobContext) -> Work:
     kept, minutes, quarters = context.kept, context.sized(), context.sized()
 
@@ -371,7 +367,6 @@ JOBS: Sequence[JobEntry] = (
     JobEntry("audit-days", 10, _audit_days, takes_turns=False),
     JobEntry("empty-slots", MINUTE_S, _empty_slots),
     JobEntry("repair-totals", MINUTE_S, _repair_totals),
-    JobEntry("move-old", MINUTE_S, _move_old),
     JobEntry(standstills.WATCH, MINUTE_S, _watch_overshoot),
     JobEntry("watch-duplicates", MINUTE_S, _watch_duplicates),
     JobEntry("watch-audits", MINUTE_S, _watch_audits),

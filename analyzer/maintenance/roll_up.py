@@ -1,4 +1,4 @@
-"""Bounded work on old buckets: joining, folding and deleting them, moving those of an earlier version.
+"""Bounded work on old buckets: joining, folding and deleting them.
 
 Every step takes rows out of one place and adds them to another in one transaction, so each count is in
 exactly one row at any time, while flushes and other steps write too.
@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.counting.buckets import AUDITED, NO_PARTITION, BucketColumns, add_days, add_rows
+from analyzer.counting.buckets import BucketColumns, add_rows
 from analyzer.counting.counter.caller_budget import FOLDED, NOT_CALLERS
 from analyzer.judging.activation_steps import FillStep, decode_steps
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.clock import clock_ms
-from analyzer.kernel.database.engine import NowMs, insert, slow_reading, without_scans
-from analyzer.kernel.database.old_buckets import old_buckets
+from analyzer.kernel.database.engine import insert, slow_reading, without_scans
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.jobs.step_sizes import SizedSteps
 from analyzer.kernel.tables.schema import buckets, catalog, proofs
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
-from analyzer.plan.catalog import MOVED, MOVING, OLD_METER, Catalog, load
+from analyzer.plan.catalog import Catalog, load
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, JOINS, MINUTE_S, QUARTER_S, REQUESTS, bucket_start_s
 
@@ -257,47 +256,6 @@ def set_folded_to(db: sa.Connection, numbers: Catalog, grouping: int, day_s: int
             index_elements=catalog.primary_key, set_={"number": added.excluded.number}
         )
     )
-
-
-def move_old(db: sa.Connection, most: int) -> int:
-    """Moves up to `most` rows of an earlier version into the buckets; returns how many.
-
-    Drops their table a day after the last row: a report whose snapshot is older, or a second warden, may read
-    it until then.
-    """
-    numbers = load(db)
-    if not numbers.has_old_rows:
-        if numbers.moved_at_s is not None and numbers.moved_at_s <= clock_ms(db) // 1000 - DAY_S:
-            # Another warden may be dropping it at the moment.
-            is_ours = sa.delete(catalog).where(catalog.c.kind == MOVED).returning(catalog.c.number)
-            if db.execute(is_ours).first() is not None:
-                old_buckets.drop(db)
-        return 0
-    without_scans(db)
-    oldest = first_keys(old_buckets, sa.true(), most)
-    rows = db.execute(delete_at(old_buckets, oldest).returning(*old_buckets.c)).all()
-    if not rows:
-        if db.execute(sa.select(sa.literal(1)).select_from(old_buckets).limit(1)).first() is None:
-            db.execute(sa.delete(catalog).where(catalog.c.kind.in_((MOVING, OLD_METER))))
-            moved = {"kind": MOVED, "name": old_buckets.name, "number": NowMs() // 1000, "join": ""}
-            db.execute(insert(db, catalog).values(moved).on_conflict_do_nothing())
-        return 0
-    meters = numbers.old_meters()
-    joined: dict[RowKey, dict[str, int]] = {}
-    days: dict[int, int] = {}
-    for grouping, meter_name, width_s, bucket_s, key_, resource, value, denied in rows:
-        meter = meters[meter_name]
-        row_key = numbers.groupings[grouping], meter.page, width_s, bucket_s, key_, resource
-        joined.setdefault(row_key, {}).update(
-            {f"value_{meter.place}": value, f"denied_{meter.place}": denied}
-        )
-        if grouping == AUDITED and meter_name == REQUESTS.name:
-            day_s = bucket_start_s(bucket_s, DAY_S)
-            days[day_s] = days.get(day_s, 0) + value + denied
-    _add_joined(db, numbers, joined)
-    if days:
-        add_days(db, days, NO_PARTITION)
-    return len(rows)
 
 
 def _take_out(db: sa.Connection, keys: sa.Select[Any]) -> Sequence[Any]:

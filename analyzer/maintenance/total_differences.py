@@ -48,11 +48,8 @@ def open_sums(plan: Plan, pending: str, catalog: Catalog, now_s: int) -> list[Op
 
     Distinct values are in no bucket. The windows of callers have no common start, so totals are not compared.
 
-    `pending` are the plan's unfinished steps as they are stored. Empty while rows of an earlier version wait
-    to be moved into the buckets.
+    `pending` are the plan's unfinished steps as they are stored.
     """
-    if catalog.has_old_rows:
-        return []
     numbers = plan_sums(plan).numbers(catalog.sum_number)
     filling = filled_to(decode_steps(pending), numbers)
     return [

@@ -1,7 +1,6 @@
 """Corrects running totals that do not equal the buckets.
 
-A total can only be wrong after something outside of counting: rows that were deleted or restored by hand, or
-an analyzer of an earlier version that pruned by a clock that was ahead.
+A total can only be wrong after something outside of counting: rows that were deleted or restored by hand.
 
 The buckets are read in a snapshot, beside flushes. Later flushes add equal amounts to buckets and totals, so
 the difference in the snapshot stays right, and is added to the total of that moment. A number

@@ -23,9 +23,6 @@ from analyzer.plan.sums import Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Windows
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
-OLD_METER = "old meter"  # kind of the names that meters had in rows that wait to be moved
-MOVING = "moving"  # kind of the entry that exists while rows of an earlier version wait to be moved
-MOVED = "moved"  # kind of the entry that replaces it, with the time in seconds, until their table is dropped
 
 
 class MeterColumn(NamedTuple):
@@ -34,7 +31,7 @@ class MeterColumn(NamedTuple):
     name: str
     number: int
     join: str
-    meaning: str = ""  # digest; "": unknown, it was registered by an earlier version
+    meaning: str  # digest
 
     @property
     def page(self) -> int:
@@ -53,14 +50,6 @@ class Catalog(NamedTuple):
     meters: Mapping[str, MeterColumn]  # by name
     sums: Mapping[str, int]  # by `sum_text`
     dropped_sums: Mapping[str, int]
-    has_old_rows: bool  # rows of an earlier version wait in `old_buckets`
-    renamed: Mapping[str, int]  # numbers by the names in these rows, of meters that were renamed since
-    moved_at_s: int | None  # when the last of these rows was moved, until their table is dropped
-
-    def old_meters(self) -> dict[str, MeterColumn]:
-        """Returns the meters by their names in rows of an earlier version."""
-        by_number = {meter.number: meter for meter in self.meters.values()}
-        return dict(self.meters) | {name: by_number[number] for name, number in self.renamed.items()}
 
     def sum_number(self, sum_: Sum) -> int:
         """Returns the number of a sum of a plan that was in force. Raises KeyError for any other."""
@@ -104,9 +93,6 @@ def load(db: sa.Connection) -> Catalog:
         meters=meters,
         sums=names["sum"],
         dropped_sums=names[DROPPED],
-        has_old_rows=bool(names[MOVING]),
-        renamed=names[OLD_METER],
-        moved_at_s=next(iter(names[MOVED].values()), None),
     )
 
 
@@ -137,17 +123,15 @@ def _register_meters(
 ) -> set[str]:
     """Gives numbers to the meters of `plan`; returns the names of those that mean something else now."""
     meters, restarted = dict(numbers.meters), set()
-    earlier = {} if previous is None else {meter.name: meaning_digest(meter) for meter in previous.meters}
     for meter in plan.bucket_meters:
         column = meters.get(meter.name)
         if column is None and meter.renamed_from in meters:
-            column = _rename(db, numbers, meters.pop(meter.renamed_from), meter.name)
-            earlier[meter.name] = earlier.get(meter.renamed_from, "")
+            column = _rename(db, meters.pop(meter.renamed_from), meter.name)
         means = meaning_digest(meter)
-        if column is not None and (column.meaning or earlier.get(meter.name) or means) != means:
+        if column is not None and column.meaning != means:
             restarted.add(meter.name)
             cause = f"until plan {version}" if column.join == meter.join else column.join
-            renamed = _rename(db, numbers, column, _name_aside(column, cause, meters))
+            renamed = _rename(db, column, _name_aside(column, cause, meters))
             meters[renamed.name] = renamed
             column = None
         if column is None:
@@ -155,9 +139,6 @@ def _register_meters(
             column = MeterColumn(meter.name, number, meter.join, means)
             row = {"kind": "meter", "name": meter.name, "number": number, "join": meter.join}
             db.execute(sa.insert(catalog).values(row | {"meaning": means}))
-        elif not column.meaning:
-            is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
-            db.execute(sa.update(catalog).where(is_meter).values(meaning=means))
         meters[meter.name] = column
     return restarted | _restarted_values(plan, previous)
 
@@ -196,11 +177,9 @@ def _add(db: sa.Connection, kind: str, names: list[str], numbers: Mapping[str, i
         db.execute(sa.insert(catalog), rows)
 
 
-def _rename(db: sa.Connection, numbers: Catalog, meter: MeterColumn, new: str) -> MeterColumn:
+def _rename(db: sa.Connection, meter: MeterColumn, new: str) -> MeterColumn:
     is_meter = sa.and_(catalog.c.kind == "meter", catalog.c.name == meter.name)
     db.execute(sa.update(catalog).where(is_meter).values(name=new))
-    if numbers.has_old_rows and meter.name not in numbers.renamed:
-        db.execute(sa.insert(catalog).values(kind=OLD_METER, name=meter.name, number=meter.number, join=""))
     return meter._replace(name=new)
 
 

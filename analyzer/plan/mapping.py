@@ -137,7 +137,7 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rejected_in_row_max: int = 1_000
     callers_max: int = 100_000  # counted by name, per rule of `NamedHow`, partition and hour
     # The field with the number of requests that a record stands for. Absent from the stored plan where each
-    # stands for one: plans of earlier versions stay equal to today's.
+    # stands for one.
     weight: str | msgspec.UnsetType = NO_WEIGHT
     # A record counts under its caller's name if all of these hold. Absent where every record does, as the
     # weight is.

@@ -1,6 +1,6 @@
 """The plan: everything that decides a count or a judgement. It is stored in a tagged, versioned format.
 
-    [3, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
+    [1, {"groupings": ["caller"], "meters": [{"name": "requests", ...}],
          "overrides": [{"kind": "limit", "subject_kind": "caller", ...}],
          "policies": [["quota", {"name": "daily", ...}]],
          "sources": {"access-log": {"format": "json", ...}}}]
@@ -9,9 +9,8 @@ Each policy stands behind its kind (`policies.POLICY_CLASSES`). Overrides are th
 states; without any, the key is absent. So is `forgotten`, the references of callers whose names were deleted:
 an act of operators that no configuration states or takes back.
 
-A list, because the first version of the format was an object in which an unknown field was ignored: an
-analyzer of that version must refuse a newer plan instead of reading it as one without policies, which would
-open every gate. Format 2 had no sources: each analyzer read records by its own configuration.
+The format stands in front, and unknown fields are refused: an analyzer must refuse a plan that it does not
+know instead of reading it as one without policies, which would open every gate.
 
 A plan has parts: its rules (groupings, meters, policies), and the mapping of each source. Each part has a
 digest of its meaning, without values that are at their default: a release that adds a setting does not change
@@ -24,7 +23,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -38,12 +37,9 @@ from analyzer.plan.meters import (
     in_buckets,
     with_requests,
 )
-from analyzer.plan.policies import POLICY_CLASSES, ComparedLoad, Policy, Quota, StatedOverride
-from analyzer.plan.windows import Calendar
-from gatekeeper.model import Rate
+from analyzer.plan.policies import POLICY_CLASSES, ComparedLoad, Policy, StatedOverride
 
-FORMAT = 3
-READABLE = (2, 3)  # as lists; format 1 is an object
+FORMAT = 1
 RULES = "rules"  # name of a part
 SOURCE = "source "  # beginning of the names of the other parts
 
@@ -85,7 +81,7 @@ class Plan:
             "policies": policies,
             "sources": dict(self.sources),
         }
-        if self.overrides:  # otherwise absent: plans of earlier versions stay equal to today's
+        if self.overrides:
             body["overrides"] = self.overrides
         if self.forgotten:
             body["forgotten"] = self.forgotten
@@ -233,37 +229,23 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     groupings: tuple[str, ...]
     meters: tuple[Meter, ...]
     policies: tuple[tuple[str, dict[str, Any]], ...]
-    sources: dict[str, SourceMapping] = msgspec.field(default_factory=dict)  # absent in format 2
+    sources: dict[str, SourceMapping]
     overrides: tuple[StatedOverride, ...] = ()  # absent where there are none
     forgotten: tuple[str, ...] = ()  # absent where there are none
 
 
 def plan_from(text: str) -> Plan:
-    """Returns the plan that `to_json` wrote, in this version or an earlier one. Raises UnknownPlan."""
+    """Returns the plan that `to_json` wrote. Raises UnknownPlan."""
     try:
-        document = msgspec.json.decode(text)
-        if isinstance(document, dict):
-            return _plan_from_format_1(text)
-        format_, values = msgspec.convert(document, tuple[int, Any])
-        if format_ not in READABLE:
-            raise UnknownPlan(f"it has format {format_}, this version reads formats 1 to {FORMAT}")
-        body = msgspec.convert(_with_conditions_as_lists(values), _Body)
+        format_, values = msgspec.json.decode(text, type=tuple[int, Any])
+        if format_ != FORMAT:
+            raise UnknownPlan(f"it has format {format_}, this version reads format {FORMAT}")
+        body = msgspec.convert(values, _Body)
         _check_names(body)
         policies = tuple(_policy_from(kind, policy) for kind, policy in body.policies)
     except msgspec.DecodeError as error:
         raise UnknownPlan(str(error)) from error
     return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
-
-
-def _with_conditions_as_lists(body: Any) -> Any:
-    """Returns the values of a plan, `count_if` as lists in it: earlier versions stored objects there."""
-    sources = body.get("sources", {}) if isinstance(body, dict) else {}
-    for mapping in sources.values():
-        for index, condition in enumerate(mapping.get("count_if", ())):
-            if isinstance(condition, dict) and condition.keys() == {"field", "values", "is_not"}:
-                values = {"not": condition["values"]} if condition["is_not"] else condition["values"]
-                mapping["count_if"][index] = [condition["field"], values]
-    return body
 
 
 def _check_names(body: _Body) -> None:
@@ -291,42 +273,3 @@ def _policy_from(kind: str, values: dict[str, Any]) -> Policy:
         raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {choices}")
     policy: Policy = msgspec.convert(values, POLICY_CLASSES[kind])
     return policy
-
-
-# Format 1: an object, quotas only, each meter with the width of its buckets.
-
-
-class _MeterOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    field: str | None
-    join: Literal["sum", "max"]
-    where: tuple[Condition, ...]
-    width_s: int
-
-
-class _QuotaOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    limit: int
-    window: Calendar
-    meter: str
-    per: Literal["caller", "caller+resource"]
-    action: Literal["deny", "slow", "tag"]
-    status: int
-    on_stale: Literal["keep", "allow"]
-    slow: Rate | None
-
-
-class _PlanOfFormat1(msgspec.Struct, forbid_unknown_fields=True):
-    groupings: tuple[str, ...]
-    meters: tuple[_MeterOfFormat1, ...]
-    policies: tuple[_QuotaOfFormat1, ...]
-
-
-def _plan_from_format_1(text: str) -> Plan:
-    old = msgspec.json.decode(text, type=_PlanOfFormat1)
-    meters = [Meter(meter.name, meter.field, meter.join, meter.where) for meter in old.meters]
-    return make_plan(old.groupings, meters, [Quota(**_fields(quota)) for quota in old.policies])
-
-
-def _fields(struct: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}

@@ -37,8 +37,7 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     per: CalendarPeriod
     zone: str = "UTC"  # where the zone is that of the caller: of callers without one
-    # Facts that each caller states itself; sorted. Absent from the stored plan where it is nothing: plans of
-    # earlier versions stay equal to today's.
+    # Facts that each caller states itself; sorted. Absent from the stored plan where it is nothing.
     by_caller: tuple[CallerFact, ...] | msgspec.UnsetType = msgspec.UNSET
     # Of one caller's calendar, which no plan has: the day on which weeks (0 is Monday), months (1 to 31) or
     # years (229 is 29 February) begin. In a month that is too short it is the last one.

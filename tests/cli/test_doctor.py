@@ -30,14 +30,12 @@ from analyzer.flush.sql_store import SqlStore
 from analyzer.judging.locks import lock_feed
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import NowMs
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import BegunRun, RunOutcome, Schedule
 from analyzer.kernel.model import CountRow, Gap, Partition, PartitionProgress
 from analyzer.kernel.tables.billing_tables import day_positions
 from analyzer.kernel.tables.schema import (
     analyzers,
-    catalog,
     disbelieved,
     job_runs,
     offsets,
@@ -45,7 +43,6 @@ from analyzer.kernel.tables.schema import (
     waiting_facts,
 )
 from analyzer.kernel.tokens import create
-from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DUPLICATES, REQUESTS
 from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Quota
@@ -379,19 +376,6 @@ def test_a_policy_whose_totals_are_still_filled_is_named(
     assert sentence not in sentences(gatelock)
 
 
-def test_counts_of_an_earlier_version_that_are_still_moved_are_reported(
-    gatelock: Gatelock, engine: sa.Engine
-) -> None:
-    make_healthy(engine)
-    with engine.begin() as db:
-        old_buckets.create(db)
-        db.execute(sa.insert(catalog).values(kind=MOVING, name="old_buckets", number=0, join=""))
-    sentence = "counts of an earlier version are being moved to the new tables"
-    assert sentence in sentences(gatelock)
-    Upkeep(engine, str).move_old()
-    assert sentence not in sentences(gatelock)
-
-
 def test_suspended_locks_and_expiring_tokens_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
     make_healthy(engine)
     now = datetime.now(UTC)
@@ -458,11 +442,11 @@ def test_a_clock_that_differs_is_found(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_tables_of_an_older_version_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
+def test_tables_of_an_unreleased_version_are_found(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         db.execute(sa.text("update alembic_version set version_num = '0001'"))
     cure = first_wrong(gatelock)["database"]["cure"]
-    assert cure == "run `gatelock upkeep db upgrade`"
+    assert cure.startswith("stop all analyzers, create the database again with `rm -f ")
 
 
 def test_an_unreachable_database_exits_with_3(gatelock: Gatelock, configure: Configure) -> None:

@@ -380,7 +380,7 @@ def test_tables_are_created_once_and_checked(
     }
     result = gatelock("upkeep", "db", "check")
     assert result.exit_code == 0
-    assert result.output.endswith("nothing differs\n")
+    assert result.output.endswith(f": the tables are at version {head()}, and nothing differs\n")
 
 
 def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
@@ -388,7 +388,23 @@ def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engi
         db.exec_driver_sql("alter table rejects add column extra text")
     result = gatelock("upkeep", "db", "check", "--json")
     assert result.exit_code == 1
-    assert "extra" in json.loads(result.output)["differences"][0]
+    [sentence] = json.loads(result.output)["differences"]
+    assert sentence.startswith("the column extra of the table rejects is none of Gatelock's: drop it")
+    assert sentence in gatelock("upkeep", "db", "check").output
+
+
+@pytest.mark.parametrize("command", [["upkeep", "db", "upgrade"], ["usage"]])
+def test_tables_of_an_unreleased_version_exit_with_2_and_are_to_be_created_again(
+    gatelock: Gatelock, engine: sa.Engine, command: list[str]
+) -> None:
+    with engine.begin() as db:
+        db.exec_driver_sql("update alembic_version set version_num = '0030'")
+    result = gatelock(*command)
+    assert result.exit_code == 2
+    assert "stop all analyzers, create the database again with `" in result.output
+    result = gatelock("upkeep", "db", "check")
+    assert result.exit_code == 1
+    assert "stop all analyzers, create the database again with `" in result.output
 
 
 @pytest.mark.parametrize("command", [["usage"], ["billing", "audit"], ["locks", "list"]])
@@ -399,7 +415,7 @@ def test_tables_of_another_version_exit_with_2_and_the_cure(
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
     result = gatelock(*command)
     assert result.exit_code == 2
-    assert "run `gatelock upkeep db upgrade`" in result.stderr
+    assert "another program than Gatelock uses this database" in result.stderr
 
 
 # events

@@ -17,7 +17,6 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.tables.schema import metadata
 
 
@@ -50,7 +49,7 @@ ORDERED = {  # pairs of modes whose order matters
 }
 ORDERED |= {(second, first) for first, second in ORDERED}
 
-TABLES = sorted({*metadata.tables, old_buckets.name})
+TABLES = sorted(metadata.tables)
 # Columns may have the name of a table, as `brakes.locks` has: behind a dot, in an assignment, or in the list
 # of an insert.
 NAMED = re.compile(rf"(?<!\.)\b({'|'.join(TABLES)})\b(?! =)")

@@ -189,16 +189,6 @@ FURTHER = {
         "flush-one flush-one-other",
         "flush-one end-locks",
     ),
-    "moving": (
-        "move-old move-old",
-        "move-old flush",
-        "move-old flush-late",
-        "move-old audit",
-        "move-old activate",
-        "move-old roll-up",
-        "move-old prove-day",
-        "move-old retry",
-    ),
     "zoned": ("set-zone flush-zoned", "set-zone refill", "set-zone set-zone", "set-zone end-locks"),
     "stated": (
         "apply-facts flush-stated",
@@ -255,7 +245,6 @@ JOBS = {
     "apply-brakes": "braked",
     "apply-facts": "stated",
     "activation-step": "judging",
-    "move-old": "moving",
     "refill": "moved",
     "close-day": "due",
 }

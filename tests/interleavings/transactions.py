@@ -389,7 +389,6 @@ TRANSACTIONS: Mapping[str, TransactionFunction] = {
     "roll-up": lambda actor: upkeep_of(actor).roll_up(MINUTES_KEPT_S, QUARTERS_KEPT_S),
     "fold": lambda actor: upkeep_of(actor).fold(RARE_MAX, MINUTES_KEPT_S),
     "delete-days": pruning("prune-buckets"),
-    "move-old": lambda actor: (upkeep_of(actor).move_old(), upkeep_of(actor).move_old()),
     "repair-totals": lambda actor: upkeep_of(actor).repair_totals(),
     "prove-day": lambda actor: upkeep_of(actor).prove_day(),
     "close-day": lambda actor: close_day(actor.engine, actor.name),

@@ -25,7 +25,6 @@ from analyzer.judging.sql import plans
 from analyzer.judging.sql.slots import GENERATION_S
 from analyzer.kernel.database.engine import open_engine, writing
 from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
-from analyzer.kernel.database.old_buckets import old_buckets
 from analyzer.kernel.errors import PlanChanged
 from analyzer.kernel.jobs.job_runs import LEASE_MS, SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import BegunRun, Schedule
@@ -42,9 +41,8 @@ from analyzer.kernel.model import (
     StatedFacts,
 )
 from analyzer.kernel.tables.billing_tables import days
-from analyzer.kernel.tables.schema import catalog, metadata
+from analyzer.kernel.tables.schema import metadata
 from analyzer.kernel.tables.schema import plans as plans_table
-from analyzer.plan.catalog import MOVING
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import Brake, LoadShare, Quota, Surge
@@ -378,20 +376,6 @@ def restored(history: History) -> None:
     history.store.activate(STRICT_PLAN)
 
 
-def moving(history: History) -> None:
-    """Puts the minutes of one day into the table of an earlier version, as a migration does."""
-    with writing(history.engine) as db:
-        old_buckets.create(db)
-        day = f"from buckets where bucket_s >= {MINUTES_DAY_S - 3600} and bucket_s < {MINUTES_DAY_S + 3600}"
-        db.exec_driver_sql(
-            "insert into old_buckets (grouping, meter, width_s, bucket_s, key, resource, value, denied) "
-            f"select 'caller', 'requests', width_s, bucket_s, key, resource, value_0, 0 {day}"
-        )
-        db.exec_driver_sql(f"delete {day}")
-        db.exec_driver_sql(f"delete from day_counts where day_s = {MINUTES_DAY_S // DAY_S * DAY_S}")
-        db.execute(sa.insert(catalog).values(kind=MOVING, name=old_buckets.name, number=0, join=""))
-
-
 def due(history: History) -> None:
     """Puts a plan with one sum in force; yesterday is over, and a partition is stopped since."""
     history.store.activate(DAILY_PLAN)
@@ -462,7 +446,6 @@ WORLDS: Mapping[str, Callable[[History], None]] = {
     "zoned": zoned,
     "moved": moved,
     "stated": stated,
-    "moving": moving,
     "due": due,
     "closed": closed,
     "abandoned": abandoned,
@@ -504,8 +487,7 @@ class World:
         WORLDS[self.name](history)
         self.counted = history.counted
         self.plan = history.store.active_plan()[1]
-        has_old_rows = self._db.execute("select to_regclass('old_buckets')").fetchone() != (None,)
-        self.tables = [*metadata.tables, *([old_buckets.name] if has_old_rows else [])]
+        self.tables = [*metadata.tables]
         self._save()
         self.state = self.read()
 
@@ -526,11 +508,7 @@ class World:
 
     def reset(self) -> None:
         """Restores the saved state."""
-        statements: list[str] = []
-        if old_buckets.name in self._changed:  # it may have been dropped
-            saved = f"{self.name}.{old_buckets.name}"
-            statements.append(f"create table if not exists {old_buckets.name} (like {saved} including all)")
-        statements += [
+        statements = [
             f"delete from {table}; insert into {table} select * from {self.name}.{table}"
             for table in sorted(self._changed)
         ]
@@ -543,10 +521,9 @@ class World:
 
     def read(self) -> State:
         """Returns the rows of every table."""
-        present = [table for table in self.tables if table != old_buckets.name]
         parts = (
             f"select '{table}' as t, (select coalesce(json_agg(x), '[]') from {table} x) as r"
-            for table in present
+            for table in self.tables
         )
         found = self._db.execute(
             f"select json_object_agg(t, r) from ({' union all '.join(parts)}) as found"
@@ -556,7 +533,6 @@ class World:
         return state
 
     def _empty(self) -> None:
-        self._db.execute(f"drop table if exists {old_buckets.name}")
         self._db.execute(f"drop schema if exists {self.name} cascade")
         for table in metadata.tables:
             kept = "update feed set version = 0, mark = '', pruned_to = 0"

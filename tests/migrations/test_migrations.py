@@ -1,4 +1,4 @@
-"""Migrations up, down and up again: no count is lost, and foreign or newer databases are left alone."""
+"""The tables are made, dropped and made again: no count is lost, and databases of others are left alone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_upgrading_again_changes_nothing(database_url: str, engine: sa.Engine) -
     assert contents(engine) == before
 
 
-@pytest.mark.parametrize("counted", ["buckets", "offsets", "rejects", "events"])
+@pytest.mark.parametrize("counted", ["buckets", "offsets", "rejects", "events", "callers"])
 def test_a_downgrade_that_would_drop_counts_refuses_and_loses_nothing(
     database_url: str, engine: sa.Engine, counted: str
 ) -> None:
@@ -185,15 +185,83 @@ def test_migrated_tables_are_the_tables_of_the_schema(database_url: str, engine:
     assert len(created) == len(metadata.tables)
 
 
-def test_differences_are_described_by_table_and_column(database_url: str, engine: sa.Engine) -> None:
-    assert any("add_table" in line and "buckets" in line for line in migrate.check(database_url))
-    migrate.upgrade(database_url)
+def changed(engine: sa.Engine, *statements: str) -> None:
     with writing(engine) as db:
-        db.exec_driver_sql("alter table leases add column colour text")
-        db.exec_driver_sql("drop index ix_locks_until_ms")
-    differences = " ".join(migrate.check(database_url))
-    assert "colour" in differences
-    assert "ix_locks_until_ms" in differences
+        for statement in statements:
+            db.exec_driver_sql(statement)
+
+
+# The sentences of `gatelock upkeep db check`
+
+
+def test_nothing_differs_after_an_upgrade(database_url: str) -> None:
+    migrate.upgrade(database_url)
+    assert migrate.check(database_url) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("drop table brakes", "the table brakes is missing: restore the database from a backup"),
+        (
+            "create table colours (name text)",
+            "the table colours is none of Gatelock's: move it to another database, or drop it",
+        ),
+        (
+            "alter table leases add column colour text",
+            "the column colour of the table leases is none of Gatelock's: drop it with "
+            "`ALTER TABLE leases DROP COLUMN colour`",
+        ),
+        (
+            "alter table leases drop column until_ms",
+            "the column until_ms of the table leases, of the type BIGINT, is missing: "
+            "restore the database from a backup",
+        ),
+        (
+            "drop index ix_locks_until_ms",
+            "the index ix_locks_until_ms of the table locks is missing: create it with "
+            "`CREATE INDEX ix_locks_until_ms ON locks (until_ms)`",
+        ),
+        (
+            "create index mine on locks (began_ms)",
+            "the index mine of the table locks is none of Gatelock's, or has other columns: drop it with "
+            "`DROP INDEX mine`",
+        ),
+    ],
+)
+def test_a_difference_is_a_sentence_with_a_cure(
+    database_url: str, engine: sa.Engine, statement: str, sentence: str
+) -> None:
+    migrate.upgrade(database_url)
+    changed(engine, statement)
+    assert migrate.check(database_url) == [sentence]
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    ("statement", "part"),
+    [
+        ("alter table leases alter column holder type bigint using 0", "type BIGINT, and needs TEXT: "),
+        ("alter table leases alter column holder drop not null", "permits NULL, and must not: "),
+        ("alter table tokens alter column until_ms set not null", "does not permit NULL, and must: "),
+        ("alter table leases add constraint one unique (holder)", "one of the table leases is none of Gate"),
+    ],
+)
+def test_a_changed_column_is_a_sentence(
+    database_url: str, engine: sa.Engine, statement: str, part: str
+) -> None:
+    """SQLite cannot change a column."""
+    migrate.upgrade(database_url)
+    changed(engine, statement)
+    [sentence] = migrate.check(database_url)
+    assert part in sentence
+
+
+def test_the_commands_of_sentences_about_indexes_work(database_url: str, engine: sa.Engine) -> None:
+    migrate.upgrade(database_url)
+    changed(engine, "drop index ix_gaps_open", "create index mine on locks (began_ms)")
+    changed(engine, *(sentence.split("`")[1] for sentence in migrate.check(database_url)))
+    assert migrate.check(database_url) == []
 
 
 # The files
@@ -203,28 +271,21 @@ def scripts() -> list[Script]:
     return list(ScriptDirectory.from_config(Config(toml_file=ROOT / "pyproject.toml")).walk_revisions())[::-1]
 
 
-def test_revisions_are_numbered_without_a_gap_and_have_one_head() -> None:
-    found = scripts()
-    assert [revision.revision for revision in found] == [f"{n:04}" for n in range(1, len(found) + 1)]
-    assert [revision.down_revision for revision in found] == [
-        None,
-        *(revision.revision for revision in found[:-1]),
-    ]
-    assert revisions.head() == found[-1].revision
+def test_one_migration_makes_all_tables_before_the_first_release() -> None:
+    """From the tag of the first release on, migrations are numbered and kept: docs/decisions/0069."""
+    [script] = scripts()
+    assert Path(script.path).name == revisions.UNRELEASED_FILE
+    assert (script.revision, script.down_revision) == (revisions.head(), None)
 
 
-def test_a_revisions_file_has_its_number_and_a_name() -> None:
-    for revision in scripts():
-        assert re.fullmatch(rf"{revision.revision}_[a-z]+(_[a-z]+)*\.py", Path(revision.path).name)
-    files = {Path(revision.path).name for revision in scripts()}
-    assert files == {path.name for path in (ROOT / "migrations/versions").glob("*.py")}
-
-
-def test_a_revisions_docstring_is_a_sentence() -> None:
-    for revision in scripts():
-        first, *_ = (revision.module.__doc__ or "").splitlines()
-        assert first.endswith(".")
-        assert len(first) > 20
+def test_another_text_of_the_migration_is_another_version(tmp_path: Path) -> None:
+    text = (ROOT / "migrations/versions" / revisions.UNRELEASED_FILE).read_text()
+    copies = {tmp_path / "equal.py": text, tmp_path / "edited.py": text.replace("hash", "digest", 1) + "#"}
+    for path, content in copies.items():
+        path.write_text(content)
+    equal, edited = map(revisions.unreleased_revision, copies)
+    assert equal == revisions.head() != edited
+    assert re.fullmatch(r"unreleased_[0-9a-f]{12}", edited)
 
 
 # Databases of other versions
@@ -247,24 +308,57 @@ def at_version(engine: sa.Engine, version: str) -> None:
         db.execute(sa.text("update alembic_version set version_num = :v"), {"v": version})
 
 
-def test_a_database_of_a_newer_version_is_left_alone(database_url: str, engine: sa.Engine) -> None:
-    """`gatelock upkeep db upgrade` of this older program would not help."""
+NEWER, UNRELEASED, EARLIER, FOREIGN = "r9999", "unreleased_0123456789ab", "0030", "1975ea83b712"
+
+
+@pytest.mark.parametrize("revision", [NEWER, UNRELEASED, EARLIER, FOREIGN])
+@pytest.mark.parametrize("act", [migrate.upgrade, migrate.require_head])
+def test_a_database_that_no_migration_leads_from_is_refused_and_left_alone(
+    database_url: str, engine: sa.Engine, act: Callable[[str], object], revision: str
+) -> None:
     migrate.upgrade(database_url)
-    at_version(engine, "9999")
+    at_version(engine, revision)
     before = contents(engine)
-    with pytest.raises(SchemaBehind, match=rf"at version 9999, .* needs {revisions.head()}: run a newer"):
-        migrate.require_head(database_url)
-    assert revisions.current(database_url) == "9999"
+    with pytest.raises(SchemaBehind, match=rf"at version {revision}, this program needs {revisions.head()}"):
+        act(database_url)
+    assert revisions.current(database_url) == revision
     assert contents(engine) == before
 
 
-def test_a_database_of_an_older_version_is_not_upgraded_without_the_operator(database_url: str) -> None:
-    migrate.upgrade(database_url, "0001")
-    with pytest.raises(
-        SchemaBehind,
-        match=rf"at version 0001, .* needs {revisions.head()}: run `gatelock upkeep db upgrade`$",
-    ):
-        migrate.require_head(database_url)
+def test_a_database_of_an_unreleased_version_is_created_again_by_the_command_of_its_sentence(
+    database: str, tmp_path: Path
+) -> None:
+    """The command has no password of the database's URL."""
+    url = f"sqlite:///{tmp_path}/a b.db"
+    if database == "postgresql":
+        url = "postgresql+psycopg://ada:s3cret@db/counts"
+    for revision in (UNRELEASED, EARLIER):
+        sentence = revisions.schema_problem(revision, url) or ""
+        what, _, cure = sentence.partition(": ")
+        assert "an unreleased version made them, and what they hold is not carried over" in what
+        assert cure.endswith(", and run `gatelock upkeep db upgrade`")
+        command = cure.split("`")[1]
+        if database == "postgresql":
+            assert command == "dropdb --force counts && createdb counts"
+            continue
+        migrate.upgrade(url)
+        subprocess.run(["sh", "-ec", command], check=True)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("revision", "needed", "cure"),
+    [
+        (NEWER, "r0002", "run a newer program"),
+        (NEWER, UNRELEASED, "run a newer program"),
+        ("r0001", "r0002", "run `gatelock upkeep db upgrade`"),
+        (FOREIGN, "r0002", "name another one in [database] url"),
+        (None, "r0002", "run `gatelock upkeep db upgrade`"),
+    ],
+)
+def test_a_version_has_its_cure(revision: str | None, needed: str, cure: str) -> None:
+    sentence = revisions.schema_problem(revision, "sqlite:///gatelock.db", needed) or ""
+    assert sentence.partition(": ")[2] == cure
 
 
 @pytest.mark.parametrize(

@@ -83,18 +83,6 @@ def test_a_word_that_a_later_version_adds_to_a_condition_is_refused(read: Read) 
         plan_from(later)
 
 
-def test_the_words_of_an_earlier_version_are_read(read: Read) -> None:
-    plan = read(count_if('{ status = { not = ["401", "403"] }, api_key = "a" }')).plan()
-    stored = plan.to_json()
-    earlier = stored.replace(
-        '["api_key",["a"]],["status",{"not":["401","403"]}]',
-        '{"field":"api_key","values":["a"],"is_not":false},'
-        '{"field":"status","values":["401","403"],"is_not":true}',
-    )
-    assert earlier != stored
-    assert plan_from(earlier) == plan
-
-
 AT = '[[sources]] "access-log", count_if'
 
 

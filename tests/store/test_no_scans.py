@@ -251,7 +251,6 @@ def do_everything(engine: sa.Engine, tmp_path: Path) -> None:
     steps: list[Callable[[], object]] = [
         upkeep.continue_activation,
         upkeep.prune,
-        upkeep.move_old,
         lambda: upkeep.roll_up(40 * DAY_S, 400 * DAY_S),
         lambda: upkeep.fold(5, 40 * DAY_S),
         upkeep.prove_day,

@@ -19,7 +19,7 @@ from analyzer.flush.analyzers import agree_on_source, all_known, apply_file, pro
 from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.kernel.database.audit_log import entries
 from analyzer.kernel.errors import CannotCount, SourceDiffers
-from analyzer.kernel.tables.schema import analyzers, lock_history, offsets, plans
+from analyzer.kernel.tables.schema import analyzers, lock_history, plans
 from analyzer.maintenance.audit import audit
 from analyzer.plan import plan as plan_module
 from analyzer.plan.mapping import Condition, TextField
@@ -275,11 +275,11 @@ def test_a_release_with_one_more_default_changes_no_plan(
 
 
 def test_an_analyzer_of_an_earlier_version_is_waited_for(fleet: Fleet) -> None:
-    """Such an analyzer stores heartbeats of partitions alone, and reads plans of format 2."""
+    """Such an analyzer reads no plan of this format."""
     fleet.count(fleet.start("web-1", limit(500)), "ann", 1)
     with fleet.engine.begin() as db:
-        row = dict(db.execute(sa.select(offsets)).one()._mapping)
-        db.execute(sa.insert(offsets).values(row | {"partition": 7, "owner": "web-9:77"}))
+        row = dict(db.execute(sa.select(analyzers)).one()._mapping)
+        db.execute(sa.insert(analyzers).values(row | {"name": "web-9", "format": plan_module.FORMAT - 1}))
     edited = fleet.start("web-1", limit(2000))
     fleet.count(edited, "ann", 1)
     assert fleet.limit == 500
@@ -287,8 +287,8 @@ def test_an_analyzer_of_an_earlier_version_is_waited_for(fleet: Fleet) -> None:
     edited.run(seconds=40.0)
     assert fleet.limit == 500
     with fleet.engine.begin() as db:
-        gone = sa.update(offsets).where(offsets.c.owner == "web-9:77")
-        db.execute(gone.values(beat_ms=offsets.c.beat_ms - 100_000))
+        beat = sa.update(analyzers).where(analyzers.c.name == "web-9")
+        db.execute(beat.values(beat_ms=analyzers.c.beat_ms - 100_000))
     edited.run(seconds=8.0)
     fleet.count(edited, "ann", 1)
     assert fleet.limit == 2000, "without another start"
@@ -296,7 +296,6 @@ def test_an_analyzer_of_an_earlier_version_is_waited_for(fleet: Fleet) -> None:
 
 
 def test_a_plan_without_sources_is_counted_by_the_files_until_they_are_added(fleet: Fleet) -> None:
-    """A plan that an earlier version stored is counted by the files until the sources are added."""
     fleet.store.activate(limit(3).with_sources({}))
     analyzer = fleet.start("web-1", limit(3))
     fleet.count(analyzer, "ann", 2)
@@ -309,7 +308,7 @@ def test_an_analyzer_that_cannot_read_the_plan_releases_its_partitions_and_comes
     fleet.count(analyzer, "ann", 1)
     source = analyzer.source
     with fleet.engine.begin() as db:
-        body = db.execute(sa.select(plans.c.body)).scalar_one()
+        body, digest = db.execute(sa.select(plans.c.body, plans.c.digest)).one()
         newer = f"[{plan_module.FORMAT + 1}{body[2:]}"
         db.execute(sa.update(plans).values(body=newer, digest="newer"))
     fleet.give("ann", 1)
@@ -318,7 +317,7 @@ def test_an_analyzer_that_cannot_read_the_plan_releases_its_partitions_and_comes
     assert "another version of Gatelock" in analyzer.problems["plan"]
     assert counted(fleet, "ann") == 1, "nothing is counted by a plan that it cannot read"
     with fleet.engine.begin() as db:
-        db.execute(sa.update(plans).values(body=body))
+        db.execute(sa.update(plans).values(body=body, digest=digest))
     analyzer.run(seconds=8.0)
     assert not analyzer.problems
     assert analyzer.source is not source

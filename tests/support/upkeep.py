@@ -103,9 +103,6 @@ class Upkeep:
     def empty_slots(self) -> int:
         return self.step("empty-slots")
 
-    def move_old(self) -> int:
-        return self.step("move-old")
-
     def repair_totals(self) -> int:
         return self.step("repair-totals")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 
 import httpx2
@@ -31,7 +32,7 @@ from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.judging.earned_notices import Notice, NoticeKey
 from analyzer.judging.judge import NOTHING, Judged
 from analyzer.kernel.database.engine import open_engine
-from analyzer.kernel.database.revisions import head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.flush_steps import StepTimes
 from analyzer.kernel.model import DrainedCounts, Gap, Lag, Partition, PartitionProgress, Rejected
@@ -90,7 +91,7 @@ class World:
             self.read_status,
             self.count_unmet_locks,
             lambda: FLEET,
-            "head",
+            partial(schema_problem, url="sqlite:///gatelock.db", needed="head"),
             authenticator,
         )
 

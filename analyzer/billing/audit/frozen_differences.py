@@ -52,8 +52,6 @@ def meters_by_page(day: Day) -> dict[int, list[FrozenMeter]]:
 
 def why_not_comparable(db: sa.Connection, catalog: Catalog, day: Day) -> str:
     """Returns why the buckets do not have the counts of a day any more; "" while they do."""
-    if catalog.has_old_rows:
-        return "rows of an earlier version are moved into the buckets at present"
     deleted = sa.select(proofs.c.day_s).where(
         proofs.c.deleted == 1, proofs.c.day_s > day.begin_s - DAY_S, proofs.c.day_s < day.end_s
     )

@@ -31,7 +31,7 @@ from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, without_scans, writing
 from analyzer.kernel.database.named_leases import Lease
 from analyzer.kernel.database.partition_keys import key_columns, partition_columns, partition_values
-from analyzer.kernel.errors import ClosingLost, NothingToClose, OldRowsMoving, StoreAway
+from analyzer.kernel.errors import ClosingLost, NothingToClose, StoreAway
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import adjustments, day_positions, days
 from analyzer.kernel.tables.schema import offsets
@@ -82,7 +82,7 @@ class DayClosing:
         """Closes a day that is due, or one whose closing has ended without result.
 
         Returns 1, or 0 when nothing is to be done now. Raises StoreAway; LogsUnknown when targets cannot be
-        asked for, OldRowsMoving, NothingToClose.
+        asked for, NothingToClose.
         """
         for zone in self._billing.zones:
             day = self._next_day(zone)
@@ -131,7 +131,7 @@ class DayClosing:
         """Cuts a day and closes it; returns False if flushes in flight did not permit the cut.
 
         Takes an open day, or one whose closing has ended without result. Raises StoreAway, ClosingLost,
-        OldRowsMoving, NothingToClose.
+        NothingToClose.
         """
         holder = self._random_mark()
         with ExitStack() as stack:
@@ -222,12 +222,8 @@ def _cut(
 ) -> Day:
     """Marks a day as being closed, and opens the next one if it was the open one; returns it.
 
-    Raises OldRowsMoving, NothingToClose, ClosingLost.
+    Raises NothingToClose, ClosingLost.
     """
-    if numbers.has_old_rows:
-        raise OldRowsMoving(
-            "rows of an earlier version are moved into the buckets first; days are closed then"
-        )
     if missing := [grouping for grouping in groupings if grouping not in numbers.groupings]:
         raise NothingToClose(f"{day}: nothing was counted by {', '.join(missing)} yet")
     now_ms = clock_ms(db)

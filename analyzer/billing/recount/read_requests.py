@@ -254,9 +254,9 @@ def _is_in_range(text: str, span: str) -> bool:
 
 
 def stored_plan(text: str) -> Mapping[str, Any]:
-    """Returns a plan without its format. Raises Unsupported for one without sources."""
-    stored = json.loads(text)
-    if not isinstance(stored, list) or not isinstance(stored[1].get("sources"), dict):
-        raise Unsupported("a plan of an earlier version does not say how records were read")
-    body: Mapping[str, Any] = stored[1]
-    return body
+    """Returns a plan without its format. Raises Unsupported for a format other than 1."""
+    format_, body = json.loads(text)
+    if format_ != 1:
+        raise Unsupported(f"a plan has format {format_}, this version reads format 1")
+    plan: Mapping[str, Any] = body
+    return plan

@@ -24,7 +24,6 @@ from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.database.installation_secrets import REFERENCES, stored_secret
 from analyzer.kernel.errors import CannotForget
 from analyzer.kernel.tables.billing_tables import referenced_names
-from analyzer.plan import catalog
 from analyzer.plan.meters import DAY_S
 from analyzer.plan.policies import OverrideKind
 from analyzer.replay import generations
@@ -98,8 +97,6 @@ def _put_in_force(
         plans.block_flushes(db)
         if not plans.exists(db):
             raise CannotForget("nothing has been counted yet: no plan is in force")
-        if catalog.load(db).has_old_rows:
-            raise CannotForget("counts of an earlier version are still being moved: try again when they are")
         in_force = plans.active(db)[1]
         if any(
             (override.subject_kind, override.subject) == ("caller", name) for override in in_force.overrides

@@ -6,15 +6,11 @@ from typing import NamedTuple
 
 
 class UnavailableKey(NamedTuple):
-    """The cure for a key that is planned or was moved, and the required key that it would replace, if any."""
+    """The cure for a key that is planned or elsewhere, and the required key that it would replace, if any."""
 
     cure: str
     instead_of: str | None = None
     what: str = "is not available in this version"
-
-
-def _moved(key: str) -> UnavailableKey:
-    return UnavailableKey(f"write it there as {key}", what="has moved to the table [retention]")
 
 
 WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
@@ -26,12 +22,6 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
     (): {
         "tokens": UnavailableKey("remove it; run `gatelock upkeep tokens create NAME --scope read` instead"),
         "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
-    },
-    ("analyzer",): {
-        "keep_minutes": _moved("minutes"),
-        "keep_quarters": _moved("quarters"),
-        "keep_days": _moved("days"),
-        "fold_requests": _moved("fold_requests"),
     },
     ("policies",): {
         "shadow": UnavailableKey(IN_SHADOW),

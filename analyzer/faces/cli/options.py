@@ -20,7 +20,7 @@ from analyzer.faces.cli.exit_codes import usage_error
 from analyzer.faces.signals.status import installation_status
 from analyzer.kernel.database.clock import database_now
 from analyzer.kernel.database.engine import open_batch_engine, require_file
-from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.logs import printable
 from analyzer.kernel.time_expressions import parse_second, parse_stretch
@@ -110,8 +110,8 @@ def open_database(context: Context, config: Path | None) -> Iterator[sa.Engine]:
     engine = open_batch_engine(settings.database.address)
     try:
         revision = installation_status(engine, head()).revision
-        if revision != head():
-            raise SchemaBehind(behind_text(revision, head()))
+        if problem := schema_problem(revision, settings.database.address):
+            raise SchemaBehind(problem)
         yield engine
     finally:
         engine.dispose()

@@ -43,7 +43,6 @@ class DatabaseStatus(NamedTuple):
     plan: str | None  # digest of the plan in force; None: no analyzer ever ran here
     rejected: dict[str, int]  # recently rejected records, by reason
     unready: list[str]  # policies whose totals or locks do not agree with the plan yet
-    has_old_rows: bool  # counts of an earlier version are still being moved
     disbelieved: dict[str, int]  # recent requests with a verdict that was not believed, by its policy
 
 
@@ -82,7 +81,6 @@ def database_status(engine: sa.Engine, rejected_within_ms: int) -> DatabaseStatu
             db.execute(sa.select(plans.c.digest).where(plans.c.active == 1)).scalar_one_or_none(),
             dict(db.execute(recent.group_by(rejects.c.reason)).all()),
             _unready(db, catalog_rows),
-            catalog_rows.has_old_rows,
             _disbelieved(db, (now_ms - rejected_within_ms) // 1000),
         )
 

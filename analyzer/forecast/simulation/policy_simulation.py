@@ -124,8 +124,6 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, numbers: catalog.Catalog) -> int
         )
     if sum_.join == DISTINCT:
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
-    if numbers.has_old_rows:
-        raise NotSimulated("rows of an earlier version are still being moved: try again when that is done")
     if sum_.grouping not in numbers.groupings:
         raise NotSimulated(f'nothing was counted by {sum_.grouping}: write groupings = ["{sum_.grouping}"]')
     if sum_.meter not in numbers.meters:

@@ -27,7 +27,7 @@ HISTORY_KEPT_MS = 40 * DAY_S * 1000  # longer than a record may be late
 KEY = [lock_history.c[name] for name in ("scope", "key", "resource", "policy")]
 NAMES = KEY[:2]
 ENDED = [*KEY, lock_history.c.used_ended]
-REFUSING = ("", "deny", "slow")  # actions; an earlier version kept only these, without their names
+REFUSING = ("deny", "slow")  # actions
 NEW = ("scope", "key", "resource", "policy", "until_ms", "began_ms", "action", "detail", "plan", "used_began")
 
 

@@ -24,7 +24,7 @@ from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Quota
 from gatekeeper.model import Clear, LockKey
 
-REFUSES = "deny"  # the action of a row that an earlier version wrote without one
+REFUSES = "deny"  # the action that refuses all requests
 CHUNK = 10_000  # locks whose totals are read at once
 HISTORY = tuple(
     lock_history.c[name]
@@ -46,7 +46,7 @@ class LockOutcome(NamedTuple):
         action: Its action; "shadow" for one that no gate got.
         began_ms: Its begin.
         ended_ms: Its end; None while it is in force.
-        plan: The version of the plan that has earned it; 0: set by hand, or by an earlier version.
+        plan: The version of the plan that has earned it; 0: set by hand.
         detail: The sentence of its refusals.
         used: What its series used while it lasted, in the unit of the policy's meter; None if not known.
         overshoot: What its series was admitted beyond the limit; None if not known, and of a lock that does
@@ -168,10 +168,11 @@ class _Lasting:
             used_ended = last.used_ended if ended_ms is not None else used_now.get(stored.at, UNKNOWN)
             is_known = UNKNOWN not in (stored.used_began, used_ended)
             used = max(0, used_ended - stored.used_began) if is_known else None
-            action = last.action or REFUSES
-            overshoot = None if used is None or action != REFUSES else self._overshoot(stored, used, limits)
+            overshoot = (
+                None if used is None or last.action != REFUSES else self._overshoot(stored, used, limits)
+            )
             yield LockOutcome(
-                stored.at, action, stored.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
+                stored.at, last.action, stored.began_ms, ended_ms, last.plan, last.detail, used, overshoot,
                 max(0, (overshoot or 0) - (used or 0)),
             )  # fmt: skip
 

@@ -88,8 +88,6 @@ class Activation:
             step, *following = remaining
             match step:
                 case FillStep():
-                    if self._catalog.has_old_rows:
-                        break  # until all rows of the earlier version are in the buckets
                     unfinished: Step | None = self._fill(step)
                 case JudgeStep():
                     unfinished = self._judge(step)

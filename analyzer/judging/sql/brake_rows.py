@@ -31,7 +31,7 @@ from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.clock import clock_ms, instant
 from analyzer.kernel.database.engine import insert
 from analyzer.kernel.database.row_parameters import LookUp, in_parts, rows_given
-from analyzer.kernel.tables.schema import brakes, buckets, offsets, plans, traffic_samples
+from analyzer.kernel.tables.schema import brakes, buckets, offsets, traffic_samples
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.meters import MINUTE_S, REQUESTS
 from analyzer.plan.plan import Plan
@@ -55,7 +55,7 @@ def within(db: sa.Connection, plan: Plan, catalog: Catalog, judged: Judged, now_
     new = _new_locks(db, plan, judged)
     if not new:
         return judged
-    states = _locked(db, sorted(new))
+    states = _stored(db, sorted(new))
     in_shadow: set[str] = set()
     waiting: dict[LockKey, int] = {}
     alarms = []
@@ -201,22 +201,10 @@ def _new_locks(db: sa.Connection, plan: Plan, judged: Judged) -> dict[str, list[
 
 
 def _stored(db: sa.Connection, names: Sequence[str]) -> dict[str, BrakeState]:
+    """Returns the states of these policies, and blocks other writers of them until commit."""
     statement = sa.select(brakes.c.policy, *STATE).where(brakes.c.policy.in_(names)).order_by(brakes.c.policy)
     rows = db.execute(statement.with_for_update())
     return {name: BrakeState(*state) for name, *state in rows}
-
-
-def _locked(db: sa.Connection, names: Sequence[str]) -> dict[str, BrakeState]:
-    """Returns the states of these policies, and blocks other writers of them until commit."""
-    stored = _stored(db, names)
-    if len(stored) < len(names):  # of a plan that an earlier version has put in force
-        since = sa.select(plans.c.at_ms).where(plans.c.active == 1)
-        since_ms = db.execute(since).scalar() or 0
-        for name in names:
-            row = {"policy": name, "is_clearing": 0, **BrakeState(since_ms)._asdict()}
-            db.execute(insert(db, brakes).values(row).on_conflict_do_nothing())
-        stored = _stored(db, names)
-    return stored
 
 
 def _store(db: sa.Connection, policy: str, state: BrakeState, *, is_clearing: bool) -> None:

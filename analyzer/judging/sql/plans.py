@@ -90,13 +90,7 @@ def is_in_force(db: sa.Connection, locked: LockedPlan, plan: Plan) -> bool:
 
     Its number does not say it: after a dump was restored, the next plan gets a number that another one had.
     """
-    if locked.digest == plan.digest:
-        return True
-    try:
-        # An earlier version of the format has another digest for an equal plan.
-        return active(db)[1].digest == plan.digest
-    except SchemaBehind:  # of a later version
-        return False
+    return locked.digest == plan.digest
 
 
 def active(db: sa.Connection) -> tuple[int, Plan]:
@@ -181,9 +175,6 @@ def activate(
     old = db.execute(sa.select(plans).where(plans.c.active == 1)).first()
     earlier = None if old is None else _decoded(old.body)
     if old is not None and earlier is not None and earlier.digest == plan.digest:
-        if old.digest != plan.digest:  # written by an earlier version of the format
-            rewritten = {"digest": plan.digest, "body": plan.to_json()}
-            db.execute(sa.update(plans).where(plans.c.version == old.version).values(rewritten))
         return Activated(int(old.version))
     version, now_ms = _put_in_force(db, plan, 1 if old is None else old.version + 1, random_mark())
     difference = in_words(differences(earlier or Plan(), plan))

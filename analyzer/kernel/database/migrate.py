@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import database_errors, open_engine, reading
-from analyzer.kernel.database.revisions import behind_text, current, folder, head
+from analyzer.kernel.database.revisions import current, folder, is_upgradable, schema_problem, stored_revision
+from analyzer.kernel.database.schema_differences import difference_sentence
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.schema import metadata
 
@@ -32,24 +33,33 @@ def require_head(url: str | sa.URL) -> list[str]:
     if have is None:
         upgrade(url)
         return sorted(metadata.tables)
-    if have != head():
-        raise SchemaBehind(behind_text(have, head()))
+    if problem := schema_problem(have, url):
+        raise SchemaBehind(problem)
     return []
 
 
-def upgrade(url: str | sa.URL, to: str = "head") -> None:
-    """Migrates the tables to `to`. Idempotent, and safe to call from several processes. Raises StoreAway."""
+def upgrade(url: str | sa.URL) -> None:
+    """Migrates the tables to this program's version. Idempotent, and safe to call from several processes.
+
+    Changes nothing in a database that no migration leads from: of a newer, an unreleased or another program.
+    Raises SchemaBehind for it, and StoreAway.
+    """
     from alembic import command
 
-    with _migrating(url) as config:
-        command.upgrade(config, to)
+    with _migrating(url) as (config, revision):
+        if revision is not None and not is_upgradable(revision):
+            raise SchemaBehind(str(schema_problem(revision, url)))
+        command.upgrade(config, "head")
 
 
 def downgrade(url: str | sa.URL, to: str) -> None:
-    """Migrates the tables back to `to`. Raises RuntimeError if unrecoverable rows would be dropped."""
+    """Migrates the tables back to `to`: a version, or "base" for none.
+
+    Raises RuntimeError if unrecoverable rows would be dropped, and StoreAway.
+    """
     from alembic import command
 
-    with _migrating(url) as config:
+    with _migrating(url) as (config, _):
         command.downgrade(config, to)
 
 
@@ -72,7 +82,10 @@ def require_empty(*tables: str) -> None:
 
 
 def check(url: str | sa.URL) -> list[str]:
-    """Returns the differences between the database's tables and schema.py as text. Raises StoreAway."""
+    """Returns a sentence, with its cure, for each difference between the database's tables and schema.py.
+
+    Triggers and server defaults are not compared. Raises StoreAway.
+    """
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
 
@@ -80,20 +93,21 @@ def check(url: str | sa.URL) -> list[str]:
     try:
         with reading(engine) as connection:
             differences = compare_metadata(MigrationContext.configure(connection), metadata)
-            return [str(difference) for difference in differences]
+            return [difference_sentence(difference, connection.dialect) for difference in differences]
     finally:
         engine.dispose()
 
 
 @contextmanager
-def _migrating(url: str | sa.URL) -> Iterator[Config]:
+def _migrating(url: str | sa.URL) -> Iterator[tuple[Config, str | None]]:
+    """Yields Alembic's configuration and the version of the tables; other processes wait."""
     engine = open_engine(url, statement_ms=0)
     try:
         with database_errors(), engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql("set local lock_timeout = 0")
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
-            yield _config(connection)
+            yield _config(connection), stored_revision(connection)
     finally:
         engine.dispose()
 

@@ -1,8 +1,15 @@
-"""The version of a database's tables, and the version that this program needs. Read without Alembic."""
+"""The version of a database's tables, and the version that this program needs. Read without Alembic.
+
+Before the first release one migration makes all tables, and its version is a digest of its text. From the
+first release on, migrations are numbered and kept; see docs/decisions/0069.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -10,7 +17,10 @@ import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import open_engine, reading
 
-FILE = re.compile(r"(?P<revision>\d{4})_\w+\.py")  # applied in the order of the numbers
+RELEASED_FILE = re.compile(r"(?P<revision>r\d{4})_\w+\.py")  # applied in the order of the numbers
+RELEASED = re.compile(r"r\d{4}")
+UNRELEASED_FILE = "unreleased_tables.py"
+UNRELEASED = re.compile(r"unreleased_[0-9a-f]{12}|\d{4}")  # numbers without r: before there was one migration
 
 alembic_version = sa.table("alembic_version", sa.column("version_num", sa.Text))
 
@@ -21,31 +31,68 @@ def folder() -> Path:
     return shipped if shipped.is_dir() else Path(str(resources.files("analyzer"))).parent / "migrations"
 
 
-def revisions() -> list[str]:
-    """Returns every version that this program knows, in order."""
-    names = (FILE.fullmatch(path.name) for path in (folder() / "versions").iterdir())
-    return sorted(name["revision"] for name in names if name is not None)
+def unreleased_revision(path: Path) -> str:
+    """Returns the version of the tables that this migration makes: another one for each text of the file."""
+    return f"unreleased_{hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest()[:12]}"
 
 
+@cache
 def head() -> str:
-    """Returns the version that this program needs."""
-    known_revisions = revisions()
-    if not known_revisions:
+    """Returns the version that this program needs. Raises RuntimeError if it has no migrations."""
+    paths = sorted((folder() / "versions").iterdir())
+    names = [name for path in paths if (name := RELEASED_FILE.fullmatch(path.name)) is not None]
+    if names:
+        return names[-1]["revision"]
+    unreleased = folder() / "versions" / UNRELEASED_FILE
+    if not unreleased.is_file():
         raise RuntimeError("this installation has no migrations")
-    return known_revisions[-1]
+    return unreleased_revision(unreleased)
 
 
-def behind_text(revision: str | None, needed: str) -> str:
-    """Returns a sentence, with its cure, about a database whose tables are of another version.
+def is_upgradable(revision: str) -> bool:
+    """Whether this program has the migrations that lead from this version to its own."""
+    is_older_release = all(map(RELEASED.fullmatch, (revision, head()))) and revision < head()
+    return revision == head() or is_older_release
 
-    >>> behind_text(None, "0029")
+
+def schema_problem(revision: str | None, url: str | sa.URL, needed: str | None = None) -> str | None:
+    """Returns a sentence, with its cure, about a database whose tables are of another version; else None.
+
+    Args:
+        revision: The version of the database's tables; None: there are none.
+        url: Where the database is, for the commands that create it again. They contain no password.
+        needed: The version that the program needs; None: `head()`.
+
+    >>> schema_problem(None, "sqlite:///gatelock.db")
     'the database has no tables yet: run `gatelock upkeep db upgrade`'
+    >>> schema_problem("r0002", "sqlite:///gatelock.db", "r0001")
+    "the database's tables are at version r0002, this program needs r0001: run a newer program"
     """
+    needed = needed or head()
+    if revision == needed:
+        return None
     if revision is None:
         return "the database has no tables yet: run `gatelock upkeep db upgrade`"
-    is_newer = revision.isdigit() and revision > needed
-    cure = "run a newer program" if is_newer else "run `gatelock upkeep db upgrade`"
-    return f"the database's tables are at version {revision}, this program needs {needed}: {cure}"
+    versions = f"the database's tables are at version {revision}, this program needs {needed}"
+    if RELEASED.fullmatch(revision):
+        is_newer = not RELEASED.fullmatch(needed) or revision > needed
+        return f"{versions}: {'run a newer program' if is_newer else 'run `gatelock upkeep db upgrade`'}"
+    if UNRELEASED.fullmatch(revision):
+        return (
+            f"{versions}; an unreleased version made them, and what they hold is not carried over: stop all "
+            f"analyzers, create the database again with `{_remaking_command(url)}`, and run "
+            "`gatelock upkeep db upgrade`"
+        )
+    return f"{versions}; another program than Gatelock uses this database: name another one in [database] url"
+
+
+def _remaking_command(url: str | sa.URL) -> str:
+    """Returns the command that empties the database: its files are removed, or it is dropped and created."""
+    parsed = sa.make_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() == "sqlite":
+        return f"rm -f {' '.join(shlex.quote(f'{name}{suffix}') for suffix in ('', '-wal', '-shm'))}"
+    return f"dropdb --force {shlex.quote(name)} && createdb {shlex.quote(name)}"
 
 
 def stored_revision(db: sa.Connection) -> str | None:

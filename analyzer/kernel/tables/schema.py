@@ -103,9 +103,6 @@ catalog = Table(
 # Each count is in exactly one row: rolling minutes up into quarters moves it. All meters of a series share
 # the row: meter n has the columns n % 8 on page n // 8. The key begins with the time, so that flushes write
 # adjacent rows and a report reads one stretch.
-#
-# Tables of versions before 0004 had a row per meter. Where there were such rows they are in `old_buckets`,
-# from where analyzers move them in the background; until then the catalog has an entry "moving".
 buckets = Table(
     "buckets",
     metadata,
@@ -299,7 +296,7 @@ analyzers = Table(
     text("reads"),  # JSON: consumer group and topics
     Column("started_ms", BigInteger, nullable=False),
     Column("beat_ms", BigInteger, nullable=False),
-    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing, or an earlier version
+    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing yet
     added_text("refused"),  # why its changed configuration is refused; "": it is not
 )
 
@@ -408,7 +405,7 @@ lock_history = Table(
     # "" while in force; "cleared", "plan": by a new one, "replaced" by one with another end, "lapsed": after
     # its end. "tag", "notify": of a lock with this action, which refused no requests, from its begin on
     text("cause"),
-    added_text("action"),  # "": of an earlier version, which kept those that refuse
+    added_text("action"),  # "": of the first row
     added_text("detail"),
     added("plan"),  # the version of the plan that has earned it; 0: set by hand
     added("used_began", UNKNOWN),  # what the series had used when the lock began

@@ -33,12 +33,12 @@ def number(name: str) -> Column[int]:
 
 
 def added(name: str, default: int = 0) -> Column[int]:
-    """Returns a number with a server default, for analyzers of an earlier version that do not write it."""
+    """Returns a number with a server default."""
     return Column(name, BigInteger, nullable=False, default=default, server_default=str(default))
 
 
 def added_text(name: str) -> Column[str]:
-    """Returns a text with a server default, for analyzers of an earlier version that do not write it."""
+    """Returns a text with a server default."""
     return Column(name, Text, nullable=False, default="", server_default="")
 
 

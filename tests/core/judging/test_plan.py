@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Literal
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,7 +145,7 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     assert format_ == FORMAT
     ((kind, stored),) = body["policies"]
     assert kind == "quota"
-    # Absent where they are not used, so that plans of earlier versions keep their text.
+    # Absent where they are not used: a release that adds one changes no plan without it.
     assert set(stored) == set(Quota.__struct_fields__) - {
         "unit",
         "plan_limits",
@@ -178,12 +175,12 @@ def test_each_format_that_a_plan_may_name_is_one_that_is_read() -> None:
     assert tuple(FORMATS) == FORMAT_NAMES
 
 
-BODY = '{"groupings":["caller"],"meters":[],"policies":[]}'
+BODY = '{"groupings":["caller"],"meters":[],"policies":[],"sources":{}}'
 DAILY = '{"name":"daily","limit":5,"window":{"per":"day","zone":"UTC"}}'
 
 
 def with_policy(kind: str, policy: str) -> str:
-    return BODY.join(["[2,", "]"]).replace('"policies":[]', f'"policies":[["{kind}",{policy}]]')
+    return BODY.join(["[1,", "]"]).replace('"policies":[]', f'"policies":[["{kind}",{policy}]]')
 
 
 @pytest.mark.parametrize(
@@ -191,98 +188,29 @@ def with_policy(kind: str, policy: str) -> str:
     [
         ("", "Input data was truncated"),
         ("[]", "of length 2"),
-        (f"[4,{BODY}]", "format 4, this version reads formats 1 to 3"),
-        (f"[2,{BODY},1]", "of length 2"),
-        (f'[2,{BODY[:-1]},"tenants":1}}]', "unknown field `tenants`"),
+        (f"[2,{BODY}]", "format 2, this version reads format 1"),
+        (f"[1,{BODY},1]", "of length 2"),
+        (f'[1,{BODY[:-1]},"tenants":1}}]', "unknown field `tenants`"),
         (with_policy("unknown", DAILY), "kind 'unknown', this version knows quota"),
         (
-            f"[2,{BODY}]".replace("[]", '[{"name":"size","join":"least"}]', 1),
+            f"[1,{BODY}]".replace("[]", '[{"name":"size","join":"least"}]', 1),
             "join 'least', this version knows sum, max",
         ),
-        (f"[2,{BODY}]".replace('"caller"', '"browser"'), "'browser' is not a grouping"),
+        (f"[1,{BODY}]".replace('"caller"', '"browser"'), "'browser' is not a grouping"),
         (
-            f"[3,{BODY}]".replace("[]}", '[],"sources":{"web":{"format":"w3c"}}}'),
+            f"[1,{BODY}]".replace('"sources":{}', '"sources":{"web":{"format":"w3c"}}'),
             "format 'w3c', this version reads json",
         ),
         (with_policy("quota", DAILY[:-1] + ',"weight":2}'), "unknown field `weight`"),
         (with_policy("quota", '{"name":"daily"}'), "missing required field `limit`"),
         (with_policy("quota", DAILY.replace('"day"', '"age"')), "Invalid enum value"),
-        ('{"groupings":7}', "Expected `array`"),
-        ('{"policies":[]}', "missing required field `groupings`"),
-        (f'{BODY[:-1]},"format":3}}', "unknown field `format`"),
+        (BODY, "Expected `array`, got `object`"),
+        ('[1,{"policies":[]}]', "missing required field `groupings`"),
     ],
 )
 def test_a_plan_that_this_version_does_not_know_is_refused(text: str, why: str) -> None:
     with pytest.raises(UnknownPlan, match=why):
         plan_from(text)
-
-
-# Format 1, as the previous version wrote and read it.
-
-
-@dataclass
-class OldMeter:
-    name: str
-    field: str | None = None
-    join: Literal["sum", "max"] = "sum"
-    where: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    width_s: int = 60
-
-
-@dataclass
-class OldQuota:
-    name: str
-    limit: int
-    window: Calendar
-    meter: str = "requests"
-    per: Literal["caller", "caller+resource"] = "caller"
-    action: Literal["deny", "slow", "tag"] = "deny"
-    status: int = 429
-    on_stale: Literal["keep", "allow"] = "keep"
-    slow: Rate | None = None
-
-
-@dataclass
-class OldPlan:
-    groupings: tuple[str, ...] = ("caller",)
-    meters: tuple[OldMeter, ...] = (OldMeter("requests"),)
-    policies: tuple[OldQuota, ...] = ()
-
-
-def test_a_plan_of_format_1_is_read() -> None:
-    old = OldPlan(
-        ("caller", "caller+resource"),
-        (OldMeter("requests"), OldMeter("worst", "took", "max", (("status", ("200-299",)),))),
-        (
-            OldQuota("daily", 10, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(5, 1.0)),
-            OldQuota("export", 3, Calendar("hour"), per="caller+resource", status=503, on_stale="allow"),
-        ),
-    )
-    text = msgspec.json.encode(old, order="deterministic").decode()
-    plan = make_plan(
-        ["caller+resource"],
-        [Meter("worst", "took", "max", (Condition("status", ("200-299",)),))],
-        [
-            Quota("daily", 10, Calendar("day", "Europe/Berlin"), action="slow", slow=Rate(5, 1.0)),
-            Quota("export", 3, Calendar("hour"), per="caller+resource", status=503, on_stale="allow"),
-        ],
-    )
-    assert plan_from(text) == plan
-    assert plan_from(text).digest == plan.digest
-
-
-@given(parts)
-def test_the_previous_version_refuses_every_plan_of_this_one(parts_: Parts) -> None:
-    """The older version ignored unknown fields: to it, an object of any shape was a plan without policies."""
-    with pytest.raises(msgspec.ValidationError, match="Expected `object`, got `array`"):
-        msgspec.json.decode(make_plan(*parts_).to_json(), type=OldPlan)
-
-
-def test_a_plan_of_format_1_without_a_kind_has_policies_of_one_kind() -> None:
-    plan = plan_from(msgspec.json.encode(OldPlan()).decode())
-    assert plan == Plan()
-    policies: tuple[Policy, ...] = plan.policies
-    assert policies == ()
 
 
 def test_the_cut_of_addresses_that_files_have_by_default_is_in_the_digest() -> None:

@@ -14,7 +14,8 @@ from analyzer.kernel.database import engine, migrate, revisions
 def upgrade(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Upgrade the tables to this program's version.
 
-    Creates them in an empty database. Changes nothing if they have this version.
+    Creates them in an empty database. Changes nothing if they have this version. Refuses tables that an
+    unreleased version has made, and says how to create the database again.
 
     Example: gatelock upkeep db upgrade
     """
@@ -36,7 +37,8 @@ def upgrade(context: Context, config: ConfigOption = None, json: JsonOption = Fa
 def check(context: Context, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Compare the tables with those that this program needs.
 
-    Finds missing and changed columns, too. Exit code 1 if anything differs.
+    Prints a sentence for each difference, with what to do: tables, columns and indexes that are missing,
+    changed or not needed. Exit code 1 if anything differs.
 
     Example: gatelock upkeep db check
     """
@@ -45,12 +47,12 @@ def check(context: Context, config: ConfigOption = None, json: JsonOption = Fals
 
         engine.require_file(settings.database.address)
         revision, head = revisions.current(settings.database.address), revisions.head()
-        differences = migrate.check(settings.database.address)
+        problem = revisions.schema_problem(revision, settings.database.address)
+        differences = [problem] if problem else migrate.check(settings.database.address)
         if json:
             json_lines([{"current": revision, "head": head, "differences": differences}])
         else:
-            tables = f"the tables are at version {revision} of {head}" if revision else "there are no tables"
-            say(f"{settings.database.shown}: {tables}")
-            say("\n".join(differences) if differences else "nothing differs")
-        if revision != head or differences:
+            for sentence in differences or [f"the tables are at version {head}, and nothing differs"]:
+                say(f"{settings.database.shown}: {sentence}")
+        if differences:
             raise Exit(FOUND)

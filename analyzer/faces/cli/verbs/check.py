@@ -34,7 +34,7 @@ from analyzer.judging.locks.lock_answers import describe_action
 from analyzer.judging.rolling import Slot
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.database.engine import open_engine, require_file
-from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.secrets import masked
 from analyzer.kernel.sentences import plural
@@ -198,8 +198,8 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         require_file(settings.database.address)
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
-        if revision != head():
-            return None, behind_text(revision, head())
+        if problem := schema_problem(revision, settings.database.address):
+            return None, problem
         return living_delays(engine, totals), ""
     except AnalyzerError as error:
         return None, masked(str(error))

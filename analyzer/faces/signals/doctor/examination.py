@@ -50,7 +50,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import open_engine, require_file
-from analyzer.kernel.database.revisions import behind_text, head
+from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
 from analyzer.kernel.jobs.job_runs import JobOutcome, job_outcomes
 from analyzer.kernel.secrets import masked
@@ -109,8 +109,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
 def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding]:
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
-    if status.revision != head():
-        sentence, _, cure = behind_text(status.revision, head()).partition(": ")
+    if problem := schema_problem(status.revision, settings.database.address):
+        sentence, _, cure = problem.partition(": ")
         yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
@@ -236,21 +236,10 @@ def _groups(living: Sequence[KnownAnalyzer]) -> Iterator[Observation]:
 
 def _unready(installation: Installation) -> Iterator[Observation]:
     if names := installation.database.unready:
-        moving = (
-            ", after the counts of the earlier version are moved"
-            if installation.database.has_old_rows
-            else ""
-        )
         yield Observation(
             "wrong",
-            f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far{moving}",
+            f"not in effect yet: {', '.join(names)}; totals are filled from the counts so far",
             "wait: a running analyzer does it beside counting",
-        )
-    elif installation.database.has_old_rows:
-        yield Observation(
-            "wrong",
-            "counts of an earlier version are being moved to the new tables",
-            "wait: a running analyzer does it beside counting; reports are complete, but slower until then",
         )
 
 
