@@ -298,7 +298,7 @@ class Gate:
     def healthy(self) -> bool:
         """Whether the poller runs and the view is not stale.
 
-        False, too, in a process whose server gives the poller no time: see docs/gatekeeper.md, "Servers".
+        False, too, in a process whose server gives the poller no time: see docs/guards.md, "Servers".
         """
         runtime = self._runtime
         runtime.look_at_poller()

@@ -1,6 +1,6 @@
 """The bounds of a gate: which changes it must know and how old its view may be, by when its source worked.
 
-docs/gatekeeper.md states them: a poll comes at the pace of the source, plus or minus a tenth; after failures
+docs/guards.md states them: a poll comes at the pace of the source, plus or minus a tenth; after failures
 at most CEILING_S after the last one; no fetch takes longer than the source's time-out.
 """
 

@@ -20,7 +20,7 @@ from gatekeeper.model import GateStatus, SourceError
 from gatekeeper.sources.sql import REPORT_S, SqlSource
 from gatekeeper.testing import ManualClock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gatekeeper.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guards.md").read_text()
 on_postgresql = pytest.mark.parametrize("database", ["postgresql"])
 on_sqlite = pytest.mark.parametrize("database", ["sqlite"])
 
@@ -91,7 +91,7 @@ def test_reports_do_not_affect_fetches(source: SqlSource, engine: sa.Engine) -> 
 
 @on_postgresql
 class TestRoles:
-    """The grants that docs/gatekeeper.md shows are sufficient, and necessary."""
+    """The grants that docs/guards.md shows are sufficient, and necessary."""
 
     @pytest.fixture
     def login(self, migrated_url: str, engine: sa.Engine) -> Iterator[Any]:

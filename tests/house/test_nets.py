@@ -1,4 +1,4 @@
-"""Which net finds which mistake: the table in docs/testing.md names every mutation of every net."""
+"""Which net finds which mistake: the table in tests/mutations.md names every mutation of every net."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_table_of_mistakes_names_every_mutation_with_the_net_that_finds_it()
         "cuts": set(cuts.MUTATIONS),
         "model": {path.stem for path in (ROOT / "docs/spec").glob("*-broken-*.cfg")},
     }
-    named = NET.findall((ROOT / "docs/testing.md").read_text())
+    named = NET.findall((ROOT / "tests/mutations.md").read_text())
     assert len(named) == len(set(named))
     assert set(named) == {(net, name) for net, names in nets.items() for name in names}
     assert len(named) > 50

@@ -16,8 +16,8 @@ from tests.house.reading import ROOT
 from tests.support.command_line import run_command
 
 PAGES = (
-    *("troubleshooting", "upgrading", "backup", "doctor", "reports", "faq"),
-    *("operating", "security", "policies"),
+    *("troubleshooting", "upgrading", "backup", "doctor", "reports", "gaps"),
+    *("operating", "delays", "security", "policies"),
 )
 INLINE = re.compile(r"`(gatelock [^`\n]+)`")
 BLOCK = re.compile(r"^(?:    |\$ )*(gatelock .+?)(?: +#.*)?$", re.MULTILINE)

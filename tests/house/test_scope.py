@@ -21,7 +21,7 @@ from tests.house.test_settings_page import HEADINGS
 
 COMPARISON = (ROOT / "docs/comparison.md").read_text()
 SECURITY = (ROOT / "docs/security.md").read_text()
-FAQ = (ROOT / "docs/faq.md").read_text()
+OPERATING = (ROOT / "docs/operating.md").read_text()
 
 # What the comparison says is absent, and a pattern of the names that it would have here.
 ABSENT = {
@@ -115,8 +115,8 @@ def test_the_readme_names_all_kinds_of_policies_and_all_frameworks() -> None:
     assert adapters & {"starlette", "sanic", "aiohttp", "falcon", "bottle", "litestar"} == set()
 
 
-def test_the_questions_name_the_command_for_a_wrong_mapping() -> None:
-    answer = section(FAQ, "How do I change the mapping of a topic, and keep what was counted?")
+def test_operating_names_the_command_for_a_wrong_mapping() -> None:
+    answer = section(OPERATING, "Change a mapping")
     assert "](replay.md)" in answer
     assert "new database" not in answer
 

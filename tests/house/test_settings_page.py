@@ -64,7 +64,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
 COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
     (AnalyzerTable, "log"): "by the stream: see below",
-    **{(CandidateTable, key): "that of the policy" for key in CandidateTable.model_fields},
+    **{(CandidateTable, key): "the policy's" for key in CandidateTable.model_fields},
     (RetentionTable, "closed_days"): '`"forever"`',
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",

@@ -1,7 +1,7 @@
 """Every order of the statements of each two transactions, and of some three: nothing is lost, no two wait for
 each other, every crossing is seen, and no lock is there that the slow judgement does not have.
 
-A pair is a line in a table below. docs/testing.md says how to add one, and how to run one order again.
+A pair is a line in a table below. README.md says how to add one, and how to run one order again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The applications of docs/gatekeeper.md that show callers what remains, over a real server."""
+"""The applications of docs/guards.md that show callers what remains, over a real server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def documented(framework: str, url: str) -> dict[str, Any]:
     snippet = snippets[FRAMEWORKS.index(framework)]
     assert URL in snippet
     names: dict[str, Any] = {"__name__": "shop"}
-    exec(compile(snippet.replace(URL, url), "docs/gatekeeper.md", "exec"), names)  # noqa: S102 - from this repository
+    exec(compile(snippet.replace(URL, url), "docs/guards.md", "exec"), names)  # noqa: S102 - from this repository
     return names
 
 
