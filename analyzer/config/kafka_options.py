@@ -51,7 +51,7 @@ OPTIONS: dict[str, OptionKind] = {
     "ssl_crlfile": "text",
 }
 
-# By a name in Java's clients or librdkafka: ours, for the cure of a fault.
+# By a name in Java's clients or librdkafka: the key to write, for the cure of a fault.
 ELSEWHERE = {
     "session.timeout.ms": "session_timeout",
     "metadata.broker.list": "bootstrap_servers",
@@ -76,7 +76,7 @@ ELSEWHERE = {
     "socket.send.buffer.bytes": "send_buffer_bytes",
     "socket.timeout.ms": "request_timeout_ms",
 }
-BY_SPELLING = {name.replace(".", "_"): ours for name, ours in ELSEWHERE.items()}
+BY_SPELLING = {name.replace(".", "_"): key for name, key in ELSEWHERE.items()}
 
 
 def cure_of_name(name: str, keys: list[str]) -> str:
@@ -88,11 +88,11 @@ def cure_of_name(name: str, keys: list[str]) -> str:
     'write options = { fetch_max_wait_ms = ... }'
     """
     spelling = name.replace(".", "_").replace("-", "_").lower()
-    ours = BY_SPELLING.get(spelling, spelling)
-    if ours in OPTIONS:
-        return f"write options = {{ {ours} = ... }}"
-    if ours in keys or spelling in BY_SPELLING:
-        return f"write {ours}"
+    key = BY_SPELLING.get(spelling, spelling)
+    if key in OPTIONS:
+        return f"write options = {{ {key} = ... }}"
+    if key in keys or spelling in BY_SPELLING:
+        return f"write {key}"
     return suggestion(name, [*keys, *OPTIONS], f"use one of {', '.join(keys)}, or an option of kafka-python")
 
 

@@ -109,8 +109,8 @@ def test_the_names_are_those_of_kafka_python_and_each_cure_is_one_of_them() -> N
     keys = KafkaTable.model_fields.keys()
     assert OPTIONS.keys() <= KafkaConsumer.DEFAULT_CONFIG.keys() | {"ssl_ciphers"}
     assert not OPTIONS.keys() & keys
-    for name, ours in ELSEWHERE.items():
-        assert set(re.findall(r"[a-z]+(?:_[a-z]+)+", ours)) <= keys | OPTIONS.keys(), name
+    for name, key in ELSEWHERE.items():
+        assert set(re.findall(r"[a-z]+(?:_[a-z]+)+", key)) <= keys | OPTIONS.keys(), name
 
 
 def test_the_page_has_each_name_and_its_example_is_read(read: Read) -> None:
