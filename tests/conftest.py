@@ -18,6 +18,7 @@ pytest_plugins = ["pytester"]
 pytest.register_assert_rewrite("tests.support")  # before it is imported: helpers assert too
 
 from tests.support.compiled_statements import share_compiled_statements
+from tests.support.cpu_meter import CpuMeter
 from tests.support.depth import IS_DEEP, TIMES, deeper
 from tests.support.in_memory import keep_files_in_memory
 from tests.support.servers import Missing
@@ -50,14 +51,23 @@ SERVERS = pytest.StashKey[ServersUsed]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS] = ServersUsed(in_ci=in_ci())
     config.pluginmanager.register(config.stash[SERVERS])
+    config.addinivalue_line("markers", "deep(why): runs in `make deep` alone")
+    config.pluginmanager.register(CpuMeter(is_compared=not IS_DEEP))
     config.pluginmanager.register(
         TimeLimits(config, run_s=None if IS_DEEP else RUN_S, times=TIMES if IS_DEEP else 1)
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves twins on PostgreSQL to `make deep`, where databases do not differ: see `tests.support.twins`."""
-    if not IS_DEEP and (left_out := twins(items)):
+    """Leaves to `make deep` what is marked so, and twins on PostgreSQL where databases do not differ.
+
+    See `tests.support.twins`. A test that is asked for by its name runs always.
+    """
+    if any("::" in argument for argument in config.args):
+        return
+    if not IS_DEEP and (
+        left_out := twins(items) | {item for item in items if item.get_closest_marker("deep")}
+    ):
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left_out]
 

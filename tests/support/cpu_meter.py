@@ -1,0 +1,99 @@
+"""CPU seconds by folder of tests, compared with their budget, at the end of a run.
+
+Those of a test are of its process and of the children that have ended meanwhile: a server that outlives the test
+is not among them. `tests/budget.toml` has the seconds of each folder in `make test`; a folder that needs a fifth
+more is named, and a run that needs half as much again as the sum of all fails.
+"""
+
+from __future__ import annotations
+
+import resource
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUDGET = ROOT / "tests" / "budget.toml"
+ALL = ROOT / ".cache" / "cpu_seconds.txt"
+NAME = "cpu seconds"
+FOLDER_TIMES, RUN_TIMES = 1.2, 1.5
+LARGEST = 10
+WHOLE_RUN = 5_000  # items; of fewer the sum says nothing
+
+
+def used_s() -> float:
+    """Returns the CPU seconds of this process and of its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def folder(nodeid: str) -> str:
+    """Returns the folder of a test: the first below tests.
+
+    >>> folder("tests/store/days/test_closing.py::test_a_day[sqlite]"), folder("README.md::README.md")
+    ('store', 'README.md')
+    """
+    parts = nodeid.partition("::")[0].split("/")
+    return parts[1] if len(parts) > 2 else parts[0]
+
+
+class CpuMeter:
+    """A plugin of pytest: measures in each worker, adds up and reports in the process that began the run."""
+
+    def __init__(self, *, is_compared: bool) -> None:
+        """`is_compared` says whether the run is to keep to the budget."""
+        self._is_compared = is_compared
+        self._began_s = used_s()
+        self._cpu_s: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+        report: Any = yield
+        if call.when == "teardown":
+            ended_s = used_s()
+            report.user_properties.append((NAME, ended_s - self._began_s))
+            self._began_s = ended_s
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self._cpu_s[report.nodeid] += dict(report.user_properties).get(NAME, 0.0)
+
+    def _by_folder(self) -> Counter[str]:
+        seconds: Counter[str] = Counter()
+        for nodeid, cpu_s in self._cpu_s.items():
+            seconds[folder(nodeid)] += cpu_s
+        return seconds
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        whole_s, budget_s = self._cpu_s.total(), sum(read_budget().values())
+        is_whole = self._is_compared and len(self._cpu_s) > WHOLE_RUN
+        if is_whole and whole_s > budget_s * RUN_TIMES and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if len(self._cpu_s) <= WHOLE_RUN:
+            return
+        seconds, budget = self._by_folder(), read_budget()
+        items = Counter(map(folder, self._cpu_s))
+        terminalreporter.write_sep("-", f"CPU: {self._cpu_s.total():,.0f} s of {sum(budget.values()):,} s")
+        for name, cpu_s in seconds.most_common():
+            is_above = self._is_compared and cpu_s > budget.get(name, 0) * FOLDER_TIMES
+            line = f"{name:16}{cpu_s:7.0f} s of {budget.get(name, 0):4} s, {items[name]:6,} tests"
+            terminalreporter.write_line(line + ("  ABOVE its budget" if is_above else ""), red=is_above)
+        lines = [f"{cpu_s:7.1f} s  {nodeid}" for nodeid, cpu_s in self._cpu_s.most_common()]
+        for line in lines[:LARGEST]:
+            terminalreporter.write_line(line)
+        ALL.parent.mkdir(exist_ok=True)
+        ALL.write_text("\n".join(lines) + "\n")
+        terminalreporter.write_line(f"all tests: {ALL.relative_to(ROOT)}")
+
+
+def read_budget() -> dict[str, int]:
+    """Returns the CPU seconds of each folder."""
+    budget: dict[str, int] = tomllib.loads(BUDGET.read_text())["cpu_seconds"]
+    return budget
