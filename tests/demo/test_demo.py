@@ -60,6 +60,7 @@ def test_the_demo_succeeds_on_the_servers_that_it_starts() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep("the demo with its own servers is another test")
 def test_the_demo_runs_on_a_given_kafka_and_postgresql(real_kafka: object, postgres: object) -> None:
     arguments = ("--kafka", real_kafka.bootstrap, "--database", postgres.new_database(), "--stay")
     with subprocess.Popen(

@@ -34,6 +34,7 @@ def cluster(servers: ServersUsed) -> Iterator[KafkaCluster]:
             cluster.close()
 
 
+@pytest.mark.deep("three brokers")
 def test_a_killed_leader_of_three_brokers_changes_no_count(
     cluster: KafkaCluster, postgres: object, tmp_path: Path, random: Random
 ) -> None:

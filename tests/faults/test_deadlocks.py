@@ -27,7 +27,6 @@ from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.tables.billing_tables import days
 from analyzer.kernel.tables.job_tables import job_runs
 from analyzer.kernel.tables.schema import lock_history, offsets
-from tests.support.depth import IS_DEEP
 from tests.support.running import Analyzer
 from tests.support.servers.postgres import NativePostgres
 from tests.support.waiting import wait_until
@@ -66,7 +65,7 @@ CONFIGURATION = """
 """
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="ten minutes: `make deep`")
+@pytest.mark.deep("ten minutes")
 def test_postgresql_meets_no_deadlock(own_postgres: NativePostgres, tmp_path: Path) -> None:
     random, url, sent = Random(63), own_postgres.new_database(), 0
     upgrade(url)

@@ -18,7 +18,6 @@ from analyzer.kernel.database.engine import open_engine, reading
 from analyzer.kernel.database.migrate import upgrade
 from analyzer.kernel.tables.job_tables import job_runs
 from analyzer.kernel.tables.schema import offsets
-from tests.support.depth import IS_DEEP
 from tests.support.proxy import Proxy
 from tests.support.running import Analyzer
 from tests.support.servers.postgres import NativePostgres
@@ -50,7 +49,7 @@ def standby(own_postgres: NativePostgres, tmp_path: Path) -> Iterator[NativePost
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="two servers and an analyzer for a minute: `make deep`")
+@pytest.mark.deep("two servers and an analyzer for a minute")
 def test_behind_a_standby_nothing_is_ready_until_it_is_promoted(
     own_postgres: NativePostgres, standby: NativePostgres, tmp_path: Path
 ) -> None:

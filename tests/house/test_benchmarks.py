@@ -22,7 +22,6 @@ from tests.benchmarks.judge import Machine
 from tests.benchmarks.percentiles import percentile, percentiles
 from tests.benchmarks.servers import Servers
 from tests.house.reading import ROOT, tracked_files
-from tests.support.depth import IS_DEEP
 
 if TYPE_CHECKING:
     from tests.support.servers.postgres import Postgres
@@ -112,7 +111,7 @@ def makefile() -> str:
     return (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="make deep runs them: minutes")
+@pytest.mark.deep("runs them: minutes")
 @pytest.mark.parametrize("module", SMALLEST)
 def test_the_smallest_form_prints_figures_and_no_noise(module: str) -> None:
     python = str(PEERS) if module in NEED_PEERS else sys.executable
@@ -126,7 +125,7 @@ def test_the_smallest_form_prints_figures_and_no_noise(module: str) -> None:
     printed_table(done.stdout)
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="make deep runs it: a minute")
+@pytest.mark.deep("runs it: a minute")
 def test_a_backlog_is_counted_with_a_share_of_a_core() -> None:
     small = ["-m", "tests.faults", "--core", "0.2", "--records", "4000"]
     done = subprocess.run([sys.executable, *small], cwd=ROOT, capture_output=True, text=True, timeout=900)

@@ -18,7 +18,6 @@ from analyzer.kernel.tables.schema import offsets
 from tests.house.reading import ROOT
 from tests.interleavings.actors import Actor, SimulatedClock
 from tests.interleavings.stage import Stage
-from tests.support.depth import IS_DEEP
 from tests.support.servers.postgres import dsn_of
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def test_behind_it(transactions, world):
 """
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="make deep: starts another PostgreSQL")
+@pytest.mark.deep("starts another PostgreSQL")
 def test_the_test_behind_one_that_timed_out_passes(tmp_path: Path) -> None:
     folder = ROOT / "tests/interleavings"
     file = folder / f"test_hang_{tmp_path.name}.py"

@@ -26,8 +26,8 @@ from tests.simulation.runs import part_of, play, play_mutated, shrunk
 from tests.simulation.stories import KINDS, draw, with_reloads
 from tests.support.depth import deeper
 
-SEEDS, AT_ONCE = deeper(50), 50
-RELOADED_SEEDS = range(deeper(12))
+SEEDS, AT_ONCE = deeper(12), 12
+RELOADED_SEEDS = range(deeper(4))
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
 EVENTS_MIN = 100
 TRIED_MAX = 120  # seeds for one mutation

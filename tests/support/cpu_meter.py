@@ -1,8 +1,8 @@
 """CPU seconds by folder of tests, compared with their budget, at the end of a run.
 
-Those of a test are of its process and of the children that have ended meanwhile: a server that outlives the test
-is not among them. `tests/budget.toml` has the seconds of each folder in `make test`; a folder that needs a fifth
-more is named, and a run that needs half as much again as the sum of all fails.
+Those of a test are of its process and of the children that have ended meanwhile: a server that outlives the
+test is not among them. `tests/budget.toml` has the seconds of each folder in `make test`; a folder that needs
+a fifth more is named, and a run that needs half as much again as the sum of all fails.
 """
 
 from __future__ import annotations

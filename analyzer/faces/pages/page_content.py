@@ -65,19 +65,17 @@ class Chart(NamedTuple):
         about: A sentence for those who cannot see it.
         times: Begins of the steps, in seconds.
         series: Name and values of each layer, the lowest first.
-        limit: A line across; None for none.
     """
 
     heading: str
     about: str
     times: Sequence[int]
     series: Sequence[tuple[str, Sequence[int]]]
-    limit: int | None = None
 
     @property
     def data(self) -> str:
         """The chart as JSON."""
-        return json.dumps({"times": self.times, "series": self.series, "limit": self.limit})
+        return json.dumps({"times": self.times, "series": self.series})
 
 
 class HeatMap(NamedTuple):
@@ -86,18 +84,6 @@ class HeatMap(NamedTuple):
     heading: str
     about: str
     rows: Sequence[tuple[str, Sequence[tuple[float, str]]]]
-
-
-class Bars(NamedTuple):
-    """A histogram: heading of each bar, its number, and whether it stands beyond a limit."""
-
-    heading: str
-    about: str
-    bars: Sequence[tuple[str, int, bool]]
-
-    @property
-    def most(self) -> int:
-        return max((number for _, number, _ in self.bars), default=0)
 
 
 class Input(NamedTuple):
@@ -138,7 +124,6 @@ class Content:
     banner: Banner | None = None
     tiles: Sequence[Tile] = ()
     charts: Sequence[Chart] = ()
-    bars: Sequence[Bars] = ()
     cells: Sequence[HeatMap] = ()
     forms: Sequence[ActForm] = ()
     tables: Sequence[PageTable] = field(default=())

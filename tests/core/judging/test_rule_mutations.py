@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.depth import IS_DEEP
-
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 FAILED = 1  # pytest's code when tests have failed, and not of errors in their collection
@@ -64,14 +62,14 @@ def test_each_mutation_stands_for_one_place_in_the_code(mutation: Mutation) -> N
     assert mutation.old != mutation.new
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="a process of pytest for each: `make deep`")
+@pytest.mark.deep("a process of pytest for each")
 @pytest.mark.parametrize("tests", sorted({one.caught_by for one in MUTATIONS}))
 def test_without_a_mutation_the_copy_passes(copy: Path, tests: str) -> None:
     run = passed(copy, tests)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="a process of pytest for each: `make deep`")
+@pytest.mark.deep("a process of pytest for each")
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[one.what for one in MUTATIONS])
 def test_a_mutation_is_caught(copy: Path, mutation: Mutation) -> None:
     file = copy / mutation.file

@@ -28,7 +28,11 @@ LINES = ROOT / "tests" / "data" / "proxies"
 
 # Applications, and the address that uvicorn takes from a proxy's header: a machine may have no IPv6.
 STORIES = [
-    *((name, None) for name in ("asgi", "fastapi", "flask", "wsgi", "django", "django async")),
+    *((name, None) for name in ("asgi", "wsgi")),
+    *(
+        pytest.param(name, None, marks=pytest.mark.deep("its stories run in test_frameworks"))
+        for name in ("fastapi", "flask", "django", "django async")
+    ),
     ("asgi", "2001:db8:0:7::9"),
 ]
 

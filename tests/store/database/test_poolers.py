@@ -164,7 +164,7 @@ def test_a_pooler_without_transactions_is_refused_with_the_setting(
     engine.dispose()
 
 
-@pytest.mark.skipif(not IS_DEEP, reason="two whole analyzers for half a minute: `make deep`")
+@pytest.mark.deep("two whole analyzers for half a minute")
 @in_both_modes
 def test_two_analyzers_share_the_sessions_of_a_pooler(pooled_url: str, tmp_path: Path) -> None:
     configurations = {name: CONFIGURATION.replace("access.log", f"{name}.log") for name in ("one", "other")}
