@@ -21,7 +21,7 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.groupings import CALLER, parse_grouping
 from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit
-from analyzer.plan.meters import DISTINCT, JOINS, REQUESTS
+from analyzer.plan.meters import JOINS, REQUESTS
 from analyzer.plan.windows import HOUR_S, Calendar
 
 YEAR_S = Calendar("year").longest_s
@@ -91,7 +91,7 @@ def mode_faults(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Ite
 def _meter_of_policy(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> Iterator[KeyFault]:
     """Faults of a meter that policies cannot judge, and of a limit without the unit of its meter."""
     meters = {meter.name: meter for meter in tables.meters.values()}
-    if policy.meter in meters and meters[policy.meter].join == DISTINCT:
+    if policy.meter in meters and not JOINS[meters[policy.meter].join].in_buckets:
         yield from _distinct_of_policy(path, policy, meters[policy.meter])
     elif (
         policy.meter in meters

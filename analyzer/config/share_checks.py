@@ -14,7 +14,7 @@ from analyzer.config.values import format_duration, suggestion
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.groupings import BY_RESOURCE, NOT_BY_RESOURCE
 from analyzer.plan.meter_units import NOUNS, Unit
-from analyzer.plan.meters import REQUESTS
+from analyzer.plan.meters import JOINS, REQUESTS
 
 MARKS = ("limit", "capacity", "usual")  # a share has exactly one of them
 SHARE_KEYS = ("of", "floor", "hold", "release", "capacity", "usual")
@@ -82,7 +82,7 @@ def surge_share_faults(
         problem = f"{quote(policy.meter)} is all of itself"
         yield KeyFault((*path, "share_of"), problem, "name the meter of which it is a part")
     for key, name in (("meter", policy.meter), ("share_of", policy.share_of)):
-        if name in meters and meters[name].join != "sum":
+        if name in meters and not JOINS[meters[name].join].adds_up:
             problem = f"{quote(name)} does not add up, so it has no share"
             yield KeyFault((*path, key), problem, "name a meter that counts or sums")
     units = [

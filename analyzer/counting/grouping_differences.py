@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from analyzer.counting.buckets import AUDITED
 from analyzer.counting.counter.caller_budget import FOLDED
-from analyzer.counting.sql_joins import bounded_sum
+from analyzer.counting.sql_joins import bounded_join
 from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.tables.schema import buckets, plans
 from analyzer.plan.catalog import Catalog, MeterColumn
@@ -169,7 +169,7 @@ def _of_page(
 
 
 def _joined(join: str, column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    return sa.func.max(column) if join == "max" else bounded_sum(column)
+    return bounded_join(join, column)
 
 
 def _is_folded(db: sa.Connection, catalog: Catalog, comparison: Comparison, day_s: int) -> bool:

@@ -16,11 +16,17 @@ HALF = 2**32  # sums are taken in two halves: SQLite raises an error for a sum b
 
 
 class SqlJoin(NamedTuple):
-    """One join: an entry per name in `JOINS`."""
+    """One join: an entry per name in `JOINS`.
 
-    upsert: Callable[[str, IntColumn, IntColumn], IntColumn]  # dialect, stored value, new value
-    # The joined value of a group as a high and a low part: high * HALF + low.
+    Attributes:
+        upsert: Of a dialect, a stored value and a new one; of totals, too.
+        aggregate: The joined value of a group as a high and a low part: high * HALF + low.
+        bounded: The joined value of a group, limited to TOTAL_MAX.
+    """
+
+    upsert: Callable[[str, IntColumn, IntColumn], IntColumn]
     aggregate: Callable[[IntColumn], tuple[IntColumn, IntColumn]]
+    bounded: Callable[[IntColumn], sa.ColumnElement[Any]]
 
 
 def plus(stored: IntColumn, new: IntColumn) -> IntColumn:
@@ -32,7 +38,7 @@ def plus(stored: IntColumn, new: IntColumn) -> IntColumn:
     return sa.case((new < 0, stored + new), (stored > TOTAL_MAX - new, largest), else_=stored + new)
 
 
-def _greatest(dialect: str, stored: IntColumn, new: IntColumn) -> IntColumn:
+def greatest(dialect: str, stored: IntColumn, new: IntColumn) -> IntColumn:
     return (sa.func.greatest if dialect == "postgresql" else sa.func.max)(stored, new)
 
 
@@ -45,18 +51,6 @@ def _max_in_halves(column: IntColumn) -> tuple[IntColumn, IntColumn]:
     return largest // HALF, largest % HALF
 
 
-SQL_JOINS: Mapping[str, SqlJoin] = {
-    "sum": SqlJoin(lambda _dialect, stored, new: plus(stored, new), sum_in_halves),
-    "max": SqlJoin(_greatest, _max_in_halves),
-}
-assert SQL_JOINS.keys() == JOINS.keys()  # noqa: S101 - a join without its SQL must fail at import
-
-
-def bounded_join(join: str, column: IntColumn) -> sa.ColumnElement[Any]:
-    """Returns the joined value of a group, limited to TOTAL_MAX."""
-    return bounded_sum(column) if join == "sum" else sa.func.max(column)
-
-
 def bounded_sum(column: IntColumn) -> sa.ColumnElement[Any]:
     """Returns the sum of a group, limited to TOTAL_MAX."""
     high, low = sum_in_halves(column)
@@ -64,3 +58,17 @@ def bounded_sum(column: IntColumn) -> sa.ColumnElement[Any]:
         (high + low // HALF >= HALF // 2, sa.literal(TOTAL_MAX, sa.BigInteger)),
         else_=sa.cast(high * HALF + low, sa.BigInteger),
     )
+
+
+_SUM = SqlJoin(lambda _dialect, stored, new: plus(stored, new), sum_in_halves, bounded_sum)
+SQL_JOINS: Mapping[str, SqlJoin] = {
+    "sum": _SUM,
+    "max": SqlJoin(greatest, _max_in_halves, sa.func.max),
+    "distinct": _SUM,
+}
+assert SQL_JOINS.keys() == JOINS.keys()  # noqa: S101 - a join without its SQL must fail at import
+
+
+def bounded_join(join: str, column: IntColumn) -> sa.ColumnElement[Any]:
+    """Returns the joined value of a group, limited to TOTAL_MAX."""
+    return SQL_JOINS[join].bounded(column)

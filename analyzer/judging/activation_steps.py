@@ -28,7 +28,7 @@ import msgspec
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import BucketPosition
-from analyzer.plan.meters import DISTINCT, MINUTE_S, QUARTER_S
+from analyzer.plan.meters import MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import base_name
 from analyzer.plan.sums import Sum
@@ -134,7 +134,7 @@ def steps_after(
     filled = {
         sum_: number
         for sum_, number in numbers.items()
-        if (sum_ in new and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT) or number in fills
+        if (sum_ in new and isinstance(sum_.window, Calendar) and sum_.joined.in_buckets) or number in fills
     }
     steps: list[Step] = []
     for sums in ({sum_: number for sum_, number in numbers.items() if sum_ not in filled}, filled):

@@ -12,7 +12,7 @@ from analyzer.judging.totals import Standing
 from analyzer.kernel.model import DistinctLayout, SlotLayout
 from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME
 from analyzer.plan.mapping import DURATION, NumberField, SourceMapping
-from analyzer.plan.meters import DISTINCT, MINUTE_S, OUTCOMES
+from analyzer.plan.meters import MINUTE_S, OUTCOMES
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy
 from analyzer.plan.sums import NEVER, Sum, total_key
@@ -158,7 +158,7 @@ class PlanSums:
         """The slots that the counter must count, besides the buckets."""
         meters: dict[tuple[str, int], set[str]] = {}
         for sum_ in self.all_sums:
-            if sum_.join != DISTINCT and isinstance(sum_.window, Rolling) and sum_.window.has_slots:
+            if sum_.joined.in_buckets and isinstance(sum_.window, Rolling) and sum_.window.has_slots:
                 meters.setdefault((sum_.grouping, sum_.window.slot_s), set()).add(sum_.meter)
         return [SlotLayout(*key, tuple(sorted(names))) for key, names in sorted(meters.items())]
 
@@ -173,7 +173,7 @@ class PlanSums:
                     sum_.meter,
                 )
                 for sum_ in self.policies_by_sum
-                if sum_.join == DISTINCT
+                if not sum_.joined.in_buckets
             }
         )
 

@@ -11,7 +11,7 @@ from analyzer.counting.counter.caller_budget import NOT_CALLERS, OVERFLOW
 from analyzer.judging.rolling import AddressSums, Slots
 from analyzer.kernel.model import CountTable, DistinctTable
 from analyzer.plan.groupings import RESOURCE, Grouping, parse_grouping
-from analyzer.plan.meters import DISTINCT, JOINS, MINUTE_S
+from analyzer.plan.meters import MINUTE_S
 from analyzer.plan.sums import Sum, lock_order
 from analyzer.plan.windows import Calendar, Rolling, Window, window_at
 
@@ -133,7 +133,7 @@ def seen_values(sums: Iterable[Sum], tables: Iterable[DistinctTable]) -> dict[Su
         rolling = sum_.window if isinstance(sum_.window, Rolling) else None
         width_s = MINUTE_S if rolling is None else rolling.slot_s
         table = by_layout.get((sum_.grouping, sum_.meter, width_s))
-        if sum_.join != DISTINCT or table is None:
+        if sum_.joined.in_buckets or table is None:
             continue
         starts_s = {
             slot_s: window_at(sum_.window, slot_s).start_s if rolling is None else slot_s
@@ -168,7 +168,7 @@ def _growth(sum_: Sum, table: CountTable, filled_to: BucketPosition | None, own:
     grouping = parse_grouping(sum_.grouping)
     unjudged, no_resources = unjudged_keys(grouping), unjudged_resources(grouping)
     summed: dict[tuple[int, str, str], int] = {}
-    merge = JOINS[sum_.join].merge
+    merge = sum_.joined.merge
     rows = zip(starts_s, table.buckets_s, table.keys, table.resources, amounts, strict=True)
     for start_s, bucket_s, key, resource, amount in rows:
         if not amount or key in unjudged or resource in no_resources:
@@ -201,7 +201,7 @@ def _growth_in_one_window(
         # The usual flush: one bucket, in which each series is once.
         window_s = windows[table.buckets_s[0]]
         return Growth([window_s] * len(amounts), table.keys, table.resources, amounts)
-    if len({*windows.values()}) == 1 and not no_resources and sum_.join == "sum":
+    if len({*windows.values()}) == 1 and not no_resources and sum_.joined.adds_up:
         # A backlog has several buckets of one window, and mostly no resources.
         by_key = defaultdict[str, int](int)
         for key, amount in zip(table.keys, amounts, strict=True):

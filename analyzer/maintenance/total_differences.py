@@ -20,7 +20,7 @@ from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.tables.schema import buckets, totals
 from analyzer.plan.catalog import Catalog, MeterColumn
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import DISTINCT, MINUTE_S, WIDTHS_S
+from analyzer.plan.meters import MINUTE_S, WIDTHS_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import Sum, total_key
 from analyzer.plan.windows import Calendar, Window, window_at
@@ -55,7 +55,7 @@ def open_sums(plan: Plan, pending: str, catalog: Catalog, now_s: int) -> list[Op
     return [
         OpenSum(sum_, numbers[sum_], window_at(sum_.window, now_s))
         for sum_ in sorted(numbers, key=total_key)
-        if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.join != DISTINCT
+        if sum_ not in filling and isinstance(sum_.window, Calendar) and sum_.joined.in_buckets
         if not is_by_caller(sum_)
     ]
 

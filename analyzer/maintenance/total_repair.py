@@ -114,7 +114,7 @@ def _correct(db: sa.Connection, open_sum: OpenSum, wrong: list[TotalDifference],
     The total of a maximum is set to that of the buckets: a larger value that came after the snapshot is
     found by the next comparison.
     """
-    is_sum = open_sum.sum.join == "sum"
+    is_sum = open_sum.sum.joined.adds_up
     upsert_columns(
         db,
         totals,

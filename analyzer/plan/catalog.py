@@ -17,7 +17,6 @@ import sqlalchemy as sa
 
 from analyzer.kernel.tables.schema import catalog
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
-from analyzer.plan.meters import DISTINCT
 from analyzer.plan.plan import Plan, meaning_digest
 from analyzer.plan.sums import Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Windows
@@ -150,7 +149,7 @@ def _restarted_values(plan: Plan, previous: Plan | None) -> set[str]:
         meter.name
         for meter in plan.meters
         if (old := earlier.get(meter.name)) is not None
-        and DISTINCT in (old.join, meter.join)
+        and not (old.joined.in_buckets and meter.joined.in_buckets)
         and meaning_digest(old) != meaning_digest(meter)
     }
 

@@ -27,13 +27,17 @@ class Join(NamedTuple):
         phrase: In front of the field's name, for display.
         merge: Joins two values.
         add_column: Joins numbers into the values at the given cells, one by one; the counter's inner loop.
-        adds_up: Whether the values of two buckets add up to the value of both, as policies need it.
+        adds_up: Whether the values of two buckets add up to the value of both, as shares, corrections and
+            bills need it.
+        in_buckets: Whether a value of buckets can be joined, so that a meter is stored and reported. One that
+            cannot is seen by policies alone, by what the counter hands on of each record.
     """
 
     phrase: str
     merge: Callable[[int, int], int]
     add_column: Callable[[list[int], Iterable[int], Iterable[int]], None]
     adds_up: bool
+    in_buckets: bool = True
 
 
 def _add_sums(values: list[int], cells: Iterable[int], numbers: Iterable[int]) -> None:
@@ -52,12 +56,12 @@ def _add_maxima(values: list[int], cells: Iterable[int], numbers: Iterable[int])
 JOINS: Mapping[str, Join] = {
     "sum": Join("sum of", int.__add__, _add_sums, adds_up=True),
     "max": Join("largest", max, _add_maxima, adds_up=False),
+    # The number of values of a window grows by those that are new in it.
+    "distinct": Join("distinct values of", int.__add__, _add_sums, adds_up=False, in_buckets=False),
 }
 
 
 OUTCOMES = "outcomes"  # in place of a meter, of sums that count requests by their outcome
-DISTINCT = "distinct"  # join of the meters that count the distinct values of a field
-JOIN_NAMES = (*JOINS, DISTINCT)
 
 
 class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,9 +73,14 @@ class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     field: str | None = None
-    join: str = "sum"  # one of JOIN_NAMES
+    join: str = "sum"  # a key of JOINS
     where: tuple[Condition, ...] = ()  # all must hold, or the record does not count here
     renamed_from: str = ""  # its name before: what was counted under that name is shown under this one
+
+    @property
+    def joined(self) -> Join:
+        """How two of its values become one."""
+        return JOINS[self.join]
 
 
 REQUESTS = Meter("requests")
@@ -103,7 +112,7 @@ def in_buckets(meters: Iterable[Meter], built_in: Iterable[Meter] = ()) -> list[
 
     `built_in` are those of `built_in_meters`.
     """
-    return [*(meter for meter in meters if meter.join != DISTINCT), *built_in]
+    return [*(meter for meter in meters if meter.joined.in_buckets), *built_in]
 
 
 def bucket_start_s(event_s: int, width_s: int) -> int:

@@ -30,7 +30,7 @@ import msgspec
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.mapping import FORMAT_NAMES, Condition, Not, SourceMapping
 from analyzer.plan.meters import (
-    JOIN_NAMES,
+    JOINS,
     REQUESTS,
     Meter,
     built_in_meters,
@@ -251,8 +251,8 @@ def plan_from(text: str) -> Plan:
 def _check_names(body: _Body) -> None:
     """Raises UnknownPlan for a name that a later version has added to a table."""
     for meter in body.meters:
-        if meter.join not in JOIN_NAMES:
-            choices = ", ".join(JOIN_NAMES)
+        if meter.join not in JOINS:
+            choices = ", ".join(JOINS)
             raise UnknownPlan(f"it has a meter with the join {meter.join!r}, this version knows {choices}")
     for mapping in body.sources.values():
         if mapping.format not in FORMAT_NAMES:
@@ -272,4 +272,9 @@ def _policy_from(kind: str, values: dict[str, Any]) -> Policy:
         choices = ", ".join(POLICY_CLASSES)
         raise UnknownPlan(f"it has a policy of the kind {kind!r}, this version knows {choices}")
     policy: Policy = msgspec.convert(values, POLICY_CLASSES[kind])
+    if policy.meter_join not in JOINS:
+        choices = ", ".join(JOINS)
+        raise UnknownPlan(
+            f"it has a policy with the join {policy.meter_join!r}, this version knows {choices}"
+        )
     return policy

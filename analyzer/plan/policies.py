@@ -62,7 +62,7 @@ class Policy(Protocol):
 
     @property
     def meter_join(self) -> str:
-        """The join of the meter, one of JOIN_NAMES."""
+        """The join of the meter, a key of JOINS."""
 
     @property
     def action(self) -> ActionName: ...
@@ -102,8 +102,7 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unit: Unit | msgspec.UnsetType = NO_UNIT
     # Limits of callers by their plan, instead of `limit`. Absent from the stored plan where there are none.
     plan_limits: tuple[tuple[str, int], ...] | msgspec.UnsetType = msgspec.UNSET
-    # That of the meter, absent where it is a sum: versions that can only add up refuse the plan.
-    join: Literal["max", "distinct"] | msgspec.UnsetType = msgspec.UNSET
+    join: str | msgspec.UnsetType = msgspec.UNSET  # that of the meter, a key of JOINS; absent: a sum
     mode: Literal["shadow"] | msgspec.UnsetType = msgspec.UNSET  # absent: its locks are enforced
     brake: Brake | msgspec.UnsetType = msgspec.UNSET  # absent: DEFAULT_BRAKE
 
@@ -114,7 +113,7 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def meter_join(self) -> str:
-        """The join of the meter, one of JOIN_NAMES."""
+        """The join of the meter, a key of JOINS."""
         return "sum" if isinstance(self.join, msgspec.UnsetType) else self.join
 
     @property

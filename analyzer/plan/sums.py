@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.meters import JOINS, Join
 from analyzer.plan.windows import Windows
 
 # As the `next` of a total: no policy has anything more to judge in this window. No total is larger.
@@ -27,6 +28,11 @@ class Sum(NamedTuple):
     # "address": of the addresses of networks, of which there are slots and no totals either. "base": of the
     # series of a surge by share, as slots, too; "part of requests": of what is compared with that base.
     role: str = ""
+
+    @property
+    def joined(self) -> Join:
+        """How two of its amounts become one."""
+        return JOINS[self.join]
 
 
 def total_key(sum_: Sum) -> tuple[str, str, str]:

@@ -13,7 +13,6 @@ from analyzer.judging.totals import Growth
 from analyzer.kernel.database.row_parameters import upsert_columns
 from analyzer.kernel.tables.schema import totals
 from analyzer.plan.catalog import Catalog
-from analyzer.plan.meters import DISTINCT
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import Sum
 from analyzer.plan.windows import Calendar
@@ -36,7 +35,7 @@ def change_totals(
     The slots of rolling windows are not accounts, and pass by themselves.
     """
     for sum_, grown in growth.items():
-        if not isinstance(sum_.window, Calendar) or sum_.join == DISTINCT:
+        if not isinstance(sum_.window, Calendar) or not sum_.joined.in_buckets:
             continue
         rows = [
             row

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from analyzer.plan.mapping import NO_FACTS, UNLIMITED
-from analyzer.plan.meters import BUILT_IN, DISTINCT
+from analyzer.plan.meters import BUILT_IN
 from analyzer.plan.plan import Plan, meaning, meaning_digest
 
 BUILT_IN_NAMES = frozenset(meter.name for meter in BUILT_IN)
@@ -34,7 +34,7 @@ def counting_plan(plan: Plan, source: str, newest: Plan) -> Plan:
     pseudonyms, as the stored counts have them.
     """
     mapping = msgspec.structs.replace(plan.sources[source], rejected_in_row_max=UNLIMITED, facts=NO_FACTS)
-    meters = tuple(meter for meter in plan.meters if meter.join != DISTINCT)
+    meters = tuple(meter for meter in plan.meters if meter.joined.in_buckets)
     return Plan(plan.groupings, meters, (), {source: mapping}, (), newest.forgotten)
 
 
@@ -42,7 +42,7 @@ def why_not_comparable(old_plan: Plan, plan: Plan, source: str) -> str:
     """Returns why counts by `old_plan` cannot be replaced by those of `plan`; "" when they can."""
     if source not in old_plan.sources or source not in plan.sources:
         return f"a plan that it was counted by has no source {source}"
-    if any(meter.join == "max" for meter in (*old_plan.bucket_meters, *plan.bucket_meters)):
+    if any(not meter.joined.adds_up for meter in (*old_plan.bucket_meters, *plan.bucket_meters)):
         return "a meter keeps the largest value, from which no record's can be taken back"
     if lost := sorted({*old_plan.groupings} - {*plan.groupings}):
         return f"the plan in force does not count by {', '.join(lost)} any more"

@@ -23,7 +23,7 @@ from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, reading
 from analyzer.kernel.tables.schema import feed, feed_versions, lock_changes, locks, notices, offsets, rejects
-from analyzer.plan.meters import DAY_S, DISTINCT
+from analyzer.plan.meters import DAY_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.windows import Rolling, window_at
@@ -105,7 +105,7 @@ def used_in(plan: Plan, expected: ExpectedCounts, at_s: int) -> dict[TotalKey, i
         window = window_at(sum_.window, at_s)
         if isinstance(sum_.window, Rolling):
             continue
-        if sum_.join == DISTINCT:
+        if not sum_.joined.in_buckets:
             inside = {
                 (caller, item)
                 for caller, item, minute_s in expected.items

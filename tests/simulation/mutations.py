@@ -302,7 +302,8 @@ def thresholds_fired_twice(patch: Patch) -> None:
 
 def totals_of_maxima_added_up(patch: Patch) -> None:
     """Flushes add the values of a meter that keeps the largest."""
-    patch.setattr(totals, "JOINED_USED", dict.fromkeys(totals.JOINED_USED, totals.JOINED_USED["sum"]))
+    added = totals.join_used("sum")
+    patch.setattr(totals, "join_used", lambda _join: added)
 
 
 def verdicts_of_any_policy(patch: Patch) -> None:

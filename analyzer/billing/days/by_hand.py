@@ -21,6 +21,7 @@ from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import adjustments, corrections, days, frozen_counts
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
+from analyzer.plan.meters import JOINS
 
 CLOSED = "day closed"  # the act in the audit log
 
@@ -131,7 +132,7 @@ def correct(engine: sa.Engine, day: Day, correction: Correction, who: str, reaso
         raise CorrectionRefused(
             f"{day} was frozen by {', '.join(day.groupings)}, with the meters {meter_names}"
         )
-    if meter.join != "sum":
+    if not JOINS[meter.join].adds_up:
         raise CorrectionRefused(f"{meter.name} is the largest of many values, which nothing can be added to")
     with writing(engine) as db:
         # One correction after the other, each sees those before it; and no day is cut meanwhile.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from analyzer.billing.days.day_rows import Day, FrozenMeter
 from analyzer.billing.days.references import store_references
 from analyzer.counting.buckets import AUDITED
-from analyzer.counting.sql_joins import bounded_join
+from analyzer.counting.sql_joins import bounded_join, bounded_sum
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.engine import without_scans
 from analyzer.kernel.database.row_parameters import ColumnValues, upsert_columns
@@ -111,7 +111,7 @@ def frozen_totals(db: sa.Connection, catalog: Catalog, day: Day) -> tuple[int, i
     if requests is None or AUDITED not in day.groupings:
         return rows, 0
     page, *columns = requests.columns
-    total = sum((bounded_join("sum", frozen_counts.c[str(column)]) for column in columns), sa.literal(0))
+    total = sum((bounded_sum(frozen_counts.c[str(column)]) for column in columns), sa.literal(0))
     of_callers = [
         of_day,
         frozen_counts.c.grouping == catalog.groupings[AUDITED],

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from analyzer.billing.reports.day_report import Report, SeriesAmounts
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import STORED_IN
+from analyzer.plan.meters import JOINS
 
 
 class ReportLine(NamedTuple):
@@ -42,7 +43,7 @@ class ReportSums:
     def add_line(self, meter: str, value: int, denied: int, join: str) -> None:
         """Adds one line."""
         self.lines += 1
-        if join == "sum":
+        if JOINS[join].adds_up:
             sums = self.meters.setdefault(meter, [0, 0])
             sums[0] += value
             sums[1] += denied

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from analyzer.callers.forgetting.renaming import Renaming
 from analyzer.judging.locks.verdict_decisions import rename_caller
 from analyzer.judging.sql import plans
-from analyzer.judging.sql.totals import JOINED_USED
+from analyzer.judging.sql.totals import join_used
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, NowMs, insert, reading, slow_reading, writing
 from analyzer.kernel.tables.schema import (
     buckets,
@@ -32,7 +32,6 @@ from analyzer.kernel.tables.schema import (
 )
 from analyzer.maintenance.roll_up import KeyPrefix, rename_key
 from analyzer.plan import catalog
-from analyzer.plan.meters import DISTINCT
 from analyzer.plan.windows import Rolling
 
 AT_ONCE = 500  # buckets in one transaction
@@ -101,11 +100,11 @@ def _rename_totals(engine: sa.Engine, caller: Renaming) -> int:
                 name = names.get(key[0], "")
                 if row is None or not name or isinstance(catalog.sum_windows(name), Rolling):
                     continue
-                join = numbers.meters[catalog.sum_meter(name)].join
-                if join == DISTINCT:
-                    continue
+                meter = numbers.meters.get(catalog.sum_meter(name))
+                if meter is None:
+                    continue  # its values are in no bucket, and are deleted below
                 added = insert(db, totals).values(dict(row._mapping) | {"key": caller.pseudonym})
-                joined = JOINED_USED[join](db.dialect.name, totals, added.excluded)
+                joined = join_used(meter.join)(db.dialect.name, totals, added.excluded)
                 db.execute(added.on_conflict_do_update(index_elements=totals.primary_key, set_=joined))
                 if name in numbers.sums:  # judged by the warden, under the pseudonym
                     series = {"sum": row.sum, "window_s": row.window_s, "resource": row.resource}

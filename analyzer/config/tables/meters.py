@@ -13,7 +13,7 @@ from analyzer.config.values import ConditionTable, Name, Text, alternatives, sug
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME, BY_RESOURCE, COUNTED, SHOWN, parse_grouping
 from analyzer.plan.meter_units import Unit
-from analyzer.plan.meters import DISTINCT, Meter
+from analyzer.plan.meters import Meter
 
 # Words of others for what a grouping is called here.
 SYNONYMS = {
@@ -78,7 +78,7 @@ class MeterTable(ConfigTable):
     def join(self) -> str:
         """The name of the join of its values."""
         if self.number_field is None and self.distinct:
-            return DISTINCT
+            return "distinct"
         return "sum" if self.sum_of or not self.max_of else "max"
 
     @property

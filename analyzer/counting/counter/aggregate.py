@@ -33,9 +33,7 @@ from analyzer.plan.groupings import (
 from analyzer.plan.mapping import DURATION, Condition
 from analyzer.plan.meters import (
     BUCKET_S,
-    DISTINCT,
     DUPLICATES,
-    JOINS,
     UNRECORDED,
     Meter,
     in_buckets,
@@ -121,7 +119,7 @@ class CountLayout:
         Raises ValueError for slots of what is not counted.
         """
         self.meters = tuple(in_buckets(with_requests(meters), built_in))
-        of_values = {meter.name: meter for meter in meters if meter.join == DISTINCT and meter.field}
+        of_values = {meter.name: meter for meter in meters if not meter.joined.in_buckets and meter.field}
         if unknown := {layout.meter for layout in distinct} - of_values.keys():
             raise ValueError(f"{', '.join(sorted(unknown))}: no meter of distinct values that is counted")
         read = [*self.meters, *(of_values[layout.meter] for layout in sorted(distinct))]
@@ -169,7 +167,7 @@ class CountLayout:
             numbers=tuple(dict.fromkeys(numbers)),
             conditions=tuple(dict.fromkeys(conditions)),
             distinct=tuple(
-                dict.fromkeys(meter.field for meter in read if meter.join == DISTINCT and meter.field)
+                dict.fromkeys(meter.field for meter in read if not meter.joined.in_buckets and meter.field)
             ),
         )
 
@@ -221,7 +219,7 @@ class MeterValues:
         self.meter = meter
         self.admitted: list[int] = []
         self.denied: list[int] = []
-        self._add_column = JOINS[meter.join].add_column
+        self._add_column = meter.joined.add_column
         self._number = None if meter.field is None else projection.numbers.index(meter.field)
         self._condition = projection.conditions.index(meter.where) if meter.where else None
         self._is_unrecorded, self._is_duplicates = meter == UNRECORDED, meter == DUPLICATES

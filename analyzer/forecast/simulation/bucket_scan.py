@@ -19,7 +19,7 @@ from analyzer.kernel.database.row_parameters import as_parameters, is_among, row
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan.catalog import Catalog, MeterColumn
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import REQUESTS, WIDTHS_S
+from analyzer.plan.meters import JOINS, REQUESTS, WIDTHS_S
 
 WORK_MB = 256  # of PostgreSQL's memory, while the series of a step are added up
 ROUNDED = 1 - 1e-9  # sums are floats: a bound must not miss a series
@@ -87,7 +87,7 @@ class BucketScan(NamedTuple):
         used, requests = _joined(meter), sa.func.sum(_amount(source))
         series = SERIES if self.has_resource else (buckets.c.key, NO_RESOURCE)
         enough = [used >= bound * ROUNDED]
-        if meter.join == "sum" and stretch.until_s - stretch.from_s > window_s:
+        if JOINS[meter.join].adds_up and stretch.until_s - stretch.from_s > window_s:
             # A window has at most as many buckets as it can have, each like the largest.
             largest = sa.func.coalesce(_largest(meter, "value"), 0) + sa.func.coalesce(
                 _largest(meter, "denied"), 0
@@ -195,7 +195,7 @@ class BucketScan(NamedTuple):
 
 
 def _joined(meter: MeterColumn) -> sa.ColumnElement[float]:
-    return (sa.func.sum if meter.join == "sum" else sa.func.max)(_amount(meter))
+    return (sa.func.sum if JOINS[meter.join].adds_up else sa.func.max)(_amount(meter))
 
 
 def _largest(meter: MeterColumn, kind: str) -> sa.ColumnElement[float]:

@@ -33,7 +33,7 @@ from analyzer.kernel.database.engine import slow_reading, without_scans
 from analyzer.kernel.tables.schema import overrides
 from analyzer.plan import catalog
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import DAY_S, DISTINCT, QUARTER_S
+from analyzer.plan.meters import DAY_S, JOINS, QUARTER_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy, base_name
 from analyzer.plan.sums import NEVER, Sum
@@ -122,7 +122,7 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, numbers: catalog.Catalog) -> int
             "order, so they show neither when a series was above its mark nor whether that lasted for its "
             'hold; put it in force with action = "tag" to see whom it would lock'
         )
-    if sum_.join == DISTINCT:
+    if not sum_.joined.in_buckets:
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
     if sum_.grouping not in numbers.groupings:
         raise NotSimulated(f'nothing was counted by {sum_.grouping}: write groupings = ["{sum_.grouping}"]')
@@ -212,7 +212,7 @@ def _least_threshold(db: sa.Connection, policy: Policy) -> int:
 
 def _part(reading: _Reading) -> int:
     """Returns of how many chunks one has to have its part of a limit."""
-    return 1 if reading.chunk_s is None or reading.scan.meter.join != "sum" else 2
+    return 1 if reading.chunk_s is None or not JOINS[reading.scan.meter.join].adds_up else 2
 
 
 class _FirstPass(NamedTuple):

@@ -25,7 +25,6 @@ from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.rolling import Slot
 from analyzer.judging.totals import Standing, TotalKey
-from analyzer.plan.meters import JOINS
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy
 from analyzer.plan.sums import NEVER
@@ -137,7 +136,7 @@ class SeriesSimulation:
             self._used += amount
             self._add_slot(sum_.window, bucket, amount)
         else:
-            self._used = JOINS[sum_.join].merge(self._used, amount)
+            self._used = sum_.joined.merge(self._used, amount)
         due_s = self._due_s()
         if self._used >= self._next or (due_s is not None and due_s <= now_s):
             self._judge(now_s)

@@ -9,7 +9,7 @@ import msgspec
 from analyzer.judging.totals import TotalKey
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text
-from analyzer.plan.meters import DAY_S, DISTINCT
+from analyzer.plan.meters import DAY_S, JOINS
 from analyzer.plan.policies import SHADOW, Policy
 from gatekeeper.model import Lock, LockKey
 
@@ -44,7 +44,7 @@ def earned_lock(
 
 def counted_text(policy: Policy, used: int) -> str:
     """Returns what a series has used, in words. Distinct values are not counted far beyond the limit."""
-    beyond = policy.meter_join == DISTINCT and used > policy.limit
+    beyond = not JOINS[policy.meter_join].in_buckets and used > policy.limit
     return f"{'at least ' if beyond else ''}{amount_text(used, policy.meter_unit)} counted"
 
 

@@ -22,7 +22,7 @@ from analyzer.judging.rolling import below_s, largest_sum
 from analyzer.judging.totals import Standing
 from analyzer.plan.groupings import BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
-from analyzer.plan.meters import DISTINCT
+from analyzer.plan.meters import JOINS
 from analyzer.plan.policies import Surge
 from analyzer.plan.sums import Sum
 from gatekeeper.model import Lock
@@ -53,7 +53,7 @@ def needs(policy: Surge) -> Needs:
     is_of_network = parse_grouping(policy.per).scope == "range" and not policy.per.endswith(BY_RESOURCE)
     return Needs(
         ended_locks_s=policy.forget_after_s if len(policy.lock_for_s) > 1 else 0,
-        addresses=is_of_network and policy.meter_join != DISTINCT,
+        addresses=is_of_network and JOINS[policy.meter_join].in_buckets,
     )
 
 

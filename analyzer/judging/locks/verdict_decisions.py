@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.counter.caller_budget import OVERFLOW
-from analyzer.counting.sql_joins import SQL_JOINS
+from analyzer.counting.sql_joins import greatest
 from analyzer.judging.locks import lock_history
 from analyzer.judging.locks.lock_history import Span
 from analyzer.kernel.database.engine import insert
@@ -175,6 +175,6 @@ def _series_digest(series: str) -> str:
 def _add_requests(dialect: str, stored: sa.Table, new: Any) -> dict[str, Any]:
     # A retry counts records from before the last flush.
     return {
-        "next": SQL_JOINS["max"].upsert(dialect, stored.c.next, new.next),
+        "next": greatest(dialect, stored.c.next, new.next),
         "requests": stored.c.requests + new.requests,
     }

@@ -28,7 +28,7 @@ from analyzer.judging.sql import postponed, stored_notices
 from analyzer.judging.sql.directory import NO_DIRECTORY, newest, read_limits
 from analyzer.judging.sql.slots import with_addresses, with_bases, with_slots
 from analyzer.judging.sql.sql_judge import Judge
-from analyzer.judging.sql.totals import JOINED_USED, judged_series
+from analyzer.judging.sql.totals import join_used, judged_series
 from analyzer.judging.totals import BucketPosition, Standing, TotalKey, is_by_caller, is_judged
 from analyzer.kernel.database.clock import instant, millis
 from analyzer.kernel.database.engine import insert, without_scans
@@ -36,7 +36,6 @@ from analyzer.kernel.database.row_parameters import upsert_columns
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, plans, totals
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import JOINS
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import ALWAYS, Rolling, window_at
@@ -153,7 +152,7 @@ class Activation:
             stretch = stretch.where(sa.tuple_(*POSITION) < sa.tuple_(*map(sa.literal, bound)))
         counted = self._db.execute(stretch).all()
         limits = read_limits(self._db, self._plan, self._directory, {row.key for row in counted})
-        grouping, merge = parse_grouping(sum_.grouping), JOINS[sum_.join].merge
+        grouping, merge = parse_grouping(sum_.grouping), sum_.joined.merge
         grown: dict[tuple[int, str, str], int] = {}
         for bucket_s, key, resource, value in counted:
             window = limits.series_window(sum_, key, bucket_s)
@@ -175,7 +174,7 @@ class Activation:
                     "next": limits.first_judgements(sum_, keys),
                     "plan": self._directory.judged_by(self._version),
                 },
-                JOINED_USED[sum_.join],
+                join_used(sum_.join),
             )
         self._count(len(counted))
         end = None if bound is None else (bound.bucket_s, bound.key, bound.resource)
@@ -204,7 +203,7 @@ class Activation:
         )
         added = insert(self._db, totals)
         added = added.from_select([*fixed, "key", "resource", "used", *judged], grown)
-        joined = JOINED_USED[sum_.join](self._db.dialect.name, totals, added.excluded)
+        joined = join_used(sum_.join)(self._db.dialect.name, totals, added.excluded)
         return self._db.execute(
             added.on_conflict_do_update(index_elements=totals.primary_key, set_=joined)
         ).rowcount

@@ -18,7 +18,7 @@ from analyzer.judging.activation_steps import widths_s
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.stored_values import AHEAD_S
-from analyzer.judging.sql.totals import JOINED_USED
+from analyzer.judging.sql.totals import join_used
 from analyzer.judging.totals import BucketPosition, is_by_caller, is_judged
 from analyzer.kernel.database.row_parameters import ColumnValues, is_among, upsert_columns
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, postponed, refills, totals
@@ -124,20 +124,19 @@ def missing(
     grouping = parse_grouping(refill.sum.grouping)
     rows = _rows(db, catalog, refill, now_s)
     counted: dict[str, int] = {}
-    is_sum = refill.sum.join == "sum"
+    join = refill.sum.joined
     for bucket_s, resource, value in rows:
         if not value or not is_judged(grouping, refill.key, resource):
             continue
         if filled_to is None or (bucket_s, refill.key, resource) < filled_to:
-            total = counted.get(resource, 0)
-            counted[resource] = total + value if is_sum else max(total, value)
+            counted[resource] = join.merge(counted.get(resource, 0), value)
     of_total = sa.and_(
         totals.c.sum == catalog.sum_number(refill.sum),
         totals.c.window_s == refill.window.start_s,
         totals.c.key == refill.key,
     )
     for resource, used in db.execute(sa.select(totals.c.resource, totals.c.used).where(of_total)).all():
-        if is_sum and resource in counted:
+        if join.adds_up and resource in counted:
             counted[resource] -= used
     return Missing(refill, {resource: value for resource, value in counted.items() if value > 0})
 
@@ -206,7 +205,7 @@ def add(
                 "next": limits.first_judgements(refill.sum, [refill.key]),
                 "plan": version,
             }
-            upsert_columns(db, totals, grown, JOINED_USED[refill.sum.join])
+            upsert_columns(db, totals, grown, join_used(refill.sum.join))
         yield refill
 
 

@@ -30,7 +30,7 @@ from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, slots
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import DISTINCT, MINUTE_S, QUARTER_S
+from analyzer.plan.meters import MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.sums import Sum, total_key
 from analyzer.plan.windows import HOUR_S, Rolling
@@ -125,7 +125,7 @@ def with_slots(
         assert isinstance(rolling, Rolling)  # noqa: S101 - as selected above
         series = [(standings[index].total.key, standings[index].total.resource) for index in indexes]
         by_series: SlotsOfSeries
-        if sum_.join == DISTINCT:
+        if not sum_.joined.in_buckets:
             by_series = stored_values.distinct_slots(db, catalog.sum_number(sum_), rolling, series, now_s)
         else:
             read = _read if rolling.has_slots else _read_buckets

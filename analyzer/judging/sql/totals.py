@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -86,7 +86,7 @@ def add_totals(
             "next": limits.first_judgements(sum_, grown.keys),
             "plan": version,
         }
-        assignments = JOINED_USED[sum_.join]
+        assignments = join_used(sum_.join)
         if isinstance(sum_.window, Rolling):
             values["touched_s"] = now_s
             assignments = _add_used_now
@@ -166,7 +166,7 @@ def _create(
     }
     if isinstance(sum_.window, Rolling):
         values["touched_s"] = now_s
-    upsert_columns(db, totals, values, _add_used)
+    upsert_columns(db, totals, values, join_used("sum"))
 
 
 def set_next(
@@ -305,19 +305,17 @@ def _sort_key(total: TotalKey) -> tuple[Any, ...]:
     return (*lock_order(total.sum), total.window.start_s, total.key, total.resource)
 
 
-def _add_used(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
-    return {"used": plus(table.c.used, new.used)}
+@cache
+def join_used(join: str) -> Assignments:
+    """Returns the assignment of an upsert that joins new amounts into totals, by the meter's join.
 
+    The same function each time: statements are kept by it.
+    """
 
-def _raise_used(dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
-    return {"used": SQL_JOINS["max"].upsert(dialect, table.c.used, new.used)}
+    def assign(dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:
+        return {"used": SQL_JOINS[join].upsert(dialect, table.c.used, new.used)}
 
-
-JOINED_USED: Mapping[str, Assignments] = {  # by the meter's join
-    "sum": _add_used,
-    "max": _raise_used,
-    "distinct": _add_used,
-}
+    return assign
 
 
 def _add_used_now(_dialect: str, table: sa.Table, new: Any) -> dict[str, Any]:

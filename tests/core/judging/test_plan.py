@@ -23,7 +23,7 @@ from analyzer.plan.mapping import (
     TextField,
     TimeField,
 )
-from analyzer.plan.meters import JOIN_NAMES, REQUESTS, Meter
+from analyzer.plan.meters import JOINS, REQUESTS, Meter
 from analyzer.plan.plan import FORMAT, Plan, UnknownPlan, make_plan, meaning, plan_from
 from analyzer.plan.policies import POLICY_CLASSES, Policy, Quota, RollingQuota, Surge
 from analyzer.plan.windows import DAY_S, Calendar, Rolling
@@ -33,7 +33,7 @@ from gatekeeper.model import Rate
 names = st.text(min_size=1, max_size=8)
 values = st.lists(names, max_size=3).map(tuple)
 conditions = st.lists(st.builds(Condition, names, values | values.map(Not)), max_size=2).map(tuple)
-meters = st.builds(Meter, names, st.none() | names, st.sampled_from(JOIN_NAMES), conditions)
+meters = st.builds(Meter, names, st.none() | names, st.sampled_from(sorted(JOINS)), conditions)
 calendars = st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names)
 rolling = st.builds(Rolling, st.integers(5, 31 * DAY_S))
 common = {

@@ -31,6 +31,7 @@ from analyzer.kernel.model import Record, Records
 from analyzer.kernel.tables.schema import metadata, named_callers
 from analyzer.maintenance.audit import audit
 from analyzer.plan.mapping import EventIdRule, SourceMapping, TextField, TimeField
+from analyzer.plan.meters import Meter
 from analyzer.plan.plan import Plan, make_plan, plan_from
 from analyzer.plan.policies import Quota, RollingQuota
 from analyzer.plan.proposals import applied
@@ -59,8 +60,10 @@ POLICIES = (
     Quota("monthly", 3, Calendar("month", "UTC")),
     RollingQuota("hourly", 4, Rolling(3_600)),
     Quota("per-path", 100, Calendar("day", "UTC"), per="caller+resource"),
+    Quota("spread", 100, Calendar("day", "UTC"), meter="organisations"),
 )
-PLAN = make_plan(["caller+resource", "tenant"], [], POLICIES, {"log": MAPPING})
+ORGANISATIONS = Meter("organisations", "tenant", join="distinct")  # whose values are in no bucket
+PLAN = make_plan(["caller+resource", "tenant"], [ORGANISATIONS], POLICIES, {"log": MAPPING})
 
 
 class Installation:

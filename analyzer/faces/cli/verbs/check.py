@@ -40,7 +40,7 @@ from analyzer.kernel.secrets import masked
 from analyzer.kernel.sentences import plural
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import NOUNS, with_noun
-from analyzer.plan.meters import BUCKET_S, DISTINCT, JOINS
+from analyzer.plan.meters import BUCKET_S
 from analyzer.plan.windows import Calendar, window_at
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _summary_fields(settings: Settings) -> dict[str, object]:
         "meters": [
             {
                 "name": meter.name,
-                "width_s": None if meter.join == DISTINCT else BUCKET_S,
+                "width_s": BUCKET_S if meter.joined.in_buckets else None,
                 "unit": units.get(meter.name),
             }
             for meter in plan.meters
@@ -398,10 +398,10 @@ def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
 def describe_meter(meter: Meter, unit: Unit | None) -> str:
     """Describes a meter in one line: its value, its conditions, the width of its buckets."""
-    if meter.join == DISTINCT:
+    if not meter.joined.in_buckets:
         kept = "kept for policies only, in no report"
-        return f"{meter.name}: distinct values of {meter.field}{_conditions(meter.where)}; {kept}"
-    value = f"{JOINS[meter.join].phrase} {meter.field}" if meter.field else "one for each request"
+        return f"{meter.name}: {meter.joined.phrase} {meter.field}{_conditions(meter.where)}; {kept}"
+    value = f"{meter.joined.phrase} {meter.field}" if meter.field else "one for each request"
     measured = f", measured in {NOUNS[unit]}" if unit else ""
     return f"{meter.name}: {value}{measured}{_conditions(meter.where)}; kept in buckets of {BUCKET_S} s"
 

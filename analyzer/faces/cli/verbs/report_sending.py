@@ -46,6 +46,7 @@ from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.kernel.database.installation_secrets import REFERENCES, ensure_secret
 from analyzer.kernel.errors import DeliveryFailed, DeliveryLost
 from analyzer.kernel.sentences import plural
+from analyzer.plan.meters import JOINS
 from gatekeeper.sources.timed_connection import parse_server_url
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def prepare(
     secret = ensure_secret(engine, REFERENCES)
     made = []
     for part in parts:
-        if part.kind == "late" and part.join != "sum":
+        if part.kind == "late" and not JOINS[part.join].adds_up:
             # By how much the largest value of the day grew is not known.
             if part_total(engine, part).amounts:
                 say(f"{part}: left out, because largest values do not add up", err=True)
