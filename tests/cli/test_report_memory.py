@@ -71,6 +71,7 @@ def close_days(engine: sa.Engine, callers: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep("size")
 def test_a_report_of_100_000_callers_needs_little_more_memory_than_one_of_one(
     engine: sa.Engine,
 ) -> None:

@@ -202,6 +202,7 @@ def updated_with_retries(view: LockView, publisher: LockPublisher) -> LockView:
 # Sources that transform the locks; over HTTP with one of the databases.
 @pytest.mark.slow
 @pytest.mark.parametrize("publisher", ["file", "sqlite", "http-postgresql"], indirect=True)
+@pytest.mark.deep("size")
 def test_a_hundred_thousand_locks_arrive_and_can_be_cleared_one_by_one(publisher: LockPublisher) -> None:
     number = 100_000
     locks = [a_lock(f"user:{n}") for n in range(number)]

@@ -203,6 +203,7 @@ def csv_of(date: str, amounts: Mapping[str, int]) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
+@pytest.mark.deep("three days on real servers")
 def test_each_days_report_is_a_recount_of_its_records_to_the_byte(world: World) -> None:
     begin_s = int(world.clock.now_s()) // DAY_S * DAY_S
     dates = [f"{datetime.fromtimestamp(begin_s + n * DAY_S, UTC):%Y-%m-%d}" for n in range(3)]

@@ -261,6 +261,20 @@ SAMPLED = {
 }
 PLAYS = [("usual", pair) for pair in combinations_with_replacement(WRITERS, 2)]
 PLAYS += [(world, tuple(names.split())) for world, plays in FURTHER.items() for names in plays]
+# A flush and an activation lock what others need: `make test` plays these beside each writer, and of each
+# further world what has one of them, or its first play. `make deep` plays all.
+CENTRAL = ("flush", "activate")
+FIRST = 1
+
+
+def _is_central(world: str, names: tuple[str, ...]) -> bool:
+    if any(name.startswith(CENTRAL) for name in names):
+        return len(names) == 2
+    return world != "usual" and " ".join(names) in FURTHER[world][:FIRST]
+
+
+if not IS_DEEP:
+    PLAYS = [(world, names) for world, names in PLAYS if _is_central(world, names)]
 if IS_DEEP:
     OF_JOBS = {(world, *sorted((job, other))) for job, world in JOBS.items() for other in (*JOBS, "flush")}
     OF_JOBS -= {(world, *sorted(names)) for world, names in PLAYS}

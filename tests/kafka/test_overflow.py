@@ -88,6 +88,7 @@ def start(real_kafka: RealKafka, migrated_url: str, tmp_path: Path) -> Iterator[
         analyzer.end()
 
 
+@pytest.mark.deep("four analyzers that are killed and stopped")
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_analyzers_that_die_and_freeze_name_the_same_callers_as_one_alone(
     real_kafka: RealKafka, migrated_url: str, start: Callable[[str], Analyzer]

@@ -119,6 +119,7 @@ def test_a_poll_that_hangs_is_named_and_ends_the_process(real_kafka: RealKafka, 
     assert "fetched_records" in last["message"], "where it hangs"
 
 
+@pytest.mark.deep("a broker with logins, and an analyzer for each of its faults")
 def test_lost_permissions_changed_passwords_and_silent_brokers_are_named(
     secured: SecuredKafka, start: Start, tmp_path: Path
 ) -> None:

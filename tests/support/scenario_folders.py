@@ -20,8 +20,8 @@ import msgspec
 import sqlalchemy as sa
 
 from analyzer.callers.caller_changes import set_callers
+from analyzer.callers.caller_file import read_file
 from analyzer.config.settings import load
-from analyzer.faces.cli.nouns.callers import read_file
 from analyzer.flush.analyzers import change_plan
 from analyzer.flush.flush_executors import InlineFlushes
 from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, set_locks

@@ -41,7 +41,9 @@ def peak_mb(counter: str, value: str, count: int) -> tuple[str, int, int, int]:
     ("value", "count", "counted"),
     [
         ("a_record()", 262_144, 262_144),
-        ('b\'{"key":"acme","ts":[\' + b"[]," * 340_000 + b"0]}"', 50, 0),
+        pytest.param(
+            'b\'{"key":"acme","ts":[\' + b"[]," * 340_000 + b"0]}"', 50, 0, marks=pytest.mark.deep("size")
+        ),
     ],
     ids=["the largest number of records", "arrays in place of times"],
 )

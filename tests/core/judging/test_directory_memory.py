@@ -5,12 +5,15 @@ from __future__ import annotations
 import tracemalloc
 from zoneinfo import available_timezones
 
+import pytest
+
 from analyzer.judging.caller_limits import Directory, Profile
 
 CALLERS = 100_000
 BYTES_MAX = 150  # for each caller, its name of 32 characters included
 
 
+@pytest.mark.deep("size")
 def test_a_million_callers_with_a_zone_and_an_anchor_take_less_than_150_mb() -> None:
     """Measured: 112 bytes for each. Of 100,000 callers, because all sizes grow with their number."""
     zones = sorted(available_timezones())

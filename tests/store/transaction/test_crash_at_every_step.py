@@ -128,7 +128,7 @@ def test_another_analyzer_continues_after_a_kill_at_any_step(
     order: FlushOrder,
 ) -> None:
     end, steps = calm
-    for at, step in at_steps(engine.dialect.name, steps):
+    for at, step in at_steps(steps):
         empty_tables(engine)
         fault = FaultAt(at, killed)
         count_with(analyzer_engine, log, fault, order)
@@ -150,7 +150,7 @@ def test_names_beyond_the_cardinality_limit_are_right_after_a_kill_at_any_step(
     end, names = state(engine), names_of(engine)
     assert {row[4] for row in end["buckets"]} == {"api_key:acme", "api_key:bob", OVERFLOW}
     assert [name for *_, name in names] == ["api_key:acme", "api_key:bob"]
-    for at, step in at_steps(engine.dialect.name, fault.steps):
+    for at, step in at_steps(fault.steps):
         empty_tables(engine)
         count_with(analyzer_engine, log, FaultAt(at, killed), order)
         assert (state(engine), names_of(engine)) == (end, names), f"step {at}: {step}"
