@@ -89,7 +89,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--trace", action="store_true", help="print every simulation step of one story")
     parser.add_argument(
-        "--mutation", default="", choices=MUTATIONS, metavar="NAME", help="a mistake to find: tests/mutations.md"
+        "--mutation",
+        default="",
+        choices=MUTATIONS,
+        metavar="NAME",
+        help="a mistake to find: tests/mutations.md",
     )
     parser.add_argument("--processes", type=at_least_one, default=PROCESSES)
     arguments = parser.parse_args()
