@@ -79,7 +79,7 @@ class Meter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def joined(self) -> Join:
-        """How two of its values become one."""
+        """Returns the rule by which its values are joined."""
         return JOINS[self.join]
 
 

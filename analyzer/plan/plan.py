@@ -207,7 +207,8 @@ def _with_sorted_conditions(mapping: SourceMapping) -> SourceMapping:
 def _with_join(policy: Policy, joins: Mapping[str, str]) -> Policy:
     """Returns the policy with the join of its meter, which is not stored if it is a sum."""
     join = joins.get(policy.meter, "sum")
-    stored: Policy = msgspec.structs.replace(cast(Any, policy), join=msgspec.UNSET if join == "sum" else join)
+    stated = msgspec.UNSET if join == REQUESTS.join else join
+    stored: Policy = msgspec.structs.replace(cast(Any, policy), join=stated)
     return stored
 
 

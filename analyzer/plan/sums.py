@@ -31,7 +31,7 @@ class Sum(NamedTuple):
 
     @property
     def joined(self) -> Join:
-        """How two of its amounts become one."""
+        """Returns the rule by which its amounts are joined."""
         return JOINS[self.join]
 
 

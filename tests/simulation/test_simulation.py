@@ -24,10 +24,10 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.policies.plans import PLANS, WITH_CAPACITY
 from tests.simulation.runs import part_of, play, play_mutated, shrunk
 from tests.simulation.stories import KINDS, draw, with_reloads
-from tests.support.depth import deeper
+from tests.support.depth import IS_DEEP
 
-SEEDS, AT_ONCE = deeper(12), 12
-RELOADED_SEEDS = range(deeper(4))
+SEEDS, AT_ONCE = (500, 50) if IS_DEEP else (12, 12)
+RELOADED_SEEDS = range(120 if IS_DEEP else 4)
 KINDS_OF_POLICIES = {"quota", "rolling-quota", "surge", "share"}
 EVENTS_MIN = 100
 TRIED_MAX = 120  # seeds for one mutation
