@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network
 from itertools import chain
 from pathlib import Path
@@ -30,7 +31,7 @@ from analyzer.config.tables.actions import rate_from_text
 from analyzer.gates.gate_health import hits_by_lock, living_gates, met_locks
 from analyzer.gates.gate_reports import reporting_gates
 from analyzer.gates.unmet_locks import unmet_locks
-from analyzer.judging.earned_notices import percent
+from analyzer.judging.earned_notices import LASTS_S, percent
 from analyzer.judging.locks.lock_answers import changed_fields, describe_action, lock_fields
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.locks.locks_by_hand import Effect, LockTarget, clear_locks, extend_locks, set_locks
@@ -38,9 +39,8 @@ from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.judging.locks.suspension import resume as resume_locks
 from analyzer.judging.locks.suspension import suspend as suspend_locks
 from analyzer.judging.locks.suspension import suspended_until
-from analyzer.judging.notice_answers import notice_fields
 from analyzer.judging.sql.plans import plan_in_force
-from analyzer.judging.sql.raised_notices import raised_notices
+from analyzer.judging.sql.raised_notices import RaisedNotice, raised_notices
 from analyzer.kernel.database.clock import instant, millis
 from gatekeeper.feed.feed_json import time_text
 from gatekeeper.model import Lock, LockHits
@@ -370,3 +370,26 @@ def _done(context: ActContext, changed: Sequence[tuple[Lock, str]]) -> Done:
     ]
     fields = [changed_fields(held, done, is_changed=not is_shown_only) for held, done in changed]
     return Done(fields, sentences, "locks")
+
+
+def notice_fields(raised: RaisedNotice) -> dict[str, object]:
+    """Returns a notice as an object."""
+    notice = raised.notice
+    begin, end = (
+        None if second == LASTS_S else time_text(datetime.fromtimestamp(second, UTC))
+        for second in (notice.at.window_s, notice.until_s)
+    )
+    return {
+        "id": notice.at.id,
+        "at": time_text(raised.at),
+        "scope": notice.scope,
+        "key": notice.at.key,
+        "resource": notice.at.resource,
+        "policy": notice.at.policy,
+        "threshold": notice.at.threshold / 1_000,
+        "used": notice.used,
+        "limit": notice.limit,
+        "from": begin,
+        "until": end,
+        "detail": notice.detail,
+    }

@@ -41,10 +41,7 @@ PURE = (
         f"analyzer.forecast.simulation.{name}"
         for name in ("least_limits", "policy_locks", "series_simulation")
     ),
-    *(
-        f"analyzer.replay.{name}"
-        for name in ("carried_state", "count_differences", "replayed_plan", "twin_counter")
-    ),
+    *(f"analyzer.replay.{name}" for name in ("count_differences", "replayed_plan", "twin_counter")),
     *("analyzer.delays.delay_bound", "analyzer.delays.delay_parts"),
 )
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE
+from analyzer.config.diagnostics.pydantic_errors import UNAVAILABLE
 from analyzer.counting.records.formats import FORMATS
 from analyzer.faces.api.endpoint_table import ENDPOINTS
 from analyzer.judging.kinds import KINDS

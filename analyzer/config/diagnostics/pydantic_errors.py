@@ -10,7 +10,6 @@ from pydantic_core import ErrorDetails
 
 from analyzer.config.diagnostics.faults import KeyFault
 from analyzer.config.diagnostics.toml_positions import KeyPath
-from analyzer.config.diagnostics.unavailable_keys import UNAVAILABLE, WINDOW, UnavailableKey
 from analyzer.config.kafka_options import cure_of_name
 from analyzer.config.tables.analyzer import AnalyzerTable, PrivacyTable
 from analyzer.config.tables.billing import BillingTable
@@ -23,6 +22,38 @@ from analyzer.config.tables.policies import PolicyTable, WindowTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.config.values import closest, suggestion
+
+
+class UnavailableKey(NamedTuple):
+    """The cure for a key that is planned or elsewhere, and the required key that it would replace, if any."""
+
+    cure: str
+    instead_of: str | None = None
+    what: str = "is not available in this version"
+
+
+WINDOW = 'write window = { per = "hour" } or { rolling = "10m" }'
+ELSEWHERE = "is stated elsewhere"
+IN_SHADOW = 'write mode = "shadow", which judges the policy and enforces nothing'
+
+# By table, then key. A table's path leaves out the indexes of lists.
+UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
+    (): {
+        "tokens": UnavailableKey("remove it; run `gatelock upkeep tokens create NAME --scope read` instead"),
+        "webhooks": UnavailableKey("remove it; poll `gatelock locks list --json` instead"),
+    },
+    ("policies",): {
+        "shadow": UnavailableKey(IN_SHADOW),
+        "dry_run": UnavailableKey(IN_SHADOW),
+        "enabled": UnavailableKey(IN_SHADOW),
+        "where": UnavailableKey(
+            'write where in a table [[meters]], and its name here as meter = "..."', what=ELSEWHERE
+        ),
+        "exempt": UnavailableKey(
+            "remove it; run `gatelock callers allow NAME --reason WHY` instead", what=ELSEWHERE
+        ),
+    },
+}
 
 OF_SEVERAL = (("meters",), ("policies",), ("sources",))  # sections of several tables
 SECTIONS = (

@@ -12,7 +12,6 @@ from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
-from analyzer.config.tables.brake_bounds import brake_of_table
 from analyzer.config.tables.meters import JudgedGroupingName
 from analyzer.config.tables.shares import (
     PART,
@@ -34,6 +33,7 @@ from analyzer.config.values import (
     format_duration,
     integer_between,
     known_words,
+    suggestion,
     time_zone,
     whole_number,
     whole_seconds,
@@ -69,6 +69,31 @@ from analyzer.plan.windows import (
     Rolling,
     Windows,
 )
+
+BRAKE_KEYS = ("callers", "traffic", "per")
+BRAKE_PER_S = (60, HOUR_S)
+BRAKE_CALLERS_MAX = 1_000_000
+NO_BRAKE = Brake()
+BRAKE_CURE = 'write { callers = 100, traffic = 0.05, per = "5m" }, or "off"'
+
+
+def brake_of_table(value: object) -> Brake:
+    """A table of bounds, of which one is needed; or "off"."""
+    if value == "off":
+        return NO_BRAKE
+    if not isinstance(value, Mapping):
+        return raise_fault(f'must be a table or "off", not {quote(value)}', BRAKE_CURE)
+    for name in value:
+        if name not in BRAKE_KEYS:
+            raise_fault(f"{quote(name)} is not a bound", suggestion(name, BRAKE_KEYS, BRAKE_CURE))
+    if "callers" not in value and "traffic" not in value:
+        raise_fault("has no bound", BRAKE_CURE)
+    return Brake(
+        callers=whole_number(value["callers"], 1, BRAKE_CALLERS_MAX) if "callers" in value else 0,
+        traffic=part_of_whole(value["traffic"]) if "traffic" in value else 0,
+        per_s=whole_seconds(value["per"], *BRAKE_PER_S) if "per" in value else Brake().per_s,
+    )
+
 
 CALLER = "caller"  # as a zone or an anchor: that of each caller
 DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan

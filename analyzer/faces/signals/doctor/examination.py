@@ -19,12 +19,16 @@ from analyzer.config.settings import Settings
 from analyzer.config.tables.database import CHECK_URL
 from analyzer.counting.gaps import recorded_gaps
 from analyzer.faces.signals.connections import gate_connections
-from analyzer.faces.signals.doctor.day_checks import differing_days, waiting_days
-from analyzer.faces.signals.doctor.delay_checks import delays_and_clocks, late_locks
-from analyzer.faces.signals.doctor.id_checks import duplicates
+from analyzer.faces.signals.doctor.counting_checks import (
+    delays_and_clocks,
+    differing_days,
+    doubtful_callers,
+    duplicates,
+    late_locks,
+    waiting_days,
+)
 from analyzer.faces.signals.doctor.kafka_checks import kafka_group, kafka_topics
 from analyzer.faces.signals.doctor.observations import LISTED_MAX, Finding, Installation, Observation
-from analyzer.faces.signals.doctor.reading_checks import doubtful_callers
 from analyzer.faces.signals.status import database_status, installation_status
 from analyzer.flush.analyzers import LIVING_MS, KnownAnalyzer, all_known
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
