@@ -34,7 +34,13 @@ def test_the_locks_and_answers_are_those_that_the_folder_expects(
     assert differences(Folder.read(FOLDERS / name), new_sqlite_url()) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ("several-times-the-usual", "overload-of-a-route", "surge-behind-a-backlog")  # weeks, or many callers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.deep("long")] if name in LONG else []) for name in NAMES],
+)
 def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[], str]) -> None:
     folder = Folder.read(FOLDERS / name)
     assert folder.expected.contrast, "the folder names no change that must be noticed"
