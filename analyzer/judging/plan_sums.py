@@ -7,7 +7,7 @@ from functools import cached_property
 
 from analyzer.counting.records.formats import with_default_fields
 from analyzer.judging.kinds import policy_kind
-from analyzer.judging.rolling import growth_to
+from analyzer.judging.rolling import growth_to, largest_sum
 from analyzer.judging.totals import Standing
 from analyzer.kernel.model import DistinctLayout, SlotLayout
 from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME
@@ -198,7 +198,9 @@ class PlanSums:
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
             growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
-            if None in growths:
+            fullest = largest_sum(standing.slots, windows, int(now_s))
+            # Also of a window that a clock ahead has filled: more than the limit may be needed of it.
+            if None in growths or fullest >= min(thresholds, default=NEVER):
                 policies = self.policies_by_sum[total.sum] if policies is None else policies
                 growths += [policy_kind(policy).growth(policy, standing, int(now_s)) for policy in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)

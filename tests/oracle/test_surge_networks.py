@@ -116,6 +116,8 @@ def requests_of(records: list[tuple[int, int, int, int]]) -> list[Request]:
 # A clock ahead: its address is alone in a window of the future.
 @example(12, 9, [(0, -7, 1, 9), (1, 0, 2, 2)])
 @example(12, 9, [(0, -40, 1, 9), (0, -40, 2, 9), (1, 0, 2, 2)])
+# A window of the future is full, and others than its busiest address come when it holds the present.
+@example(12, 13, [(0, -40, 1, 6), (0, -40, 2, 7), (28, 0, 1, 1)])
 def test_a_network_is_locked_in_the_second_in_which_others_than_its_busiest_address_have_half_the_limit(
     period_s: int, limit: int, records: list[tuple[int, int, int, int]]
 ) -> None:
