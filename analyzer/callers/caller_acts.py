@@ -121,7 +121,8 @@ def set_facts(
 
 
 def _set_from_file(context: ActContext, file: Path) -> Done:
-    names, profiles = read_file(file)
+    names, written = read_file(file)
+    profiles = {context.counted(name): profile for name, profile in written.items()}
     callers, changes, by = sorted(profiles), JudgedChanges(), context.by
     for first in range(0, len(callers), CALLERS_MAX):
         began_s = time.monotonic()

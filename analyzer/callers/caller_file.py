@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from analyzer.acting.parameters import Fault
 from analyzer.callers.caller_answers import COLUMNS
@@ -27,13 +26,18 @@ def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
             reader = csv.DictReader(lines, strict=True)
             columns = list(reader.fieldnames or ())
             _require_columns(file, columns)
-            for number, row in _numbered(file, reader):
-                caller = (row["caller"] or "").strip()
+            for row in reader:
+                number = reader.line_num
+                if None in row or None in row.values():
+                    raise Fault("file", f"{file}, line {number}: another number of columns than the first")
+                caller = row["caller"].strip()
                 facts = Profile(*((row.get(name) or "").strip() for name in Profile._fields))
                 _require_new(caller, profiles, f"{file}, line {number}")
                 profiles[caller] = _checked(facts, f"{file}, line {number}")
     except OSError as error:
         raise Fault("file", f"{file}: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise Fault("file", f"{file}, line {reader.line_num}: {error}") from error
     return [name for name in columns if name != "caller"], profiles
 
 
@@ -55,17 +59,6 @@ def _checked(profile: Profile, where: str) -> Profile:
         return checked_profile(profile)
     except ValueError as error:
         raise Fault("file", printable(f"{where}: {error}")) from error
-
-
-def _numbered(file: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        for row in reader:
-            if None in row or None in row.values():
-                number = reader.line_num
-                raise Fault("file", f"{file}, line {number}: another number of columns than the first")
-            yield reader.line_num, row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise Fault("file", f"{file}, line {reader.line_num}: {error}") from error
 
 
 def checked_profile(profile: Profile) -> Profile:

@@ -198,9 +198,9 @@ class PlanSums:
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
             growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
-            fullest = largest_sum(standing.slots, windows, int(now_s))
-            # Also of a window that a clock ahead has filled: more than the limit may be needed of it.
-            if None in growths or fullest >= min(thresholds, default=NEVER):
+            # Of a window that a clock ahead has filled, more than the limit may be needed, too.
+            least = min(thresholds, default=NEVER)
+            if None in growths or largest_sum(standing.slots, windows, int(now_s)) >= least:
                 policies = self.policies_by_sum[total.sum] if policies is None else policies
                 growths += [policy_kind(policy).growth(policy, standing, int(now_s)) for policy in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)

@@ -138,6 +138,15 @@ def test_a_file_sets_what_it_states(
     assert FREE | {"tenant": "shop"} in known
 
 
+@pytest.mark.usefixtures("locks")
+def test_a_first_line_in_another_encoding_is_wrong_usage(gatelock: Gatelock, tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_bytes(b"caller,pl\xe4n\n")
+    refused = gatelock("callers", "set", "--file", "facts.csv")
+    assert (refused.exit_code, "facts.csv, line 0: 'utf-8' codec" in refused.stderr) == (2, True), (
+        refused.stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

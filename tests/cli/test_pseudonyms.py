@@ -87,6 +87,9 @@ def test_locks_and_limits_take_names_in_clear(gatelock: Gatelock, tmp_path: Path
     ):
         result = gatelock(*act, *because)
         assert (result.exit_code, ACME in result.output) == (0, True), result.output
+    (tmp_path / "facts.csv").write_text("caller,plan\napi_key:acme,pro\n")
+    assert gatelock("callers", "set", "--file", "facts.csv").exit_code == 0
+    assert f"{ACME}: plan pro" in gatelock("callers", "list", "api_key:acme").output
     database = b"".join(path.read_bytes() for path in tmp_path.glob("gatelock.db*"))
     assert b"acme" not in database
 

@@ -152,8 +152,8 @@ def _delivery(row: sa.RowMapping) -> Delivery:
     return Delivery(parse_place(row["place"]), *(row[name] for name in Delivery._fields[1:]))
 
 
-def stored_deliveries(engine: sa.Engine, newest: int | None) -> list[StoredDelivery]:
-    """Returns the last deliveries, or all, the newest last. Raises StoreAway."""
+def stored_deliveries(engine: sa.Engine) -> list[StoredDelivery]:
+    """Returns all deliveries, the newest last. Raises StoreAway."""
     columns = deliveries.c
     order = (
         columns.acknowledged_ms.desc(),
@@ -165,7 +165,7 @@ def stored_deliveries(engine: sa.Engine, newest: int | None) -> list[StoredDeliv
         columns.meter,
     )
     with reading(engine) as db:
-        rows = db.execute(sa.select(deliveries).order_by(*order).limit(newest)).mappings().all()
+        rows = db.execute(sa.select(deliveries).order_by(*order)).mappings().all()
     plain = [name for name in StoredDelivery._fields if name != "delivery"]
     return [
         StoredDelivery(**{name: row[name] for name in plain}, delivery=_delivery(row)) for row in rows[::-1]

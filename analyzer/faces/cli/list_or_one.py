@@ -16,14 +16,14 @@ EXAMPLE = re.compile(r"\n\nExample: .*\Z", re.DOTALL)
 
 
 def list_or_one(name: str, listing: click.Command, showing: click.Command) -> click.Command:
-    """Returns the command that is `one` where its argument is given, and `listing` where it is left out.
+    """Returns the command that is `showing` where its argument is given, and `listing` where it is left out.
 
     It has the options of both. Exits with 2 for an option that belongs to the other one of them.
 
     Args:
         name: Of the command.
         listing: Without arguments.
-        one: With one argument, which names what is shown.
+        showing: With one argument, which names what is shown.
     """
     (argument,) = (param for param in showing.params if isinstance(param, click.Argument))
     options = {param.name: param for param in [*showing.params, *listing.params] if param is not argument}

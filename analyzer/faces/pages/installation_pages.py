@@ -126,7 +126,7 @@ def gates(request: PageRequest) -> Content:
 def days(request: PageRequest) -> Content:
     """Returns the days of billing: open, closed, corrected, audited."""
     engine = request.engine
-    audited = {status.day: status for status in outcomes(engine)}
+    audited = {outcome.day: outcome for outcome in outcomes(engine)}
     statuses = sorted(day_statuses(engine, None), key=lambda status: (-status.day.begin_s, status.day.zone))
     rows = [day_fields(status) | audit_fields(audited.get(status.day.id)) for status in statuses]
     columns = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +89,8 @@ def list_(
         statuses = day_statuses(engine, zone, None if every else SHOWN)
         audited = {one.day: one for one in outcomes(engine)}
         waits = {status.day.id: _awaited(engine, settings, status.day) for status in statuses}
-        sent = {status.day.id: _deliveries(engine, status.day) for status in statuses}
+        deliveries = _deliveries(engine)
+        sent = {status.day.id: deliveries[status.day.date, status.day.zone] for status in statuses}
         if json:
             json_lines(
                 day_fields(status)
@@ -144,7 +146,7 @@ def show(
         audit = next((outcome for outcome in outcomes(engine) if outcome.day == status.day.id), None)
         replays = correcting_replays(engine, status.day.id)
         fields = day_fields(status) | audit_fields(audit) | replay_fields(replays)
-        sent = _deliveries(engine, status.day)
+        sent = _deliveries(engine)[status.day.date, status.day.zone]
         if json:
             waiting = {"waits_for": [*map(str, waits)], "deliveries": sent}
             json_lines([fields | waiting | {"partitions": [*map(position_fields, positions)]}])
@@ -157,8 +159,8 @@ def show(
                 say(f"{name + ':':16}{'' if value is None else value}".rstrip())
             columns = ["partition", "target", "cut", "remark"]
             rows = [
-                [str(outcome.part), _cell(outcome.target), _cell(outcome.cut), _remark(outcome)]
-                for outcome in positions
+                [str(position.part), _cell(position.target), _cell(position.cut), _remark(position)]
+                for position in positions
             ]
             gone = "the rows of the day were deleted after their retention, and its positions with them"
             no_target = "no partition has a target yet" if status.deleted_ms is None else gone
@@ -350,13 +352,12 @@ def _excused(closing: DayClosing, day: Day, without: Sequence[str]) -> list[Part
     return [waits[name] for name in without]
 
 
-def _deliveries(engine: sa.Engine, day: Day) -> list[dict[str, object]]:
-    """Returns what billing services have acknowledged of a day, the newest last."""
-    return [
-        delivery_fields(stored)
-        for stored in stored_deliveries(engine, None)
-        if (stored.date, stored.zone) == (day.date, day.zone)
-    ]
+def _deliveries(engine: sa.Engine) -> Mapping[tuple[str, str], list[dict[str, object]]]:
+    """Returns what billing services have acknowledged, by date and zone of the day, the newest last."""
+    by_day = defaultdict[tuple[str, str], list[dict[str, object]]](list)
+    for stored in stored_deliveries(engine):
+        by_day[stored.date, stored.zone].append(delivery_fields(stored))
+    return by_day
 
 
 def _is_partly_sent(deliveries: Sequence[Mapping[str, object]]) -> bool:
