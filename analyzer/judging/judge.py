@@ -15,8 +15,7 @@ from analyzer.judging.earned_notices import WHOLE, Notice, notice_key
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.plan_sums import plan_sums
-from analyzer.judging.totals import Standing, TotalKey, is_judged
-from analyzer.plan.groupings import parse_grouping
+from analyzer.judging.totals import Standing, TotalKey
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import Policy
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set
@@ -269,8 +268,6 @@ def _pairs(
     """Yields each total with the policies that judge it, as they apply to its series."""
     for standing in standings:
         total = standing.total
-        if not is_judged(parse_grouping(total.sum.grouping), total.key, total.resource):
-            continue  # an earlier version kept totals of series with an empty part
         for policy in plan_sums(plan).policies_by_sum.get(total.sum, ()):
             own = policy if limits is None else limits.policy_for(policy, total.key)
             if own is not None:

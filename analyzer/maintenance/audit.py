@@ -45,7 +45,7 @@ class PartitionLedger(NamedTuple):
     dead: int
     late: int
     skipped: int = 0  # offsets that an operator let the partition skip
-    begin: int | None = None  # where counting began; None: before that was stored, at 0 or later
+    begin: int = 0  # where counting began
     renamed: int = 0  # of those counted: under another name of the request, because its own was unusable
     recounted: int = 0  # offsets that were counted, cut off the log, and given to other records
 
@@ -56,7 +56,7 @@ class PartitionLedger(NamedTuple):
         In Kafka these are markers of transactions, aborted records and what compaction has deleted. Negative
         when more records were seen than there can be. Offsets of a file are bytes: a record has many.
         """
-        return self.next - (self.begin or 0) + self.recounted - self.skipped - self.seen
+        return self.next - self.begin + self.recounted - self.skipped - self.seen
 
     @property
     def equal(self) -> bool:

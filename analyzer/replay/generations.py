@@ -276,9 +276,9 @@ def _positions(db: sa.Connection) -> Mapping[int, list[ReplayPosition]]:
 def known_logs(engine: sa.Engine, source: str) -> dict[Partition, tuple[int, int]]:
     """Returns the partitions of a source with the offsets that are counted of them, [begin, next)."""
     columns = offsets.c
-    statement = sa.select(
-        *partition_columns(offsets), sa.func.coalesce(columns.begin, 0), columns.next
-    ).where(columns.source == source)
+    statement = sa.select(*partition_columns(offsets), columns.begin, columns.next).where(
+        columns.source == source
+    )
     with reading(engine) as db:
         return {Partition(*row[:5]): (row[5], row[6]) for row in db.execute(statement)}
 

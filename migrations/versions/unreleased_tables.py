@@ -161,16 +161,16 @@ def _lock() -> list[sa.Column[Any]]:
     return _key_names("scope", "key", "resource", "policy")
 
 
-def _texts(*names: str, default: str | None = None) -> list[sa.Column[Any]]:
-    return [sa.Column(name, sa.Text(), nullable=False, server_default=default) for name in names]
+def _texts(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.Text(), nullable=False) for name in names]
 
 
 def _optional_texts(*names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, sa.Text()) for name in names]
 
 
-def _numbers(*names: str, default: str | None = None) -> list[sa.Column[Any]]:
-    return [sa.Column(name, sa.BigInteger(), nullable=False, server_default=default) for name in names]
+def _numbers(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.BigInteger(), nullable=False) for name in names]
 
 
 def _optional_numbers(*names: str) -> list[sa.Column[Any]]:
@@ -210,11 +210,11 @@ def _counts() -> None:
         *_texts("owner"),
         *_optional_numbers("beat_ms"),
         *_numbers("behind_ms", "behind_records"),
-        *_numbers("reject_run", "rejects_accepted_to", "behind_run", default="0"),
-        *_optional_numbers("hour", "hour_before", "begin"),
-        *_numbers("renamed", default="0"),
+        *_numbers("reject_run", "rejects_accepted_to", "behind_run"),
+        *_optional_numbers("hour", "hour_before"),
+        *_numbers("begin", "renamed"),
         *_optional_numbers("ids_reached_ms"),
-        *_numbers("ids_far_run", default="0"),
+        *_numbers("ids_far_run"),
         *_optional_numbers("ids_kept_ms"),
     )
     _table("stretches", *_partition(), *_key_numbers("start"), *_numbers("plan"), *_texts("mark"))
@@ -223,7 +223,7 @@ def _counts() -> None:
         *_key_names("kind", "name"),
         *_numbers("number"),
         *_texts("join"),
-        *_texts("meaning", default=""),
+        *_texts("meaning"),
     )
     _table(
         "buckets",
@@ -272,7 +272,7 @@ def _plans() -> None:
         *_key_numbers("version"),
         *_texts("digest", "body"),
         *_numbers("active", "at_ms"),
-        *_texts("pending", "mark", default=""),
+        *_texts("pending", "mark"),
     )
     _table(
         "analyzers",
@@ -280,7 +280,7 @@ def _plans() -> None:
         *_numbers("format"),
         *_texts("release", "file", "settled", "reads"),
         *_numbers("started_ms", "beat_ms"),
-        *_texts("measured", "refused", default=""),
+        *_texts("measured", "refused"),
     )
     _table(
         "totals",
@@ -316,7 +316,7 @@ def _plans() -> None:
         *_key_numbers("window_s"),
         *_key_names("key", "resource"),
         *_numbers("due_ms"),
-        *_numbers("is_behind", default="0"),
+        *_numbers("is_behind"),
     )
     _index("postponed", "is_behind", name="ix_postponed_behind", where="is_behind = 1")
     _index("postponed", "due_ms")
@@ -357,7 +357,7 @@ def _callers() -> None:
         *_key_names("caller"),
         *_texts("plan", "tenant"),
         *_numbers("version"),
-        *_texts("zone", "anchor", "record_plan", "record_tenant", "record_zone", "record_anchor", default=""),
+        *_texts("zone", "anchor", "record_plan", "record_tenant", "record_zone", "record_anchor"),
     )
     _index("callers", "version")
     _table(
@@ -398,7 +398,7 @@ def _locks() -> None:
         *_texts("reason", "detail"),
         *_numbers("began_ms", "until_ms"),
         *_texts("on_stale"),
-        *_numbers("slow_limit", "slow_ms", default="0"),
+        *_numbers("slow_limit", "slow_ms"),
     )
     _index("locks", "until_ms")
     _table(
@@ -408,9 +408,9 @@ def _locks() -> None:
         *_key_names("resource", "policy"),
         *_optional_numbers("ended_ms"),
         *_texts("cause"),
-        *_texts("action", "detail", default=""),
-        *_numbers("plan", default="0"),
-        *_numbers("used_began", "used_ended", default="-1"),
+        *_texts("action", "detail"),
+        *_numbers("plan"),
+        *_numbers("used_began", "used_ended"),
     )
     _index(
         "lock_history",
@@ -444,7 +444,7 @@ def _locks() -> None:
         *_texts("reason", "detail"),
         *_numbers("began_ms", "until_ms"),
         *_texts("on_stale"),
-        *_numbers("slow_limit", "slow_ms", default="0"),
+        *_numbers("slow_limit", "slow_ms"),
     )
 
 
@@ -523,8 +523,8 @@ def _billing() -> None:
         *_partition(),
         *_texts("source", "topic"),
         *_optional_numbers("target", "cut"),
-        *_texts("left_out", "who", default=""),
-        *_numbers("is_gone", default="0"),
+        *_texts("left_out", "who"),
+        *_numbers("is_gone"),
     )
     _table(
         "frozen_counts",
@@ -648,8 +648,10 @@ def _first_rows() -> None:
         if _is_postgresql()
         else "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)"
     )
-    numbers, texts = ("until_ms", "began_ms"), ("scope", "key", "resource", "policy", "cause")
-    begin = dict.fromkeys(texts, "") | {"cause": "first", "until_ms": FOREVER_MS, "began_ms": sa.text(now_ms)}
+    numbers = ("until_ms", "began_ms", "plan", "used_began", "used_ended")
+    texts = ("scope", "key", "resource", "policy", "cause", "action", "detail")
+    begin = dict.fromkeys(texts, "") | dict.fromkeys(("used_began", "used_ended"), -1)
+    begin |= {"cause": "first", "plan": 0, "until_ms": FOREVER_MS, "began_ms": sa.text(now_ms)}
     op.execute(sa.insert(_columns("lock_history", numbers, texts)).values(begin))
 
 

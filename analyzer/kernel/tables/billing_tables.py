@@ -11,8 +11,6 @@ from sqlalchemy import BigInteger, Column, Index, Table
 
 from analyzer.kernel.tables.table_columns import (
     COLUMNS_PER_PAGE,
-    added,
-    added_text,
     key,
     metadata,
     number,
@@ -61,9 +59,9 @@ day_positions = Table(
     text("topic"),
     Column("target", BigInteger),  # null: a partition that needs none
     Column("cut", BigInteger),  # null: before the cut
-    added_text("left_out"),  # why the day does not wait for it: a reason of an operator
-    added_text("who"),
-    added("is_gone"),  # 1: the log did not exist any more when its end was asked for
+    text("left_out"),  # why the day does not wait for it: a reason of an operator
+    text("who"),
+    number("is_gone"),  # 1: the log did not exist any more when its end was asked for
 )
 
 

@@ -26,8 +26,6 @@ from analyzer.kernel.tables.replay_tables import replay_positions, replayed_coun
 from analyzer.kernel.tables.session_tables import sessions
 from analyzer.kernel.tables.table_columns import (
     COLUMNS_PER_PAGE,
-    added,
-    added_text,
     key,
     key_of_lock,
     number,
@@ -70,17 +68,16 @@ offsets = Table(
     number("behind_ms"),
     number("behind_records"),
     # State of the counter: see `CounterState` in core/model.py, and `named_callers`.
-    added("reject_run"),
-    added("rejects_accepted_to"),
-    added("behind_run"),
+    number("reject_run"),
+    number("rejects_accepted_to"),
+    number("behind_run"),
     Column("hour", BigInteger),
     Column("hour_before", BigInteger),
-    # The offset at which counting began; null: before versions stored it, 0 at least.
-    Column("begin", BigInteger),
-    added("renamed"),  # of those counted: under another name of the request, because its own was unusable
+    number("begin"),  # the offset at which counting began
+    number("renamed"),  # of those counted: under another name of the request, because its own was unusable
     # See `IdState` in core/model.py, and `event_ids`; null: the source never had ids.
     Column("ids_reached_ms", BigInteger),
-    added("ids_far_run"),
+    number("ids_far_run"),
     Column("ids_kept_ms", BigInteger),
 )
 
@@ -93,7 +90,7 @@ catalog = Table(
     key("name"),  # of a sum: grouping, meter and period, "caller requests day Europe/Berlin"
     Column("number", BigInteger, nullable=False),
     text("join"),  # of a meter
-    added_text("meaning"),  # of a meter: its digest
+    text("meaning"),  # of a meter: its digest
 )
 
 # Pages of `buckets` and `totals` keep free space: an update that finds some on its page touches no index
@@ -201,7 +198,7 @@ postponed = Table(
     key("key"),
     key("resource"),
     Column("due_ms", BigInteger, nullable=False),
-    added("is_behind"),  # 1: because the analyzers are behind
+    number("is_behind"),  # 1: because the analyzers are behind
     Index(None, "due_ms"),
 )
 # For the number of them, which status pages read.
@@ -278,9 +275,9 @@ plans = Table(
     number("active"),
     Column("at_ms", BigInteger, nullable=False),
     # JSON: what is left to do until totals and locks agree with the plan; see judgement/activation.py.
-    added_text("pending"),
+    text("pending"),
     # Random: after a restore, another plan may have the number.
-    added_text("mark"),
+    text("mark"),
 )
 
 # Analyzers by the name in their configuration, for the decision which configuration is put in force; see
@@ -296,8 +293,8 @@ analyzers = Table(
     text("reads"),  # JSON: consumer group and topics
     Column("started_ms", BigInteger, nullable=False),
     Column("beat_ms", BigInteger, nullable=False),
-    added_text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing yet
-    added_text("refused"),  # why its changed configuration is refused; "": it is not
+    text("measured"),  # JSON: see core/delays/measured_delays.py; "": nothing yet
+    text("refused"),  # why its changed configuration is refused; "": it is not
 )
 
 # From which offset on a partition was counted by which plan. A row for each change; retried records are
@@ -319,7 +316,7 @@ callers = Table(
     text("plan"),
     text("tenant"),
     Column("version", BigInteger, nullable=False),  # of the directory, in which the row was changed
-    *map(added_text, ("zone", "anchor", "record_plan", "record_tenant", "record_zone", "record_anchor")),
+    *map(text, ("zone", "anchor", "record_plan", "record_tenant", "record_zone", "record_anchor")),
     Index(None, "version"),
 )
 
@@ -385,8 +382,8 @@ locks = Table(
     Column("began_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger, nullable=False),
     text("on_stale"),
-    added("slow_limit"),  # requests in slow_ms, for the action "slow"; 0 for others
-    added("slow_ms"),
+    number("slow_limit"),  # requests in slow_ms, for the action "slow"; 0 for others
+    number("slow_ms"),
     Index(None, "until_ms"),
 )
 
@@ -405,11 +402,11 @@ lock_history = Table(
     # "" while in force; "cleared", "plan": by a new one, "replaced" by one with another end, "lapsed": after
     # its end. "tag", "notify": of a lock with this action, which refused no requests, from its begin on
     text("cause"),
-    added_text("action"),  # "": of the first row
-    added_text("detail"),
-    added("plan"),  # the version of the plan that has earned it; 0: set by hand
-    added("used_began", UNKNOWN),  # what the series had used when the lock began
-    added("used_ended", UNKNOWN),
+    text("action"),  # "": of the first row
+    text("detail"),
+    number("plan"),  # the version of the plan that has earned it; 0: set by hand
+    number("used_began", UNKNOWN),  # what the series had used when the lock began
+    number("used_ended", UNKNOWN),
     Index(None, "until_ms"),
 )
 Index(
@@ -505,8 +502,8 @@ lock_changes = Table(
     number("began_ms"),
     number("until_ms"),
     text("on_stale"),
-    added("slow_limit"),
-    added("slow_ms"),
+    number("slow_limit"),
+    number("slow_ms"),
 )
 
 # The audit log: acts of operators, changes of the plan, renamed sources. Written in the transaction of the

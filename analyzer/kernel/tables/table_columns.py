@@ -28,18 +28,8 @@ def small(name: str, kind: type[Integer] = SmallInteger) -> Column[int]:
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def number(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False, default=0)
-
-
-def added(name: str, default: int = 0) -> Column[int]:
-    """Returns a number with a server default."""
-    return Column(name, BigInteger, nullable=False, default=default, server_default=str(default))
-
-
-def added_text(name: str) -> Column[str]:
-    """Returns a text with a server default."""
-    return Column(name, Text, nullable=False, default="", server_default="")
+def number(name: str, default: int = 0) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, default=default)
 
 
 def text(name: str) -> Column[str]:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from analyzer.kernel.model import Gap, Lag, Partition, Position, Records
-from analyzer.sources.files.line_reader import Checkpoint, LineReader, is_same_token
+from analyzer.sources.files.line_reader import Checkpoint, LineReader
 from analyzer.sources.positions import PositionStore
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class FileReader:
         for part, position in sorted(stored.items(), key=lambda item: item[1].next):
             if not self.lines.skip_to(position.next):
                 break
-            if is_same_token(self.lines.resume_token, position.resume_token):
+            if self.lines.resume_token == position.resume_token:
                 best = part, self.lines.checkpoint(), position.gap
         if best is not None:
             self._set(*best)

@@ -36,11 +36,6 @@ class Checkpoint(NamedTuple):
         return f"{token}/{','.join(self.line_digests)}" if self.line_digests else token
 
 
-def is_same_token(first: str, second: str) -> bool:
-    """Whether two resume tokens describe equal bytes; those of earlier versions have no digests of lines."""
-    return first.partition("/")[0] == second.partition("/")[0]
-
-
 class LineReader:
     """A stream, how far it was read, and the digests of everything before.
 

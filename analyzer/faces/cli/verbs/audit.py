@@ -238,9 +238,8 @@ def _in_kafka(audit: Audit, settings: Settings) -> list[ReadLog]:
             for gap in audit.skipped
             if gap.part == part and gap.skipped and gap.accepted_to is not None
         ]
-        begin = ledger.begin or 0
         try:
-            first, records = count_records(part, begin, ledger.next, skipped, settings.kafka.client())
+            first, records = count_records(part, ledger.begin, ledger.next, skipped, settings.kafka.client())
         except LogUnreadable as error:
             say(f"cannot read the log: {error}", err=True)
             raise Exit(UNREACHABLE) from error
