@@ -159,7 +159,7 @@ def is_default(cell: str, model: type[BaseModel], name: str) -> bool:
         return False
 
 
-def is_said(accepted_values: str | None, meaning: str) -> bool:
+def names_values(accepted_values: str | None, meaning: str) -> bool:
     """Whether the column "meaning" has all accepted words, or both bounds, whole."""
     return accepted_values is None or bool(
         re.search(rf"(?<![\w`]){re.escape(accepted_values)}(?!\w)", meaning)
@@ -183,7 +183,7 @@ def problems(page: str) -> list[str]:
             if not is_default(row.default, model, name):
                 found.append(f"{heading}: {key}: default is not {row.default}")
             expected = accepted(model, name)
-            if not row.meaning or not is_said(expected, row.meaning):
+            if not row.meaning or not names_values(expected, row.meaning):
                 found.append(f"{heading}: {key}: accepts {expected}, not: {row.meaning}")
     return found
 
