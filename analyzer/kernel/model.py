@@ -412,8 +412,8 @@ class Lag(NamedTuple):
 class Counter(Protocol):
     """Counts record sets of many partitions.
 
-    docs/counter.md is the contract, the Python counter its reference; a native one must give equal values.
-    Reads no clock and does no I/O.
+    docs/spec/counter.md is the contract, the Python counter its reference; a native one must give equal
+    values. Reads no clock and does no I/O.
     """
 
     def feed(self, record_set: RecordSet | Records) -> FeedResult:

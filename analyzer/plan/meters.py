@@ -52,7 +52,7 @@ def _add_maxima(values: list[int], cells: Iterable[int], numbers: Iterable[int])
 
 
 # A new join is an entry here, its SQL in analyzer.counting.sql_joins, a key in
-# analyzer.config.tables.meters, a line in docs/counter.md, tests.
+# analyzer.config.tables.meters, a line in docs/spec/counter.md, tests.
 JOINS: Mapping[str, Join] = {
     "sum": Join("sum of", int.__add__, _add_sums, adds_up=True),
     "max": Join("largest", max, _add_maxima, adds_up=False),

@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and docs/counter.md names every reason, status, unit and part."""
+"""The examples in docstrings run, and docs/spec/counter.md names every reason, status, unit and part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from analyzer.kernel.model import FeedStatus, RejectReason
 from analyzer.plan.mapping import TimeUnit
 from tests.house.reading import PURE, modules, within
 
-PAGE = (Path(__file__).parents[2] / "docs" / "counter.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "spec" / "counter.md").read_text()
 MODULES = [name for name in modules() if within(name, *PURE)]
 
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md against the models: one row per key, in its section, with its default and its words.
+"""docs/configuration.md against the models: one row per key, in its section, with default, words and bounds.
 
 The page is also checked after each of its rows is deleted, repeated or changed: that must be noticed.
 """
@@ -63,7 +63,7 @@ HEADINGS: dict[str, type[BaseModel]] = {
 # Defaults that the model computes; the page describes them in these words.
 COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
-    (AnalyzerTable, "log"): "by the stream: see below",
+    (AnalyzerTable, "log"): '`"console"` on a terminal, else `"json"`',
     **{(CandidateTable, key): "the policy's" for key in CandidateTable.model_fields},
     (RetentionTable, "closed_days"): '`"forever"`',
     (SourceTable, "name"): "the topic, or the file's name",
@@ -83,19 +83,18 @@ class Row(NamedTuple):
     line: str
     key: str
     default: str
-    accepts: str
     meaning: str
 
 
 def rows_by_heading(page: str) -> dict[str, list[Row]]:
-    """Rows with a key in backticks and four columns, by the heading above them."""
+    """Rows with a key in backticks and three columns, by the heading above them."""
     found: dict[str, list[Row]] = {}
     heading = ""
     for line in page.splitlines():
         if title := re.fullmatch(r"#+ (.+)", line):
             heading = title[1]
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if heading in HEADINGS and len(cells) == 4 and (key := re.fullmatch(r"`(\w+)`", cells[0])):
+        if heading in HEADINGS and len(cells) == 3 and (key := re.fullmatch(r"`(\w+)`", cells[0])):
             found.setdefault(heading, []).append(Row(line, key[1], *cells[1:]))
     return found
 
@@ -132,10 +131,8 @@ def range_of(model: type[BaseModel], name: str) -> str | None:
 
 
 def accepted(model: type[BaseModel], name: str) -> str | None:
-    """The column "accepts" where the model determines it: words, bounds or booleans; else None."""
+    """The accepted values where the model determines them, words or bounds; else None."""
     field = model.model_fields[name]
-    if field.annotation is bool:
-        return "`true`, `false`"
     if words := list(words_of(field.annotation)):
         listed = ", ".join(f'`"{word}"`' for word in words)
         kinds = field.annotation, *get_args(field.annotation)
@@ -162,6 +159,13 @@ def is_default(cell: str, model: type[BaseModel], name: str) -> bool:
         return False
 
 
+def names_values(accepted_values: str | None, meaning: str) -> bool:
+    """Whether the column "meaning" has all accepted words, or both bounds, whole."""
+    return accepted_values is None or bool(
+        re.search(rf"(?<![\w`]){re.escape(accepted_values)}(?!\w)", meaning)
+    )
+
+
 def problems(page: str) -> list[str]:
     """Everything in which the page differs from the models."""
     found = []
@@ -179,8 +183,8 @@ def problems(page: str) -> list[str]:
             if not is_default(row.default, model, name):
                 found.append(f"{heading}: {key}: default is not {row.default}")
             expected = accepted(model, name)
-            if expected not in (None, row.accepts) or not row.accepts or not row.meaning:
-                found.append(f"{heading}: {key}: accepts {expected}, not {row.accepts}")
+            if not row.meaning or not names_values(expected, row.meaning):
+                found.append(f"{heading}: {key}: accepts {expected}, not: {row.meaning}")
     return found
 
 
@@ -217,9 +221,8 @@ def test_a_deleted_repeated_or_changed_row_is_noticed(heading: str, row: Row) ->
             changes[f"default {other}"] = f"{row.line}\n".replace(f"| {row.default} |", f"| {other} |", 1)
     model = HEADINGS[heading]
     name = next(n for n, field in model.model_fields.items() if (field.alias or n) == row.key)
-    if accepted(model, name) is not None:
-        cell = f"| {row.accepts} |"
-        changes["other words"] = f"{row.line}\n".replace(cell, '| `"another"` |', 1)
-        changes["fewer words"] = f"{row.line}\n".replace(cell, f"| {row.accepts[:-1]} |", 1)
+    if (words := accepted(model, name)) is not None:
+        changes["other words"] = f"{row.line}\n".replace(words, '`"another"`', 1)
+        changes["fewer words"] = f"{row.line}\n".replace(words, words[:-1], 1)
     unnoticed = [name for name, line in changes.items() if not problems(with_line(line))]
     assert unnoticed == []

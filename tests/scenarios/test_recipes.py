@@ -200,7 +200,5 @@ def test_an_address_most_of_whose_requests_fail_is_refused(open_recipe: Open) ->
 def sentence(heading: str) -> str:
     """Returns the sentence of a refusal that a section of the page shows."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    [found] = re.findall(
-        r"entence[^\n]*:\n\n    ([^\n]+)\n", section.replace("of the refusal is that of the lock", "")
-    )
+    [found] = re.findall(r"entence[^\n]*:\n\n    ([^\n]+)\n", section)
     return str(found)

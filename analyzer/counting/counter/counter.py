@@ -1,4 +1,4 @@
-"""The Python counter: record sets of many partitions to counts. The reference for docs/counter.md."""
+"""The Python counter: record sets of many partitions to counts. The reference for docs/spec/counter.md."""
 
 from __future__ import annotations
 

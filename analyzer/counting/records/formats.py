@@ -1,6 +1,6 @@
 """The log formats by name.
 
-A new format is an entry here, a module, a section in docs/counter.md and tests.
+A new format is an entry here, a module, a section in docs/spec/counter.md and tests.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Records are read a column at a time: all callers, then all times, and so on. A column of a thousand values
 costs a few calls where the same values one by one cost thousands; that, and the record decoder, is what makes
-the counter fast. The order of the checks is part of the contract (docs/counter.md): tombstone, size, UTF-8,
-document, caller, time, numbers, fields, future, past, range of the time. The first check that fails is the
-reason of the rejection.
+the counter fast. The order of the checks is part of the contract (docs/spec/counter.md): tombstone, size,
+UTF-8, document, caller, time, numbers, fields, future, past, range of the time. The first check that fails is
+the reason of the rejection.
 """
 
 from __future__ import annotations

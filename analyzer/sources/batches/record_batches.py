@@ -1,7 +1,7 @@
 """Decodes the record batches of a record set (magic 2, KIP-98), each completely or not at all.
 
 A Kafka client makes several Python objects of each record. Here a record is an offset, a timestamp and a
-value in three lists. docs/counter.md says what is read of the format, and what is refused.
+value in three lists. docs/spec/counter.md says what is read of the format, and what is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures that build the counters which must keep to docs/counter.md."""
+"""Fixtures that build the counters which must keep to docs/spec/counter.md."""
 
 from __future__ import annotations
 

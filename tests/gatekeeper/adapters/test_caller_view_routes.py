@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE_S
 
 URL = "https://gatelock.example:8080"
 FOREVER_S = 1e9
-FRAMEWORKS = ("asgi", "flask", "django", "wsgi")  # in the order of the page
+FRAMEWORKS = ("asgi", "flask", "django")  # in the order of the page
 Send = Callable[[Mapping[str, str]], Any]
 
 

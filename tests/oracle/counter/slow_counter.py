@@ -1,4 +1,4 @@
-"""The counter's contract (docs/counter.md) in slow, obvious Python: it keeps every record.
+"""The counter's contract (docs/spec/counter.md) in slow, obvious Python: it keeps every record.
 
 It shares no code with other counters except the values that cross the seam. Each answer about a partition
 comes from a walk over all of its records since the partition began or was resumed.
