@@ -12,7 +12,6 @@ from tests.house.reading import ROOT
 PAGES = [
     ROOT / "README.md",
     ROOT / "SECURITY.md",
-    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")

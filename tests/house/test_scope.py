@@ -190,7 +190,7 @@ def test_a_product_that_docstrings_name_is_used(product: str) -> None:
 
 # --- places that the guide to a change names
 
-GUIDE = section((ROOT / "CONTRIBUTING.md").read_text(), "What to touch for a change")
+GUIDE = section((ROOT / "docs" / "architecture.md").read_text(), "What to touch for a change")
 ROWS = dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", GUIDE, re.MULTILINE))
 PLACE = re.compile(r"`([\w/.<>]+)`|(?<![\w/`])((?:docs|tests)/[\w/.-]+)")
 

@@ -11,7 +11,7 @@ from tests.house.reading import ROOT, modules, tracked_files, within
 
 TOP = {
     *("README.md", "SECURITY.md", "LICENSE", "pyproject.toml", "constraints.txt", "Makefile", ".ci"),
-    *("CONTRIBUTING.md", ".editorconfig", ".gitattributes", ".gitignore"),
+    *(".editorconfig", ".gitattributes", ".gitignore"),
     *("analyzer", "gatekeeper", "migrations", "tests", "deploy", "docs"),
 }
 FUNCTION_LINES_MAX = 60
