@@ -223,7 +223,6 @@ class SimulatedClient:
     """A connection of one member."""
 
     def __init__(self, topic: Topic, member: str) -> None:
-        self.needs_reconnect: set[TopicPartition] = set()
         self.cluster = CLUSTER
         self._topic = topic
         self._member = member

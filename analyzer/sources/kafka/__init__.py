@@ -10,8 +10,7 @@
 - `probes` over separate connections: `damage_probe`, `log_bounds`, `log_ends`, `plain_records`,
   `replayed_records`, `reachability`, `record_counts`;
 - `internals`, the only package that uses private names of kafka-python: the facade `consumer`, the table
-  `features`, `interfaces` between them and `raw_fetcher`, `join_coordinator`, `connection_watch`,
-  `large_reads`, `decompression_bound` and `class_swap`.
+  `private_names`, `interfaces` between them and `raw_fetcher`, `join_coordinator` and `broker_connections`.
 
 Not here: the format of batches and records (`analyzer.sources.batches`), and where positions are stored.
 """

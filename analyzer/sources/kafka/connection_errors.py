@@ -34,7 +34,7 @@ TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 class FailureCause(NamedTuple):
     """The cause of a failure: a kind for programs, and a sentence for operators.
 
-    Kinds are "away", "login", "tls", "permission", "topic", "group", "hung" and "python".
+    Kinds are "away", "login", "tls", "permission", "topic", "group" and "hung".
     """
 
     kind: str

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-from uuid import UUID
-
-from kafka import TopicPartition
-from kafka.errors import CorruptRecordError
+from typing import NamedTuple
 
 from analyzer.sources.batches.batch_header import HEADER_BYTES, read_header
 
 FAILURES_MAX = 16
-
-
-class BatchRefused(CorruptRecordError):  # type: ignore[misc]  # kafka-python has no types
-    """A batch is not decompressed."""
-
-
-class BatchTooLarge(BatchRefused):
-    """A batch is not decompressed because it expands beyond the bound."""
 
 
 class FetchedBatches(NamedTuple):
@@ -35,15 +23,6 @@ class FetchedBatches(NamedTuple):
     def is_cut_short(self) -> bool:
         """Whether not even the first batch is complete, which Kafka promises."""
         return len(self.raw) < HEADER_BYTES or read_header(self.raw).size_bytes > len(self.raw)
-
-
-class BatchFetcher(Protocol):
-    """A consumer's fetcher that makes `poll()` return `FetchedBatches` instead of records."""
-
-    answers: int  # of brokers, so far
-    ends: dict[TopicPartition, int]  # the offset after the last record that can be read
-    damaged: set[TopicPartition]  # those that a broker refuses to serve, because it cannot read its own log
-    ids: dict[str, UUID]  # topics are requested by these ids, by name where there is none
 
 
 class ConnectionFailures:

@@ -1,4 +1,4 @@
-"""A group coordinator that keeps the outcome of a join (feature "group-membership").
+"""A group coordinator that keeps the outcome of a join.
 
 kafka-python (3.0.12) discards the outcome of a join that arrives between two polls, and joins again. When the
 group's leader does that, all members have to join again, so a group whose members poll for a tenth of a
@@ -8,8 +8,6 @@ partition. This subclass holds the outcome back until a poll waits for it, and r
 
 When another process joins with the same group.instance.id, the answer to the next heartbeat says so.
 kafka-python then stops its heartbeats and continues to read. This subclass notes it in `fenced`.
-
-Import it only where the feature is supported.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import FencedInstanceIdError
 
-from analyzer.sources.kafka.internals.class_swap import swap_class
+from analyzer.sources.kafka.internals.private_names import swap_class
 
 CHECK_EVERY_S = 0.01
 
@@ -51,5 +49,5 @@ class JoinKeepingCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafk
             raise
 
 
-def keep_join_outcomes(consumer: KafkaConsumer) -> None:
+def install(consumer: KafkaConsumer) -> None:
     swap_class(consumer._coordinator, ConsumerCoordinator, JoinKeepingCoordinator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.model import Partition
 from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble
-from analyzer.sources.kafka.internals.features import supported_features
 from analyzer.sources.kafka.options import Options, consumer_options
 
 CONNECT_MS = 3_000
@@ -33,13 +31,11 @@ def read_bounds(parts: Sequence[Partition], options: Options) -> dict[Partition,
     partitions = {TopicPartition(part.topic, part.number): part for part in parts}
     try:
         options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
-        topics, features = {part.topic for part in parts}, supported_features()
-        client = KafkaClient(topics, options, raw=False, features=features, uptime_s=time.monotonic)
+        client = KafkaClient({part.topic for part in parts}, options)
     except (KafkaError, ConnectionTrouble, ValueError) as error:
         return str(error)
     try:
         first, ends = client.begins(partitions), client.ends(partitions)
-        client.refresh()
         for part in parts:
             _check_log(client, part)  # after these requests the client has the topic's metadata
         return {part: LogBounds(first[tp], ends[tp]) for tp, part in partitions.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
@@ -13,8 +12,7 @@ from analyzer.kernel.errors import LogsUnknown
 from analyzer.kernel.model import Partition
 from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble
-from analyzer.sources.kafka.internals.features import supported_features
-from analyzer.sources.kafka.metadata import AdminMetadata, TopicMetadata
+from analyzer.sources.kafka.metadata import TopicMetadata, request_metadata
 from analyzer.sources.kafka.options import Options, consumer_options
 from analyzer.sources.kafka.probes.log_bounds import CONNECT_MS
 
@@ -30,19 +28,16 @@ def read_ends(
     """
     try:
         options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
-        with closing(AdminMetadata(options, sources, time.monotonic)) as metadata:
-            present = metadata.topics()
-            if unknown := sources.keys() - present.keys() - metadata.absent:
-                raise LogsUnknown(f"Kafka says nothing about {', '.join(sorted(unknown))}")
-            current = {
-                Partition(metadata.cluster, present[topic].id, number, source, topic)
-                for topic, source in sources.items()
-                if topic in present
-                for number in present[topic].partitions
-            }
-            followed_parts = {
-                part for part in followed if part.cluster == metadata.cluster and part.topic in sources
-            }
+        cluster, present, _, absent = request_metadata(options, sources)
+        if unknown := sources.keys() - present.keys() - absent:
+            raise LogsUnknown(f"Kafka says nothing about {', '.join(sorted(unknown))}")
+        current = {
+            Partition(cluster, present[topic].id, number, source, topic)
+            for topic, source in sources.items()
+            if topic in present
+            for number in present[topic].partitions
+        }
+        followed_parts = {part for part in followed if part.cluster == cluster and part.topic in sources}
         keys = {(part.topic_id, part.number) for part in followed_parts}
         parts = followed_parts | {part for part in current if (part.topic_id, part.number) not in keys}
         living = sorted(part for part in parts if _exists(part, present))
@@ -54,10 +49,7 @@ def read_ends(
 def _ends(parts: Sequence[Partition], options: Options) -> dict[Partition, int | None]:
     if not parts:
         return {}
-    topics, features = {part.topic for part in parts}, supported_features()
-    with closing(
-        KafkaClient(topics, options, raw=False, features=features, uptime_s=time.monotonic)
-    ) as client:
+    with closing(KafkaClient({part.topic for part in parts}, options)) as client:
         ends = client.ends([TopicPartition(part.topic, part.number) for part in parts])
     return {part: ends[TopicPartition(part.topic, part.number)] for part in parts}
 

@@ -75,16 +75,24 @@ class PlainLog:
         try:
             with closing(KafkaConsumer(**self._options)) as consumer:
                 consumer.assign([self._at])
-                consumer.seek(self._at, first)
-                moved_s, position = time.monotonic(), first
-                while position < end:
-                    for record in consumer.poll(timeout_ms=200).get(self._at, ()):
-                        if record.offset < end:
-                            yield PlainRecord(record.offset, record.timestamp, record.value)
-                    previous, position = position, consumer.position(self._at)
-                    if position > previous:
-                        moved_s = time.monotonic()
-                    elif time.monotonic() > moved_s + SILENCE_S_MAX:
-                        raise LogUnreadable(f"{self._at}: nothing was read for {SILENCE_S_MAX:.0f} s")
+                yield from plain_records(consumer, self._at, first, end)
         except KafkaError as error:
             raise LogUnreadable(f"{self._at.topic}[{self._at.partition}]: {error!r}") from error
+
+
+def plain_records(consumer: KafkaConsumer, tp: TopicPartition, first: int, end: int) -> Iterator[PlainRecord]:
+    """Yields the committed records of the assigned `tp` from `first` to before `end`.
+
+    Raises KafkaError, and LogUnreadable after a silence.
+    """
+    consumer.seek(tp, first)
+    moved_s, position = time.monotonic(), first
+    while position < end:
+        for record in consumer.poll(timeout_ms=200).get(tp, ()):
+            if record.offset < end:
+                yield PlainRecord(record.offset, record.timestamp, record.value)
+        previous, position = position, consumer.position(tp)
+        if position > previous:
+            moved_s = time.monotonic()
+        elif time.monotonic() > moved_s + SILENCE_S_MAX:
+            raise LogUnreadable(f"{tp.topic}[{tp.partition}]: nothing was read for {SILENCE_S_MAX:.0f} s")
