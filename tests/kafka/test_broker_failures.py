@@ -13,9 +13,8 @@ from kafka.record import MemoryRecords
 
 from analyzer.kernel.model import Gap, RecordSet
 from analyzer.sources.kafka.client import REQUEST_S_MAX
-from analyzer.sources.kafka.connection_errors import FailureCause
+from analyzer.sources.kafka.connection_errors import ConnectionFailures, FailureCause
 from analyzer.sources.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.child import free_port

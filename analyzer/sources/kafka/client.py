@@ -7,17 +7,16 @@ hang forever in the poll after a failed one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
-from analyzer.kernel.model import Gap, Partition, RecordSet
-from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span, split_batches
-from analyzer.sources.kafka.connection_errors import ConnectionTrouble, failure_cause
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures, FetchedBatches
+from analyzer.kernel.model import Gap
+from analyzer.sources.kafka.connection_errors import ConnectionFailures, ConnectionTrouble, failure_cause
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition, token_epoch
 from analyzer.sources.kafka.internals.private_names import require_supported_release
 from analyzer.sources.kafka.metadata import NAME_PREFIX, TopicMetadata
 from analyzer.sources.kafka.options import Options
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
-# Between two pieces the loop may flush, or stop. One takes an eighth of a second of CPU time at most, unless
-# it is a single batch.
-PIECE_RECORDS = 2_000
 REQUEST_S_MAX = 2.0
 
 
@@ -49,64 +45,6 @@ def connect(options: Options, failures: ConnectionFailures | None = None) -> Ope
         return open_consumer(options, failures)
     except KafkaError as error:
         raise ConnectionTrouble(failure_cause(failures.last or [error], options)) from error
-
-
-class FetchedPartition(NamedTuple):
-    """Raw batches of one partition, as one poll returned them."""
-
-    tp: TopicPartition
-    start: int
-    next: int
-    last_ms: int | None
-    raw: bytes
-    aborted: Iterable[tuple[int, int]] = ()
-    leader_epoch: int = NO_LEADER_EPOCH  # of the last batch
-
-    def of(self, part: Partition) -> RecordSet:
-        return RecordSet(part, self.start, self.raw, tuple(self.aborted), epoch_token(self.leader_epoch))
-
-    def pieces(self) -> Iterator[FetchedPartition]:
-        """Yields this in pieces of whole batches that the counter reads within a moment, in order.
-
-        One with aborted transactions stays whole: which batches belong to them is known from its first one.
-        """
-        if self.aborted:
-            yield self
-            return
-        start, remaining_bytes = self.start, len(self.raw)
-        for raw in split_batches(self.raw, PIECE_RECORDS):
-            remaining_bytes -= len(raw)
-            if not remaining_bytes:
-                yield self._replace(start=start, raw=raw)
-                return
-            span = batch_span(raw, start)
-            # Epochs only grow along a log: a later one than the last batch's is damage, as is each where the
-            # last one was not credible.
-            epoch = span.leader_epoch if span.leader_epoch <= self.leader_epoch else NO_LEADER_EPOCH
-            yield self._replace(
-                start=start, next=span.next, last_ms=span.last_ms, raw=raw, leader_epoch=epoch
-            )
-            start = span.next
-
-
-class UnreadablePartition(NamedTuple):
-    """A partition that cannot be read from its position. `hold` it, or every poll returns this again."""
-
-    tp: TopicPartition
-    gap: Gap
-
-
-def epoch_token(leader_epoch: int) -> str:
-    """Returns the leader epoch of the record before a position, as a resume token (see `Position`).
-
-    Where a log was cut off and written again, its records have another epoch from there on. So the broker
-    can tell the position from one with the same offset.
-    """
-    return "" if leader_epoch == NO_LEADER_EPOCH else str(leader_epoch)
-
-
-def token_epoch(resume_token: str) -> int:
-    return int(resume_token) if resume_token.isdecimal() else NO_LEADER_EPOCH
 
 
 def out_of_range_gap(offset: int, first: int, end: int) -> Gap:
@@ -227,8 +165,8 @@ class KafkaClient:
         except LogTruncationError as error:
             divergent = error.divergent_offsets.items()
             return [self._truncated(tp, common) for tp, common in divergent if tp in self._next]
-        sets = [self._raw(tp, batches) for tp, batch_sets in fetched.items() for batches in batch_sets]
-        return [*sets, *self._unserved()]
+        complete = [self._complete(batches) for fetches in fetched.values() for batches in fetches]
+        return [*complete, *self._unserved()]
 
     def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[UnreadablePartition]:
         """Returns the gaps at offsets where Kafka has no record. Raises KafkaError."""
@@ -246,14 +184,12 @@ class KafkaClient:
             return unreadable
         return UnreadablePartition(tp, truncation_gap(self._next[tp], common.offset))
 
-    def _raw(self, tp: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
+    def _complete(self, fetched: FetchedPartition) -> FetchedPartition | UnreadablePartition:
         if fetched.is_cut_short:
             reason = f"a batch is damaged: the length of the one at offset {fetched.start} is impossible"
-            return UnreadablePartition(tp, Gap("corrupt", fetched.start, None, reason))
-        self._next[tp] = fetched.next
-        return FetchedPartition(
-            tp, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.leader_epoch
-        )
+            return UnreadablePartition(fetched.tp, Gap("corrupt", fetched.start, None, reason))
+        self._next[fetched.tp] = fetched.next
+        return fetched
 
     def _unserved(self) -> list[UnreadablePartition]:
         """Returns the partitions that a broker refused to serve because its log is damaged."""

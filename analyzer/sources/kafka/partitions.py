@@ -16,7 +16,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.kernel.model import Gap, Lag, Partition, PartitionRevoked, Position, SourceItem
-from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.kafka.client import KafkaClient
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
 from analyzer.sources.kafka.metadata import TopicMetadata
 from analyzer.sources.kafka.topic_ids import TopicIds
 from analyzer.sources.positions import PositionStore

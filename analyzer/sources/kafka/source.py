@@ -17,8 +17,9 @@ from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutErr
 
 from analyzer.kernel.errors import ReleaseUnsupported
 from analyzer.kernel.model import Gap, Lag, Partition, SourceItem
-from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_health import ConnectionHealth
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
 from analyzer.sources.kafka.group.dead_members import remove_dead_members_soon
 from analyzer.sources.kafka.group.membership import Membership
 from analyzer.sources.kafka.group.offset_commits import OffsetCommits

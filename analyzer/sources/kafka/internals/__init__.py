@@ -2,9 +2,7 @@
 
 - `private_names`: the table of these names, and the check that the installed release has them;
 - `consumer`: the typed facade; the rest of the package above calls nothing else from here but the check;
-- `interfaces`: what the facade returns, and what the modules behind it fill in;
-- behind the facade: `raw_fetcher`, `join_coordinator` and `broker_connections`, which change what
-  kafka-python makes.
+- behind the facade: `raw_fetcher` and `broker_connections`, which change what kafka-python makes.
 
 Not here: anything that public names of kafka-python do. A test reads the source for private names elsewhere.
 """

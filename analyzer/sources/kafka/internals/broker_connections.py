@@ -20,7 +20,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.frame import KafkaBytes
 
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
+from analyzer.sources.kafka.connection_errors import ConnectionFailures
 from analyzer.sources.kafka.internals.private_names import swap_class
 
 READ_BYTES = 256 << 10

@@ -10,16 +10,20 @@ from collections.abc import Collection
 from typing import Any
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import FencedInstanceIdError
 from kafka.net.compat import KafkaNetClient
 
 from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH
-from analyzer.sources.kafka.internals import join_coordinator, raw_fetcher
+from analyzer.sources.kafka.connection_errors import ConnectionFailures
+from analyzer.sources.kafka.internals import raw_fetcher
 from analyzer.sources.kafka.internals.broker_connections import change_connections
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
+from analyzer.sources.kafka.internals.private_names import swap_class
 from analyzer.sources.kafka.metadata import TopicMetadata, topic_id_or_name
 from analyzer.sources.kafka.options import Options
 
 TOPIC_IDS_SINCE = (2, 8)  # the release of Kafka
+CHECK_JOIN_EVERY_S = 0.01
 
 
 def open_consumer(options: Options, failures: ConnectionFailures) -> OpenConsumer:
@@ -59,12 +63,12 @@ class OpenConsumer:
         return CachedMetadata(self.public, topics)
 
     def fetch_whole_batches(self) -> raw_fetcher.RawFetcher:
-        """Makes `poll()` return `FetchedBatches` from now on."""
+        """Makes `poll()` return `FetchedPartition`s from now on."""
         return raw_fetcher.install(self.public)
 
     def keep_join_outcomes(self) -> None:
         """Keeps the outcome of joining a group until the next poll, and notes when the member is fenced."""
-        join_coordinator.install(self.public)
+        swap_class(self.public._coordinator, ConsumerCoordinator, JoinKeepingCoordinator)
 
     @property
     def is_fenced(self) -> bool:
@@ -88,6 +92,47 @@ class OpenConsumer:
             self.public._subscription.seek(tp, OffsetAndMetadata(offset, "", leader_epoch))
 
 
+class JoinKeepingCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
+    """A group coordinator that keeps the outcome of a join.
+
+    kafka-python (3.0.12) discards the outcome of a join that arrives between two polls, and joins again. When
+    the group's leader does that, all members have to join again, so a group whose members poll for a tenth of
+    a second and flush in between may never settle. And a leader that joins again because the metadata of its
+    topics arrived late forgets that it is joining: it never requests the outcome, and silently stays without
+    a partition. This subclass holds the outcome back until a poll waits for it, and remembers that it is
+    joining.
+
+    When another process joins with the same group.instance.id, the answer to the next heartbeat says so.
+    kafka-python then stops its heartbeats and continues to read. This subclass notes it in `fenced`.
+    """
+
+    fenced = False  # whether another process has taken our group.instance.id
+    is_awaited = False  # whether a poll waits for the outcome; read and written by one thread
+
+    def need_rejoin(self) -> bool:
+        return bool(self.rejoining or super().need_rejoin())
+
+    async def ensure_active_group_async(self, timeout_ms: float | None = None) -> bool:
+        self.is_awaited = True
+        try:
+            return bool(await super().ensure_active_group_async(timeout_ms=timeout_ms))
+        finally:
+            self.is_awaited = False
+
+    async def _do_join_and_sync_async(self) -> bytes:
+        assignment: bytes = await super()._do_join_and_sync_async()
+        while not self.is_awaited:
+            await self._net.sleep(CHECK_JOIN_EVERY_S)
+        return assignment
+
+    async def _send_heartbeat_request(self) -> None:
+        try:
+            await super()._send_heartbeat_request()
+        except FencedInstanceIdError:
+            self.fenced = True
+            raise
+
+
 class CachedMetadata:
     """Ids and partitions of `topics` from the metadata that a consumer keeps up to date by itself.
 
@@ -96,8 +141,8 @@ class CachedMetadata:
 
     def __init__(self, consumer: KafkaConsumer, topics: Collection[str]) -> None:
         self._cluster = consumer._cluster
-        self._has_ids = consumer.config["api_version"] >= TOPIC_IDS_SINCE
-        self._topics = topics
+        self.has_ids = consumer.config["api_version"] >= TOPIC_IDS_SINCE
+        self.names = topics
         for name in topics:
             self._cluster.add_topic(name)
 
@@ -109,9 +154,9 @@ class CachedMetadata:
     def topics(self) -> dict[str, TopicMetadata]:
         """Returns our topics by name, without those that the cluster does not have."""
         topics = {}
-        for name in self._topics:
+        for name in self.names:
             numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
-            if numbers and (topic_id is not None or not self._has_ids):
+            if numbers and (topic_id is not None or not self.has_ids):
                 topics[name] = TopicMetadata(topic_id_or_name(topic_id, name), frozenset(numbers))
         return topics
 

@@ -126,7 +126,7 @@ def swap_class(part: object, expected: type, replacement: type) -> None:
     """Makes `part`, an `expected` that kafka-python has created, a `replacement`.
 
     kafka-python creates its fetcher, coordinator and connections itself, and takes no others as arguments.
-    To find what runs after such a change, look for the subclass: `raw_fetcher`, `join_coordinator`,
+    To find what runs after such a change, look for the subclass: in `consumer`, `raw_fetcher` and
     `broker_connections`. Raises ReleaseUnsupported for an object of another class.
     """
     if type(part) is not expected:

@@ -17,7 +17,7 @@ from kafka.record import MemoryRecords
 
 from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span
 from analyzer.sources.batches.damage import without_damage_before
-from analyzer.sources.kafka.internals.interfaces import FetchedBatches
+from analyzer.sources.kafka.fetched_batches import FetchedPartition
 from analyzer.sources.kafka.internals.private_names import swap_class
 
 TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their ids
@@ -33,12 +33,12 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
 
     newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
 
-    def _maybe_skip_record(self, record: FetchedBatches) -> bool:
+    def _maybe_skip_record(self, record: FetchedPartition) -> bool:
         return False
 
     def _unpack_records(
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
-    ) -> Iterator[FetchedBatches]:
+    ) -> Iterator[FetchedPartition]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         span = batch_span(raw, self.fetch_offset)
         # The checksum does not cover the epoch. A broker answers a request with an unknown epoch as if the
@@ -52,14 +52,13 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self.bytes_read = span.size_bytes
         if span.size_bytes:
             self.leader_epoch = epoch
-            yield FetchedBatches(
-                self.fetch_offset, span.next, raw[: span.size_bytes], aborted, span.last_ms, epoch
-            )
+            batches = raw[: span.size_bytes]
+            yield FetchedPartition(tp, self.fetch_offset, span.next, span.last_ms, batches, aborted, epoch)
         self.drain()
 
 
 class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """A fetcher that makes `poll()` return `FetchedBatches` instead of records.
+    """A fetcher that makes `poll()` return `FetchedPartition`s instead of records.
 
     Topics in `ids` are requested by id. kafka-python requests them by name, and a broker then continues at
     the old offset in a topic that was deleted and created again, before anything reports the change.
@@ -117,7 +116,7 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
 
 def install(consumer: KafkaConsumer) -> RawFetcher:
-    """Returns the consumer's fetcher, which makes `poll()` return `FetchedBatches` from now on."""
+    """Returns the consumer's fetcher, which makes `poll()` return `FetchedPartition`s from now on."""
     fetcher = consumer._fetcher
     swap_class(fetcher, Fetcher, RawFetcher)
     fetcher.ends, fetcher.damaged, fetcher.ids = {}, set(), {}

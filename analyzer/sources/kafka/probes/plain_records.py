@@ -11,9 +11,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.kernel.errors import LogUnreadable
-from analyzer.sources.kafka.options import Options, consumer_options
+from analyzer.sources.kafka.options import Options, probe_options
 
-CONNECT_MS = 3_000
 SILENCE_S_MAX = 30.0  # without anything new of the partition
 EARLIER_OFFSETS = 10_000  # read in front of the wanted time in any case: ids are remembered while few come
 
@@ -51,9 +50,7 @@ class PlainLog:
 
     def __init__(self, topic: str, number: int, options: Options) -> None:
         self._at = TopicPartition(topic, number)
-        self._options = consumer_options(
-            {"bootstrap_timeout_ms": CONNECT_MS, **options, "fetch_min_bytes": 1}
-        )
+        self._options = probe_options({**options, "fetch_min_bytes": 1})
 
     def start(self, begin: int, since_ms: int, end: int) -> PlainStart:
         """Returns where to read from, at or behind `begin`, for the records with a time from `since_ms` on.

@@ -10,9 +10,8 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.sources.kafka.client import connect
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble, missing_permission
 from analyzer.sources.kafka.metadata import request_metadata
-from analyzer.sources.kafka.options import Options, consumer_options
+from analyzer.sources.kafka.options import Options, probe_options
 
-CONNECT_MS = 3_000
 CLOSE_MS = 1_000
 
 
@@ -26,7 +25,7 @@ def count_partitions(topics: Collection[str], options: Options) -> dict[str, int
     Raises KafkaUnreachable within some seconds, ReleaseUnsupported.
     """
     try:
-        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+        options = probe_options(options)
         opened = connect(options)  # its errors name the option to change
         opened.public.close(autocommit=False, timeout_ms=CLOSE_MS)
         _, present, forbidden, _ = request_metadata(options, topics)

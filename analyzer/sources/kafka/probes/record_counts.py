@@ -13,8 +13,8 @@ from analyzer.kernel.errors import LogUnreadable
 from analyzer.kernel.model import Partition
 from analyzer.sources.kafka.client import connect
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble
-from analyzer.sources.kafka.options import Options, consumer_options
-from analyzer.sources.kafka.probes.plain_records import CONNECT_MS, plain_records
+from analyzer.sources.kafka.options import Options, probe_options
+from analyzer.sources.kafka.probes.plain_records import plain_records
 
 Range = tuple[int, int]  # offsets from the first one to before the second one
 
@@ -41,7 +41,7 @@ def count_records(
     """
     tp = TopicPartition(part.topic, part.number)
     try:
-        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options, "fetch_min_bytes": 1})
+        options = probe_options({**options, "fetch_min_bytes": 1})
         with closing(connect(options).public) as consumer:
             consumer.assign([tp])
             first = max(begin, consumer.beginning_offsets([tp])[tp])
