@@ -418,7 +418,7 @@ def ends_of_logs(settings: Settings) -> AskEnds:
     def ask(followed: Sequence[Partition]) -> Mapping[Partition, int | None]:
         if not sources:
             return {}
-        from analyzer.sources.kafka.probes.log_ends import read_ends
+        from analyzer.sources.kafka.probes.log_bounds import read_ends
 
         return read_ends(sources, followed, settings.kafka.client())
 

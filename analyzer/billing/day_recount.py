@@ -22,7 +22,7 @@ from analyzer.billing.recount_inputs import LogToRecount, RecountInputs, recount
 from analyzer.kernel.errors import LogUnreadable
 from analyzer.sources.files.file_reader import CLUSTER
 from analyzer.sources.files.plain_lines import plain_lines
-from analyzer.sources.kafka.probes.log_ends import read_ends
+from analyzer.sources.kafka.probes.log_bounds import read_ends
 from analyzer.sources.kafka.probes.plain_records import PlainLog
 
 SHOWN_MAX = 100  # differences that are kept

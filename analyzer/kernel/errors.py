@@ -61,6 +61,10 @@ class NotInstalled(AnalyzerError):
     """The configuration needs a package that is not installed."""
 
 
+class ReleaseUnsupported(AnalyzerError):
+    """A package is installed in a release that cannot be used."""
+
+
 class SchemaBehind(AnalyzerError):
     """The database's tables are of another version than this program's."""
 

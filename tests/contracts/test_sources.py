@@ -15,9 +15,7 @@ from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.model import Gap, Partition, Position
 from analyzer.sources.files import FollowedFile, ImportedFiles
 from analyzer.sources.kafka import KafkaRecords
-from analyzer.sources.kafka.internals.features import ALL_FEATURES
 from analyzer.sources.positions import CombinedSource, Source
-from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.servers.kafka import Kafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader, values
 
@@ -34,10 +32,9 @@ class Log(Protocol):
 
 @dataclass
 class KafkaLog:
-    """A Kafka topic, read as record sets (`raw`) or record by record."""
+    """A Kafka topic."""
 
     kafka: Kafka
-    raw: bool
     topic: str
 
     def write(self, lines: Sequence[bytes]) -> None:
@@ -50,13 +47,8 @@ class KafkaLog:
 
     def source(self, store: MemoryPositionStore) -> Source:
         small_fetches = {"max_partition_fetch_bytes": 300, "fetch_min_bytes": 1}
-        if not self.raw:
-            # Ends within a batch. Not fewer, because each poll takes the 100 ms until kafka-python
-            # requests its metadata again.
-            small_fetches["max_poll_records"] = 20
         options = {**self.kafka.client, "bootstrap_servers": self.kafka.bootstrap, **small_fetches}
-        features = ALL_FEATURES if self.raw else RECORDS_ONLY
-        return KafkaRecords({self.topic: "log"}, store, assign="all", features=features, options=options)
+        return KafkaRecords({self.topic: "log"}, store, assign="all", options=options)
 
 
 @dataclass
@@ -89,12 +81,12 @@ class CombinedLog(FollowedLog):
         )
 
 
-@pytest.fixture(params=["raw", "plain", "followed", "imported", "combined"])
+@pytest.fixture(params=["kafka", "followed", "imported", "combined"])
 def log(request: pytest.FixtureRequest, tmp_path: Path, small_chunks: None) -> Log:
     match request.param:
-        case "raw" | "plain" as kind:
+        case "kafka":
             kafka: Kafka = request.getfixturevalue("kafka")
-            return KafkaLog(kafka, kind == "raw", kafka.create_topic(partitions=PARTITIONS))
+            return KafkaLog(kafka, kafka.create_topic(partitions=PARTITIONS))
         case "followed":
             return FollowedLog(tmp_path / "access.log")
         case "imported":

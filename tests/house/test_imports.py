@@ -147,6 +147,8 @@ LAWS = {
         ("analyzer.sources.kafka.internals",),
         ("analyzer.sources.kafka",),
         (
+            "analyzer.sources.kafka.connection_errors",
+            "analyzer.sources.kafka.fetched_batches",
             "analyzer.sources.kafka.internals",
             "analyzer.sources.kafka.metadata",
             "analyzer.sources.kafka.options",

@@ -1,4 +1,4 @@
-"""Fixtures for sources on Kafka: features switched off, and a broker with authentication."""
+"""Fixtures for sources on Kafka: installations, and a broker with authentication."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from analyzer.sources.kafka.internals import features
 from tests.support.certificates import Authority
 from tests.support.installation import Installation, RealKafka
-from tests.support.kafka_features import table_without
 from tests.support.servers import Missing
 from tests.support.servers.report import ServersUsed
 from tests.support.servers.secured import PASSWORD, USER, SecuredKafka
@@ -37,19 +35,6 @@ def admin(real_kafka: RealKafka) -> Iterator[KafkaAdminClient]:
     admin = KafkaAdminClient(bootstrap_servers=real_kafka.bootstrap)
     yield admin
     admin.close()
-
-
-@pytest.fixture
-def switch_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Switches features of kafka-python's private names off, as if another release were installed."""
-
-    def switch_off(*names: features.FeatureName) -> None:
-        monkeypatch.setattr(features, "FEATURES", table_without(*names))
-        features.supported_features.cache_clear()
-
-    yield switch_off
-    monkeypatch.undo()
-    features.supported_features.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
+from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.schema import offsets
+from analyzer.sources.kafka.probes.record_counts import count_records
 from tests.support.installation import Installation, RealKafka, write
 from tests.support.servers.kafka import new_name
 from tests.support.waiting import wait_until
@@ -80,10 +82,19 @@ def test_records_that_retention_has_deleted_are_not_compared(
     assert "not comparable" in lines(here, 0)[1]
 
 
+def test_records_that_an_operator_skipped_are_not_counted(here: Installation, real_kafka: RealKafka) -> None:
+    options = {"bootstrap_servers": real_kafka.bootstrap}
+    plain, transactions = (Partition("", "", number, "", here.topic) for number in (1, 0))
+    assert count_records(plain, 0, 30, [(20, 25), (5, 10)], options) == (0, 20)
+    assert count_records(plain, 0, 30, [(0, 5), (25, 40)], options) == (0, 20)
+    assert count_records(plain, 7, 12, [], options) == (7, 5)
+    assert count_records(transactions, 0, 32, [(0, 12)], options) == (0, 15), "without the aborted ones"
+
+
 def test_a_log_that_cannot_be_read_exits_with_3(here: Installation) -> None:
     text = here.file.read_text()
     address = text.partition('bootstrap_servers = "')[2].partition('"')[0]
     here.file.write_text(text.replace(address, "127.0.0.1:1"))
     result = here.gatelock("billing", "audit", "--kafka")
     assert result.exit_code == 3
-    assert "cannot read the log" in result.stderr
+    assert "cannot read the log: connection refused; check that the broker runs" in result.stderr

@@ -13,16 +13,14 @@ from kafka.record import MemoryRecords
 
 from analyzer.kernel.model import Gap, RecordSet
 from analyzer.sources.kafka.client import REQUEST_S_MAX
-from analyzer.sources.kafka.connection_errors import FailureCause
+from analyzer.sources.kafka.connection_errors import ConnectionFailures, FailureCause
 from analyzer.sources.kafka.connection_health import RECONNECT_MAX_S, SILENT_S, ConnectionHealth
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
 from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import MockKafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
-KINDS = ("raw", "plain", "group")
 # A turn may request the begin and the end of a log, and close a connection that does not answer.
 TURN_S_MAX = 3 * REQUEST_S_MAX
 Open = Callable[..., list[SourceReader]]
@@ -30,13 +28,13 @@ Open = Callable[..., list[SourceReader]]
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Three readers of one topic with separate stores: of whole batches, of records, and as a group."""
+    """Two readers of one topic with separate stores: of all partitions, and as a group."""
     readers: list[SourceReader] = []
 
     def opened(kafka: NativeKafka, topic: str, **given: Any) -> list[SourceReader]:
-        for kind in KINDS:
-            store, named = MemoryPositionStore(), {"group_id": topic} if kind == "group" else {}
-            source = open_source(kafka, store, topic, raw=kind != "plain", **named, **given)
+        for group in ({}, {"group_id": topic}):
+            store = MemoryPositionStore()
+            source = open_source(kafka, store, topic, **group, **given)
             readers.append(SourceReader(source, store, {}))
         return readers
 
@@ -88,7 +86,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
         own_kafka.resume()
     produce(own_kafka, topic, lines(40, begin=40))
     read_and_check_each(readers, lines(80))
-    assert problems(readers) == [{}, {}, {}]
+    assert problems(readers) == [{}, {}]
 
     own_kafka.kill()
     wait_until_all_report_silence(readers)
@@ -98,7 +96,7 @@ def test_reading_continues_after_a_broker_was_suspended_or_killed(
     read_and_check_each(readers, lines(120))
     assert time.monotonic() - back_s < 10
     turns(readers, 1)
-    assert problems(readers) == [{}, {}, {}]
+    assert problems(readers) == [{}, {}]
 
 
 def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: NativeKafka, opened: Open) -> None:
@@ -112,7 +110,7 @@ def test_a_broker_that_starts_after_the_analyzer_is_waited_for(own_kafka: Native
     own_kafka.start()
     produce(own_kafka, topic, lines(40))
     read_and_check_each(readers, lines(40))
-    assert problems(readers) == [{}, {}, {}]
+    assert problems(readers) == [{}, {}]
 
 
 def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened: Open) -> None:
@@ -131,8 +129,8 @@ def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened
     wanted = [*lines(10), *lines(10, begin=100)]
     read_and_check_each(readers, wanted)
     turns(readers, 1)
-    assert [stored([reader]) for reader in readers] == [wanted] * 3
-    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
+    assert [stored([reader]) for reader in readers] == [wanted] * 2
+    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 2
     produce(own_kafka, topic, lines(10, begin=200), partition=1)
     wanted += lines(10, begin=200)
     read_and_check_each(readers, wanted)
@@ -140,7 +138,7 @@ def test_a_damaged_batch_stops_only_its_partition(own_kafka: NativeKafka, opened
     for reader in readers:
         reader.start_over()  # fetches the batch again, where kafka-python alone would hang
     turns(readers, 2)
-    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 3
+    assert [list(found) for found in problems(readers)] == [[f"{topic}[0]"]] * 2
     produce(own_kafka, topic, lines(10, begin=300), partition=1)
     read_and_check_each(readers, wanted + lines(10, begin=300))
 

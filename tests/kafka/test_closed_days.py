@@ -17,7 +17,7 @@ from analyzer.kernel.database.engine import reading, writing
 from analyzer.kernel.errors import LogsUnknown
 from analyzer.kernel.model import Partition
 from analyzer.kernel.tables.billing_tables import day_positions, days
-from analyzer.sources.kafka.probes.log_ends import read_ends
+from analyzer.sources.kafka.probes.log_bounds import read_ends
 from tests.support.installation import Installation, RealKafka, create_again, delete_topic, write
 from tests.support.servers.child import free_port
 from tests.support.servers.kafka import new_name

@@ -68,14 +68,6 @@ def new(proxy: Proxy, tmp_path: Path) -> Iterator[New]:
         installation.close()
 
 
-@pytest.fixture(params=["raw", "plain"])
-def way(request: pytest.FixtureRequest, switch_off: Callable[..., None]) -> str:
-    """Reads record batches, or single records."""
-    if request.param == "plain":
-        switch_off("whole-batches")
-    return str(request.param)
-
-
 def read_again(caplog: pytest.LogCaptureFixture) -> Counter[str]:
     """Returns how often each partition was read again, by the log."""
     lines = (record.getMessage() for record in caplog.records)
@@ -91,8 +83,12 @@ class Topic(NamedTuple):
 
 # By partition, which batch is damaged, and how.
 DAMAGES: dict[str, dict[int, tuple[int, Damage]]] = {
-    "raw": {0: (1, flip_payload), 1: (1, raise_last_offset), 2: (1, shorten_length), 3: (3, flip_payload)},
-    "plain": {0: (1, flip_payload), 3: (3, flip_payload)},
+    "several": {
+        0: (1, flip_payload),
+        1: (1, raise_last_offset),
+        2: (1, shorten_length),
+        3: (3, flip_payload),
+    },
     "repaired": {0: (1, flip_payload)},
     "unknown leader": {0: (3, raise_leader_epoch)},
 }
@@ -118,10 +114,9 @@ def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
     broker: NativeKafka,
     damaged: dict[str, Topic],
     new: New,
-    way: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (topic, keys), damages = damaged[way], DAMAGES[way]
+    (topic, keys), damages = damaged["several"], DAMAGES["several"]
     here = new(topic)
     sizes = {p: (10 * batch, 10 * batch + 10) for p, (batch, _) in damages.items()}
     expected = {f"{topic}[{p}]": ("corrupt", *sizes[p]) for p in damages}
@@ -183,7 +178,7 @@ def test_a_repaired_log_is_read_again_and_nothing_is_skipped(
 
 
 def test_damage_on_the_way_disappears_by_fetching_again(
-    broker: NativeKafka, proxy: Proxy, new: New, way: str, caplog: pytest.LogCaptureFixture
+    broker: NativeKafka, proxy: Proxy, new: New, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = broker.create_topic(partitions=2)
     here = new(topic)

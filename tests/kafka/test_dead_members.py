@@ -27,14 +27,13 @@ JOINS_WITHIN_S = 30
 MEMBER = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(float(sys.argv.pop(1)), exit=True)
-from analyzer.sources.kafka.internals.consumer import ConsumerInternals
-from analyzer.sources.kafka.internals.features import ALL_FEATURES
+from analyzer.sources.kafka.internals.consumer import OpenConsumer
 from analyzer.sources.kafka.group.dead_members import client_id
 from kafka import KafkaConsumer
 bootstrap, topic, name = sys.argv[1:]
 consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, client_id=client_id(name),
                          session_timeout_ms=30_000, auto_offset_reset="earliest", enable_auto_commit=False)
-ConsumerInternals(consumer, ALL_FEATURES).keep_join_outcomes()
+OpenConsumer(consumer).keep_join_outcomes()
 while True:
     consumer.poll(100)
     if consumer.assignment():

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 from kafka import KafkaAdminClient, TopicPartition
 
@@ -26,14 +25,10 @@ from tests.support.waiting import wait_until
 New = Callable[..., Installation]
 
 
-@pytest.mark.parametrize("way", ["raw", "plain"])
 def test_a_recreated_topic_is_noticed_before_a_record_of_it_is_counted(
-    real_kafka: RealKafka, admin: KafkaAdminClient, new: New, way: str, switch_off: Callable[..., None]
+    real_kafka: RealKafka, admin: KafkaAdminClient, new: New
 ) -> None:
-    """However old the client's metadata may be: batches are requested by the topic's id, and records that
-    were requested by its name count only after the id was confirmed."""
-    if way == "plain":
-        switch_off("whole-batches")
+    """However old the client's metadata may be: batches are requested by the topic's id."""
     topic, other = real_kafka.create_topic(new_name(), partitions=2), real_kafka.create_topic(partitions=1)
     old = {key for p in range(2) for key in write(real_kafka, topic, p, 0)} | write(real_kafka, other, 0, 0)
     here = new(topic, other, metadata_ms=300_000)

@@ -1,4 +1,4 @@
-"""Record sets of a fetch: whole batches as Kafka stores them, or single records without that feature."""
+"""Record sets of a fetch: whole batches as Kafka stores them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from analyzer.kernel.model import Position, Records, RecordSet
+from analyzer.kernel.model import Position, RecordSet
 from analyzer.sources.kafka import KafkaRecords
 from analyzer.sources.kafka.internals.raw_fetcher import IDLE_ANSWERS
+from analyzer.sources.kafka.probes.plain_records import PlainLog
+from tests.support.batches import records_of
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, Kafka, NativeKafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
 RealKafka = NativeKafka | GivenKafka
-
-
-@pytest.fixture(params=[True, False], ids=["raw", "plain"])
-def raw(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -40,25 +37,26 @@ def opened() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_batches_of_every_codec_are_handed_on(kafka: Kafka, raw: bool, codec: str, opened: Any) -> None:
+def test_batches_of_every_codec_are_handed_on(kafka: Kafka, codec: str, opened: Any) -> None:
     if codec == "zstd" and not kafka.real:
         pytest.skip("the mock does not know zstd")
     topic = kafka.create_topic()
     produce(kafka, topic, lines(400), compression_type=codec, linger_ms=20)
-    reader = opened(kafka, topic, raw=raw)
+    reader = opened(kafka, topic)
     read_and_check([reader], lines(400))
     assert stored([reader]) == lines(400)
 
 
-def test_raw_fetches_return_bytes_and_plain_ones_records(kafka: Kafka, raw: bool, opened: Any) -> None:
+def test_fetches_return_the_bytes_of_batches(kafka: Kafka, opened: Any) -> None:
     topic = kafka.create_topic()
     produce(kafka, topic, lines(40))
-    source = opened(kafka, topic, raw=raw).source
+    source = opened(kafka, topic).source
     taken = next(item for _ in range(100) for item in source.take(0.1))
-    assert isinstance(taken, RecordSet if raw else Records)
+    assert isinstance(taken, RecordSet)
+    assert records_of(taken.raw, taken.start, taken.aborted)[1][0].value in lines(40)
 
 
-def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
+def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1)
     producer = Producer(
         {"bootstrap.servers": real_kafka.bootstrap, "transactional.id": topic, "linger.ms": 2}
@@ -76,7 +74,7 @@ def test_aborted_records_are_skipped_and_leave_no_lag(real_kafka: RealKafka, raw
         else:
             producer.commit_transaction(30)
             wanted += batch
-    reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 400})
+    reader = opened(real_kafka, topic, options={"max_partition_fetch_bytes": 400})
     read_and_check([reader], wanted)
     reader.run_until(lambda: list(reader.source.positions().values()) == [88])  # 80 records, 8 markers
     assert [lag.records for lag in reader.source.lags().values()] == [0]
@@ -93,7 +91,7 @@ def test_nothing_is_read_behind_an_open_transaction(real_kafka: RealKafka, opene
     producer.flush(30)
     produce(real_kafka, topic, lines(10, begin=10), partition=0)
 
-    reader = opened(real_kafka, topic, raw=True)
+    reader = opened(real_kafka, topic)
     read_and_check([reader], lines(10))
     for _ in range(5):
         assert reader.turn() == 0
@@ -114,31 +112,30 @@ def test_holes_left_by_compaction_are_skipped(real_kafka: RealKafka, opened: Any
         write(b"line %06d" % number, b"%d" % (number if number % 40 == 0 else -1 - number % 7))
     producer.flush(30)
 
-    def read(raw: bool, start: int = 0) -> list[tuple[int, bytes | None]]:
-        reader = opened(real_kafka, topic, raw=raw)
+    def read(start: int = 0) -> list[tuple[int, bytes | None]]:
+        reader = opened(real_kafka, topic)
         store = reader.position_store
         store.begin = lambda part, offset, resume_token="": store.stored.setdefault(part, Position(start))
         reader.run_until(lambda: list(reader.source.positions().values()) >= [200])
         return [(record.offset, record.value) for record in reader.kept.popitem()[1] if record.offset < 200]
 
     end_s = time.monotonic() + 60
-    while len(found := read(raw=True)) > 50:
+    while len(kept := read()) > 50:
         assert time.monotonic() < end_s
         write(b"a new segment, because the active one is never cleaned", b"roll")
         producer.flush(30)
-    assert read(raw=False) == found
-    assert found[-1] == (199, b"line 000199")
-    hole = next(one[0] + 1 for one, two in itertools.pairwise(found) if two[0] > one[0] + 1)
-    behind = [record for record in found if record[0] >= hole]
-    assert read(raw=True, start=hole) == behind
-    assert read(raw=False, start=hole) == behind
+    assert kept[-1] == (199, b"line 000199")
+    log = PlainLog(topic, 0, {"bootstrap_servers": real_kafka.bootstrap})
+    assert [(record.offset, record.value) for record in log.records(0, 200)] == kept
+    hole = next(one[0] + 1 for one, two in itertools.pairwise(kept) if two[0] > one[0] + 1)
+    assert read(start=hole) == [record for record in kept if record[0] >= hole]
 
 
-def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, raw: bool, opened: Any) -> None:
+def test_a_record_larger_than_a_fetch_is_read(real_kafka: RealKafka, opened: Any) -> None:
     topic = real_kafka.create_topic(partitions=1, configs={"max.message.bytes": 5_000_000})
     large = b"x" * 3_000_000
     produce(real_kafka, topic, [b"before", large, b"behind"], partition=0, message_max_bytes=5_000_000)
-    reader = opened(real_kafka, topic, raw=raw, options={"max_partition_fetch_bytes": 1000})
+    reader = opened(real_kafka, topic, options={"max_partition_fetch_bytes": 1000})
     read_and_check([reader], [b"before", large, b"behind"])
     assert stored([reader]) == [b"before", b"behind", large]
 

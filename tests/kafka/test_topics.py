@@ -10,6 +10,8 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from analyzer.kernel.model import Position
+from analyzer.sources.kafka.metadata import request_metadata
+from analyzer.sources.kafka.options import consumer_options
 from tests.support.kafka_log import lines, open_source, produce, read_and_check, stored
 from tests.support.servers.kafka import GivenKafka, NativeKafka, new_name
 from tests.support.source_reader import MemoryPositionStore, SourceReader
@@ -192,30 +194,15 @@ def test_a_position_past_the_end_stops_only_its_partition(real_kafka: RealKafka,
     assert why.startswith("offset 1000 is past the end of the log, which is 10;")
 
 
-def test_without_cached_metadata_a_second_connection_is_asked(
-    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient, switch_off: Callable[..., None]
+def test_partitions_have_the_ids_of_their_topic_and_cluster(
+    real_kafka: RealKafka, opened: Open, admin: KafkaAdminClient
 ) -> None:
-    switch_off("cached-metadata")
     topic = real_kafka.create_topic()
     produce(real_kafka, topic, lines(40))
     reader = opened(topic)
     read_and_check([reader], lines(40))
-    plain = opened(topic, MemoryPositionStore(), raw=False)
-    read_and_check([plain], lines(40))
     assert {part.topic_id for part in reader.kept} == {admin.describe_topics([topic])[0]["topic_id"]}
     assert {part.cluster for part in reader.kept} == {admin.describe_cluster()["cluster_id"]}
-    recreate(admin, topic)
-    turn_until(reader, lambda: "log" in reader.source.problems())
-
-
-def test_partitions_have_the_same_ids_with_and_without_cached_metadata(
-    real_kafka: RealKafka, opened: Open, switch_off: Callable[..., None]
-) -> None:
-    topic = real_kafka.create_topic()
-    produce(real_kafka, topic, lines(40))
-    one = opened(topic)
-    read_and_check([one], lines(40))
-    switch_off("cached-metadata")
-    other = opened(topic, one.position_store)
-    turn_until(other, lambda: len(other.source.positions()) == 4)
-    assert set(other.source.positions()) == set(one.source.positions())
+    described = request_metadata(consumer_options({"bootstrap_servers": real_kafka.bootstrap}), [topic])
+    assert {part.cluster for part in reader.kept} == {described.cluster}
+    assert {part.topic_id for part in reader.kept} == {described.topics[topic].id}

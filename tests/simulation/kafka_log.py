@@ -13,7 +13,8 @@ from typing import NamedTuple
 from kafka import TopicPartition
 
 from analyzer.kernel.model import Gap, Lag, Partition, SourceItem
-from analyzer.sources.kafka.client import FetchedPartition, UnreadablePartition, out_of_range_gap
+from analyzer.sources.kafka.client import out_of_range_gap
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
 from analyzer.sources.kafka.metadata import TopicMetadata
 from analyzer.sources.kafka.partitions import AssignedPartitions
 from analyzer.sources.kafka.source import REVOCATION_WAIT_S
@@ -223,7 +224,6 @@ class SimulatedClient:
     """A connection of one member."""
 
     def __init__(self, topic: Topic, member: str) -> None:
-        self.needs_reconnect: set[TopicPartition] = set()
         self.cluster = CLUSTER
         self._topic = topic
         self._member = member

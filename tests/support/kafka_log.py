@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
 
 from analyzer.sources.kafka import KafkaRecords
-from tests.support.kafka_features import RECORDS_ONLY
 from tests.support.servers.kafka import Kafka
 from tests.support.source_reader import MemoryPositionStore, SourceReader
 
@@ -34,16 +33,11 @@ def lines(count: int, begin: int = 0) -> list[bytes]:
 def open_source(
     kafka: Kafka, store: MemoryPositionStore, topics: str | Collection[str], **given: Any
 ) -> KafkaRecords:
-    """Opens a source of all partitions of `topics`, or as a member of the group `group_id`.
-
-    With `raw=False` it reads single records instead of record sets.
-    """
+    """Opens a source of all partitions of `topics`, or as a member of the group `group_id`."""
     topics = [topics] if isinstance(topics, str) else topics
     options = {**kafka.client, "bootstrap_servers": kafka.bootstrap, "metadata_max_age_ms": 500}
     options |= given.pop("options", {})
     given.setdefault("assign", "group" if "group_id" in given else "all")
-    if not given.pop("raw", True):
-        given["features"] = RECORDS_ONLY
     return KafkaRecords(dict.fromkeys(topics, "log"), store, options=options, **given)
 
 

@@ -46,8 +46,12 @@ class Analyzer:
             )
 
     @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    @property
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
 
     @property
     def errors(self) -> list[str]:

@@ -7,122 +7,44 @@ hang forever in the poll after a failed one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
-from kafka.errors import (
-    CorruptRecordError,
-    KafkaError,
-    KafkaTimeoutError,
-    LogTruncationError,
-    OffsetOutOfRangeError,
-)
+from kafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
-from analyzer.kernel.model import Gap, GapKind, Partition, Record, Records, RecordSet
-from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span, split_batches
-from analyzer.sources.kafka.connection_errors import ConnectionTrouble, FailureCause, failure_cause
-from analyzer.sources.kafka.internals.consumer import ConsumerInternals, Features, open_consumer
-from analyzer.sources.kafka.internals.features import version
-from analyzer.sources.kafka.internals.interfaces import (
-    BatchFetcher,
-    BatchTooLarge,
-    ConnectionFailures,
-    FetchedBatches,
-)
-from analyzer.sources.kafka.metadata import NAME_PREFIX, AdminMetadata, ClusterMetadata, TopicMetadata
+from analyzer.kernel.model import Gap
+from analyzer.sources.kafka.connection_errors import ConnectionFailures, ConnectionTrouble, failure_cause
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition, token_epoch
+from analyzer.sources.kafka.internals.private_names import require_supported_release
+from analyzer.sources.kafka.metadata import NAME_PREFIX, TopicMetadata
 from analyzer.sources.kafka.options import Options
+
+if TYPE_CHECKING:
+    from analyzer.sources.kafka.internals.consumer import OpenConsumer
 
 log = logging.getLogger(__name__)
 
-RAW_SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
-PLAIN_RECORDS_MAX = 10_000
-# Between two pieces the loop may flush, or stop. One takes an eighth of a second of CPU time at most, unless
-# it is a single batch.
-PIECE_RECORDS = 2_000
+SETS_MAX = 64  # of one poll: 64 MiB at the default size of a fetch
 REQUEST_S_MAX = 2.0
-CHECK_EVERY_S = 4.0  # where fetches do not show whether a broker answers
-
-UNREADABLE = FailureCause(
-    "python",
-    f"kafka-python {version()} differs from the releases that Gatelock knows: it does not return whole "
-    "batches, nor can its decompression be bounded, so nothing is read; install kafka-python 3.0.12",
-)
 
 
-def connect(options: Options, features: Features) -> tuple[KafkaConsumer, ConnectionFailures]:
-    """Returns a consumer that has the metadata of the cluster, and where its connections report errors.
+def connect(options: Options, failures: ConnectionFailures | None = None) -> OpenConsumer:
+    """Returns a consumer that has the metadata of the cluster; its connections report to `failures`.
 
-    Raises ConnectionTrouble when no broker can be used, ValueError for options that cannot work.
+    Raises ConnectionTrouble when no broker can be used, ValueError for options that cannot work,
+    ReleaseUnsupported.
     """
-    failures = ConnectionFailures()
+    require_supported_release()
+    # Without the private names that were just compared, its import would fail.
+    from analyzer.sources.kafka.internals.consumer import open_consumer
+
+    failures = failures or ConnectionFailures()
     try:
-        return open_consumer(options, failures, features), failures
+        return open_consumer(options, failures)
     except KafkaError as error:
         raise ConnectionTrouble(failure_cause(failures.last or [error], options)) from error
-
-
-class FetchedPartition(NamedTuple):
-    """Raw batches or records of one partition, as one poll returned them."""
-
-    tp: TopicPartition
-    start: int
-    next: int
-    last_ms: int | None
-    content: bytes | list[Record]
-    aborted: Iterable[tuple[int, int]] = ()
-    leader_epoch: int = NO_LEADER_EPOCH  # of the last batch
-
-    def of(self, part: Partition) -> RecordSet | Records:
-        if isinstance(self.content, bytes):
-            resume_token = epoch_token(self.leader_epoch)
-            return RecordSet(part, self.start, self.content, tuple(self.aborted), resume_token)
-        return Records.of(part, self.start, self.next, self.content)
-
-    def pieces(self) -> Iterator[FetchedPartition]:
-        """Yields this in pieces of whole batches that the counter reads within a moment, in order.
-
-        One with aborted transactions stays whole: which batches belong to them is known from its first one.
-        """
-        if not isinstance(self.content, bytes) or self.aborted:
-            yield self
-            return
-        start, remaining_bytes = self.start, len(self.content)
-        for raw in split_batches(self.content, PIECE_RECORDS):
-            remaining_bytes -= len(raw)
-            if not remaining_bytes:
-                yield self._replace(start=start, content=raw)
-                return
-            span = batch_span(raw, start)
-            # Epochs only grow along a log: a later one than the last batch's is damage, as is each where the
-            # last one was not credible.
-            epoch = span.leader_epoch if span.leader_epoch <= self.leader_epoch else NO_LEADER_EPOCH
-            yield self._replace(
-                start=start, next=span.next, last_ms=span.last_ms, content=raw, leader_epoch=epoch
-            )
-            start = span.next
-
-
-class UnreadablePartition(NamedTuple):
-    """A partition that cannot be read from its position. `hold` it, or every poll returns this again."""
-
-    tp: TopicPartition
-    gap: Gap
-
-
-def epoch_token(leader_epoch: int) -> str:
-    """Returns the leader epoch of the record before a position, as a resume token (see `Position`).
-
-    Where a log was cut off and written again, its records have another epoch from there on. So the broker
-    can tell the position from one with the same offset.
-    """
-    return "" if leader_epoch == NO_LEADER_EPOCH else str(leader_epoch)
-
-
-def token_epoch(resume_token: str) -> int:
-    return int(resume_token) if resume_token.isdecimal() else NO_LEADER_EPOCH
 
 
 def out_of_range_gap(offset: int, first: int, end: int) -> Gap:
@@ -149,50 +71,25 @@ def truncation_gap(offset: int, cut_at: int) -> Gap:
 class KafkaClient:
     """A consumer of `topics`.
 
-    What it fetches of a partition begins at the offset that `resume` was called with. `raw` asks for whole
-    batches instead of records.
+    What it fetches of a partition begins at the offset that `resume` was called with.
     """
 
-    def __init__(
-        self,
-        topics: Collection[str],
-        options: Options,
-        *,
-        raw: bool,
-        features: Features,
-        uptime_s: Callable[[], float],
-    ) -> None:
+    def __init__(self, topics: Collection[str], options: Options) -> None:
         """Connects. Raises ConnectionTrouble when no broker can be used in time, ValueError for options that
-        cannot work."""
+        cannot work, ReleaseUnsupported."""
         self._topics = sorted(topics)
-        self._uptime_s = uptime_s
-        self._consumer, self.failures = connect(options, features)
-        self._internals = ConsumerInternals(self._consumer, features)
-        self._closing = ExitStack()
-        self._closing.callback(self._consumer.close, autocommit=False, timeout_ms=int(REQUEST_S_MAX * 1000))
-        self._fetcher: BatchFetcher | None = None
+        self.failures = ConnectionFailures()
+        self._opened = connect(options, self.failures)
+        self._consumer = self._opened.public
         try:
-            self._metadata: ClusterMetadata = self._internals.cached_metadata(self._topics) or AdminMetadata(
-                options, self._topics, uptime_s
-            )
-            self._closing.callback(self._metadata.close)
-            if raw:
-                self._fetcher = self._internals.fetch_whole_batches()
+            self._metadata = self._opened.cached_metadata(self._topics)
+            self._fetcher = self._opened.fetch_whole_batches()
         except BaseException:
             self.close()
             raise
-        if raw and self._fetcher is None:
-            self.close()
-            raise ConnectionTrouble(UNREADABLE)
-        self._sets_max = options.get("max_poll_records") or (RAW_SETS_MAX if raw else PLAIN_RECORDS_MAX)
+        self._sets_max = options.get("max_poll_records") or SETS_MAX
         self._next: dict[TopicPartition, int] = {}  # the next offset of each partition that is fetched
         self._ends: dict[TopicPartition, int] = {}
-        self._answers = 0
-        self._failed: KafkaError | None = None
-        self._checked_s = float("-inf")
-        # Partitions that this connection cannot read any more. One is a partition with a damaged batch:
-        # kafka-python hangs when it continues there.
-        self.needs_reconnect: set[TopicPartition] = set()
 
     @property
     def cluster(self) -> str:
@@ -202,14 +99,10 @@ class KafkaClient:
         """Returns the latest metadata of our topics, without those that the cluster does not have."""
         return self._metadata.topics()
 
-    def refresh(self) -> None:
-        """See `ClusterMetadata.refresh`."""
-        self._metadata.refresh()
-
     @property
     def answers(self) -> int:
         """Number of answers from brokers over this connection so far."""
-        return self._answers + (self._fetcher.answers if self._fetcher is not None else 0)
+        return self._fetcher.answers
 
     def known(self) -> Collection[str]:
         return self._metadata.topics().keys()
@@ -220,11 +113,11 @@ class KafkaClient:
     @property
     def is_fenced(self) -> bool:
         """Whether another process has joined our group with our group_instance_id."""
-        return self._internals.is_fenced
+        return self._opened.is_fenced
 
     def subscribe(self, listener: ConsumerRebalanceListener) -> None:
         """Joins the group."""
-        self._internals.keep_join_outcomes()
+        self._opened.keep_join_outcomes()
         self._consumer.subscribe(self._topics, listener=listener)
 
     def assign(self, more: Collection[TopicPartition]) -> None:
@@ -236,9 +129,7 @@ class KafkaClient:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetches nothing of these partitions until `resume`. Any thread may call it; it sends no request."""
         for tp in partitions:
-            was_fetched = self._next.pop(tp, None) is not None
-            if was_fetched and not self._internals.forgets_paused:
-                self.needs_reconnect.add(tp)
+            self._next.pop(tp, None)
             if tp in self._consumer.assignment():
                 self._consumer.pause(tp)
                 # Any position, or the client looks for a committed offset and fails.
@@ -251,10 +142,10 @@ class KafkaClient:
         not answer. With the resume token the broker is asked whether the record before `offset` is still in
         the log.
         """
-        if self._fetcher is not None and topic_id and not topic_id.startswith(NAME_PREFIX):
+        if topic_id and not topic_id.startswith(NAME_PREFIX):
             self._fetcher.ids[tp.topic] = UUID(topic_id)
-        self._internals.forget_paused(tp)
-        self._internals.seek(tp, offset, token_epoch(resume_token))
+        self._opened.forget_paused(tp)
+        self._opened.seek(tp, offset, token_epoch(resume_token))
         self._consumer.resume(tp)
         self._next[tp] = offset
 
@@ -268,40 +159,14 @@ class KafkaClient:
         Calls the listener; may raise any exception.
         """
         try:
-            return self._poll(timeout_s)
+            fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
         except OffsetOutOfRangeError as error:  # from each poll, until these partitions are paused
             return [*self._out_of_range(error.args[0])]
         except LogTruncationError as error:
             divergent = error.divergent_offsets.items()
             return [self._truncated(tp, common) for tp, common in divergent if tp in self._next]
-        except CorruptRecordError as error:
-            if (tp := self._internals.damaged_partition(error)) is None:
-                raise
-            self.needs_reconnect.add(tp)
-            offset = self._next.get(tp, 0)
-            kind: GapKind = "too-large" if isinstance(error, BatchTooLarge) else "corrupt"
-            return [
-                UnreadablePartition(tp, Gap(kind, offset, None, f"{error}, at or behind offset {offset}"))
-            ]
-
-    def _poll(self, timeout_s: float) -> list[FetchedPartition | UnreadablePartition]:
-        if error := self._failed:
-            self._failed = None
-            raise error
-        fetched = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=self._sets_max)
-        if self._fetcher is not None:
-            sets = [self._raw(tp, batches) for tp, batch_sets in fetched.items() for batches in batch_sets]
-            return [*sets, *self._unserved(self._fetcher)]
-        if fetched:
-            self._answers += 1
-            self._metadata.confirm()
-        batches: list[FetchedPartition | UnreadablePartition] = [
-            self._plain(tp, records) for tp, records in fetched.items()
-        ]
-        batches += self._skipped(fetched)
-        self._ends |= {tp: self._consumer.highwater(tp) or 0 for tp in self._next}
-        self._check_answers()
-        return batches
+        complete = [self._complete(batches) for fetches in fetched.values() for batches in fetches]
+        return [*complete, *self._unserved()]
 
     def _out_of_range(self, offsets: Mapping[TopicPartition, int]) -> list[UnreadablePartition]:
         """Returns the gaps at offsets where Kafka has no record. Raises KafkaError."""
@@ -319,61 +184,25 @@ class KafkaClient:
             return unreadable
         return UnreadablePartition(tp, truncation_gap(self._next[tp], common.offset))
 
-    def _raw(self, tp: TopicPartition, fetched: FetchedBatches) -> FetchedPartition | UnreadablePartition:
+    def _complete(self, fetched: FetchedPartition) -> FetchedPartition | UnreadablePartition:
         if fetched.is_cut_short:
             reason = f"a batch is damaged: the length of the one at offset {fetched.start} is impossible"
-            return UnreadablePartition(tp, Gap("corrupt", fetched.start, None, reason))
-        self._next[tp] = fetched.next
-        return FetchedPartition(
-            tp, *fetched[:2], fetched.last_ms, fetched.raw, fetched.aborted, fetched.leader_epoch
-        )
+            return UnreadablePartition(fetched.tp, Gap("corrupt", fetched.start, None, reason))
+        self._next[fetched.tp] = fetched.next
+        return fetched
 
-    def _unserved(self, fetcher: BatchFetcher) -> list[UnreadablePartition]:
+    def _unserved(self) -> list[UnreadablePartition]:
         """Returns the partitions that a broker refused to serve because its log is damaged."""
-        damaged, fetcher.damaged = fetcher.damaged, set()
+        damaged, self._fetcher.damaged = self._fetcher.damaged, set()
         reason = "the broker reports that its log is damaged at or before offset {}"
         return [
             UnreadablePartition(tp, Gap("corrupt", self._next[tp], None, reason.format(self._next[tp])))
             for tp in sorted(damaged & self._next.keys())
         ]
 
-    def _plain(self, tp: TopicPartition, records: Iterable[Any]) -> FetchedPartition:
-        items = [
-            Record(record.offset, record.timestamp if record.timestamp >= 0 else None, record.value)
-            for record in records
-        ]
-        start, self._next[tp] = self._next[tp], items[-1].offset + 1
-        return FetchedPartition(tp, start, self._next[tp], items[-1].kafka_ms, items)
-
-    def _skipped(self, fetched: Collection[TopicPartition]) -> list[FetchedPartition]:
-        """Returns the partitions whose position moved without a record, over aborted ones for example.
-
-        Without these the lag behind such records would never end.
-        """
-        batches = []
-        try:
-            for tp in self._next.keys() - fetched:
-                start, self._next[tp] = self._next[tp], self._consumer.position(tp)
-                if self._next[tp] > start:
-                    batches.append(FetchedPartition(tp, start, self._next[tp], None, []))
-        except KafkaError as error:
-            self._failed = error  # raised by the next poll, so that what this one fetched is not lost
-        return batches
-
-    def _check_answers(self) -> None:
-        """Sends a request every few seconds, where fetches do not show whether a broker answers."""
-        if self._next and self._uptime_s() - self._checked_s >= CHECK_EVERY_S:
-            self._checked_s = self._uptime_s()
-            try:
-                self.ends(self._next)
-                self._answers += 1
-            except KafkaTimeoutError:
-                log.debug("no broker answers")
-
     def end(self, tp: TopicPartition) -> int:
         """Returns the end of the partition as last reported, at least the offset that was read up to."""
-        fetched = 0 if self._fetcher is None else self._fetcher.ends.get(tp, 0)
-        return max(fetched, self._ends.get(tp, 0), self._next.get(tp, 0))
+        return max(self._fetcher.ends.get(tp, 0), self._ends.get(tp, 0), self._next.get(tp, 0))
 
     def begins(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Requests the first offset of each log. Raises KafkaError."""
@@ -394,7 +223,7 @@ class KafkaClient:
 
     def close(self) -> None:
         try:
-            self._closing.close()
+            self._consumer.close(autocommit=False, timeout_ms=int(REQUEST_S_MAX * 1000))
         except Exception as error:  # noqa: BLE001 - the client is discarded in any case
             log.debug("closing the Kafka client: %r", error)
 

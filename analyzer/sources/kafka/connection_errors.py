@@ -27,6 +27,7 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.sources.kafka.options import Options
 
 SENTENCES_MAX = 3
+FAILURES_MAX = 16
 FILE_OPTIONS = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 
@@ -34,7 +35,7 @@ TLS_ALERT = 0x15030000  # a TLS alert, read as the length of a Kafka response
 class FailureCause(NamedTuple):
     """The cause of a failure: a kind for programs, and a sentence for operators.
 
-    Kinds are "away", "login", "tls", "permission", "topic", "group", "hung" and "python".
+    Kinds are "away", "login", "tls", "permission", "topic", "group" and "hung".
     """
 
     kind: str
@@ -47,6 +48,27 @@ class ConnectionTrouble(AnalyzerError):
     def __init__(self, cause: FailureCause) -> None:
         super().__init__(cause.sentence)
         self.cause = cause
+
+
+class ConnectionFailures:
+    """The errors by which the last connections failed; empty once one is established.
+
+    Written on the consumer's own thread, read on any.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[BaseException, ...] = ()
+
+    @property
+    def last(self) -> tuple[BaseException, ...]:
+        return self._last
+
+    def note(self, error: BaseException) -> None:
+        if error not in self._last:  # a connection may report its error twice: failed, and closed for it
+            self._last = (*self._last, error)[-FAILURES_MAX:]
+
+    def clear(self) -> None:
+        self._last = ()
 
 
 def failure_cause(errors: Iterable[BaseException], options: Options) -> FailureCause:

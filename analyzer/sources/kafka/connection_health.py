@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from typing import Protocol
 
+from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_errors import (
     ConnectionTrouble,
     FailureCause,
     failure_cause,
     missing_permission,
 )
-from analyzer.sources.kafka.internals.interfaces import ConnectionFailures
 from analyzer.sources.kafka.options import Options
 
 log = logging.getLogger(__name__)
@@ -27,18 +26,6 @@ SILENT_S = 10.0  # a fetch is answered within a fraction of a second, also when 
 FAILING_S = 3.0  # where connections report why they fail; a broker that restarts is back by then
 IDLE_S_MAX = 20.0  # without a partition, before the group is asked for the reason
 LOG_EVERY_S = 60.0
-
-
-class ConnectionState(Protocol):
-    """The state of a connection, as far as it is known without a request. Any thread may ask."""
-
-    failures: ConnectionFailures
-
-    def known(self) -> Collection[str]:
-        """Returns our topics that the cluster has."""
-
-    def forbidden(self) -> Collection[str]:
-        """Returns our topics that we may not read."""
 
 
 class ConnectionHealth:
@@ -110,7 +97,7 @@ class ConnectionHealth:
         """Notes that this member has no partition because the others have all of them."""
         self.idle_s, self.trouble = 0.0, None
 
-    def cause(self, connection: ConnectionState | None, polling_since_s: float | None) -> FailureCause | None:
+    def cause(self, connection: KafkaClient | None, polling_since_s: float | None) -> FailureCause | None:
         """Returns what is wrong now. Any thread may ask."""
         polling_s = 0.0 if polling_since_s is None else self._uptime_s() - polling_since_s
         if polling_s >= SILENT_S:
@@ -132,7 +119,7 @@ class ConnectionHealth:
             )
         return self._missing_topics(connection)
 
-    def _missing_topics(self, connection: ConnectionState) -> FailureCause | None:
+    def _missing_topics(self, connection: KafkaClient) -> FailureCause | None:
         missing = sorted({*self._topics} - {*connection.known()})
         if missing and self.connected_s >= SILENT_S:
             return FailureCause(

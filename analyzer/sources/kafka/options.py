@@ -34,6 +34,7 @@ FIXED: Options = {
     "allow_auto_create_topics": False,
     "check_crcs": True,
 }
+PROBE_CONNECT_MS = 3_000
 # Set by `KafkaClient` and its callers, or in conflict with how they work.
 RESERVED = (
     "group_id",
@@ -55,6 +56,14 @@ def consumer_options(options: Options) -> dict[str, Any]:
     if fixed := options.keys() & {*FIXED, *RESERVED}:
         raise ValueError(f"must not be set, because Gatelock sets it: {', '.join(sorted(fixed))}; remove it")
     return {**DEFAULTS, **options, **FIXED}
+
+
+def probe_options(options: Options) -> dict[str, Any]:
+    """Returns the options of a connection for a few requests, which gives up within seconds.
+
+    Raises ValueError as `consumer_options`.
+    """
+    return consumer_options({"bootstrap_timeout_ms": PROBE_CONNECT_MS, **options})
 
 
 def admin_options(options: Options) -> dict[str, Any]:

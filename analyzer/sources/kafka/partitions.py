@@ -16,7 +16,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.kernel.model import Gap, Lag, Partition, PartitionRevoked, Position, SourceItem
-from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.kafka.client import KafkaClient
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
 from analyzer.sources.kafka.metadata import TopicMetadata
 from analyzer.sources.kafka.topic_ids import TopicIds
 from analyzer.sources.positions import PositionStore
@@ -189,14 +190,13 @@ class AssignedPartitions:
 
     def _fetch_again(self, tp: TopicPartition, state: PartitionState, offset: int) -> None:
         """Fetches from `offset` once more; everything before it was counted."""
-        client = self.client
-        if client is None or tp in client.needs_reconnect:
+        if self.client is None:
             self._revoked.append(state.part)
             self.rewind([state.part])
             return
         state.next = offset
         self._discard_fetched(state)
-        client.resume(tp, offset, state.part.topic_id)
+        self.client.resume(tp, offset, state.part.topic_id)
 
     def _hold_at(self, tp: TopicPartition, state: PartitionState, gap: Gap) -> None:
         state.stopped = gap

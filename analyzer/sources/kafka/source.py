@@ -15,16 +15,15 @@ from typing import Literal
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, InvalidSessionTimeoutError
 
-from analyzer.kernel.errors import AnalyzerError
+from analyzer.kernel.errors import ReleaseUnsupported
 from analyzer.kernel.model import Gap, Lag, Partition, SourceItem
-from analyzer.sources.kafka.client import UNREADABLE, FetchedPartition, KafkaClient, UnreadablePartition
-from analyzer.sources.kafka.connection_errors import ConnectionTrouble
+from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_health import ConnectionHealth
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
 from analyzer.sources.kafka.group.dead_members import remove_dead_members_soon
 from analyzer.sources.kafka.group.membership import Membership
 from analyzer.sources.kafka.group.offset_commits import OffsetCommits
-from analyzer.sources.kafka.internals.consumer import Features, bound_decompression
-from analyzer.sources.kafka.internals.features import supported_features
+from analyzer.sources.kafka.internals.private_names import require_supported_release
 from analyzer.sources.kafka.options import Options, consumer_options
 from analyzer.sources.kafka.partitions import AssignedPartitions, gap_sentence, partitions_of_topic
 from analyzer.sources.kafka.probes.damage_probe import measure_damage
@@ -43,7 +42,6 @@ class KafkaRecords:
     `topics` maps each topic to the name of its source. With `assign="group"` the members of `group_id` share
     the partitions; with "all" this source reads all of them, and `group_id` is only where it commits offsets
     for lag monitors. `start` is where topics begin that were never counted. `options` are kafka-python's.
-    `features` are those of kafka-python's private names that are used; None for all that are supported.
     """
 
     def __init__(
@@ -56,12 +54,13 @@ class KafkaRecords:
         start: Literal["earliest", "latest"] = "earliest",
         session_timeout_s: float = 6.0,
         options: Options | None = None,
-        features: Features | None = None,
         wall_s: Callable[[], float] = time.time,
         uptime_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Does not connect. Raises ValueError for options that do not exist or must not be set."""
+        """Does not connect. Raises ValueError for options that do not exist or must not be set, and
+        ReleaseUnsupported."""
+        require_supported_release()
         if assign == "group" and not group_id:
             raise ValueError('assign = "group" needs a group_id; set one, or assign = "all"')
         self._sources = dict(topics)
@@ -69,10 +68,6 @@ class KafkaRecords:
         self._assign = assign
         self._session_ms = int(session_timeout_s * 1000)
         self._options = {**consumer_options(options or {}), "group_id": group_id or None}
-        self._features = supported_features() if features is None else features
-        self._raw = "whole-batches" in self._features
-        # kafka-python must not decompress anything without a bound.
-        self._is_readable = self._raw or bound_decompression(self._features)
         self._uptime_s = uptime_s
         self._sleep = sleep
 
@@ -143,9 +138,6 @@ class KafkaRecords:
         if client is None:
             self._sleep(min(timeout_s, self._health.wait_s))
             return
-        if client.needs_reconnect & self._partitions.without_position:
-            self._give_up(ReconnectNeeded("a partition must be read again, which takes a new connection"))
-            return
         self._check_topics(client)
         self._partitions.find_positions(client)  # raises StoreAway: then nothing is read either
         if self._group_id:
@@ -165,7 +157,6 @@ class KafkaRecords:
 
     def _check_topics(self, client: KafkaClient) -> None:
         """Stops topics that were created again; with assign="all", takes new partitions over."""
-        client.refresh()
         self._partitions.check_topic_ids(client)
         if self._assign == "all":
             topics = client.topics()
@@ -182,15 +173,12 @@ class KafkaRecords:
         return client.poll(timeout_s)
 
     def _measure_damage(self, tp: TopicPartition, start: int, report: Callable[[int], None]) -> None:
-        measure_damage(tp, start, self._options, self._features, report)
+        measure_damage(tp, start, self._options, report)
 
     # ---------------------------------------------------------------------------------------- connecting
 
     def _connect(self) -> KafkaClient | None:
         if self._health.wait_s:
-            return None
-        if not self._is_readable:
-            self._give_up(ConnectionTrouble(UNREADABLE))
             return None
         if obstacle := self._membership.reason_not_to_join():
             self._give_up(obstacle)
@@ -202,9 +190,9 @@ class KafkaRecords:
                 self._session_ms // 6, options.get("heartbeat_interval_ms", self._session_ms)
             )
         try:
-            client = KafkaClient(
-                self._sources, options, raw=self._raw, features=self._features, uptime_s=self._uptime_s
-            )
+            client = KafkaClient(self._sources, options)
+        except ReleaseUnsupported:
+            raise
         except Exception as error:  # noqa: BLE001 - certificates, names, ports: many types, one reaction
             self._give_up(error)
             return None
@@ -276,10 +264,6 @@ class KafkaRecords:
 def partition_names(partitions: Iterable[TopicPartition]) -> str:
     """The partitions by name, in order: "access-log[0], access-log[2]"."""
     return ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions))
-
-
-class ReconnectNeeded(AnalyzerError):
-    """This connection cannot be used for what must be read next."""
 
 
 class RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types

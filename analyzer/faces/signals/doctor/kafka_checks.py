@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from analyzer.config.settings import Settings
 from analyzer.faces.signals.doctor.observations import LISTED_MAX, Observation
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition
+from analyzer.kernel.errors import ReleaseUnsupported
 
 
 def kafka_topics(settings: Settings) -> Iterator[Observation]:
@@ -25,6 +26,10 @@ def kafka_topics(settings: Settings) -> Iterator[Observation]:
             f"{servers}: {away}",
             "check bootstrap_servers and the login in [kafka], and the network in between",
         )
+        return
+    except ReleaseUnsupported as refused:
+        sentence, _, cure = str(refused).partition("; ")
+        yield Observation("wrong", sentence, cure)
         return
     for partitions in numbers.values():
         if isinstance(partitions, str):

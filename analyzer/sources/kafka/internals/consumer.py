@@ -1,182 +1,165 @@
-"""The typed facade of this package: the rest of `analyzer.sources.kafka` calls nothing else of it.
+"""The typed facade of this package: a consumer, with what is changed of it.
 
-The modules that rest on private names are imported inside the functions that need them: a feature that is
-off must not fail an import.
+What stands behind it rests on private names at its import: import this module after
+`require_supported_release`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection
 from typing import Any
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
-from kafka.errors import CorruptRecordError
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import FencedInstanceIdError
+from kafka.net.compat import KafkaNetClient
 
 from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH
-from analyzer.sources.kafka.internals.features import FeatureName
-from analyzer.sources.kafka.internals.interfaces import BatchFetcher, ConnectionFailures
+from analyzer.sources.kafka.connection_errors import ConnectionFailures
+from analyzer.sources.kafka.internals import raw_fetcher
+from analyzer.sources.kafka.internals.broker_connections import change_connections
+from analyzer.sources.kafka.internals.private_names import swap_class
 from analyzer.sources.kafka.metadata import TopicMetadata, topic_id_or_name
 from analyzer.sources.kafka.options import Options
 
-Features = AbstractSet[FeatureName]
-
-BATCH_BYTES_MAX = 64 << 20  # of one decompressed batch, as in analyzer.plan.mapping
-CONFIRM_MS_MAX = 2_000  # a broker that has just sent records answers sooner
 TOPIC_IDS_SINCE = (2, 8)  # the release of Kafka
-# kafka-python names the partition of a damaged batch in some of its messages.
-PARTITION_IN_MESSAGE = re.compile(r"topic='(?P<topic>[^']+)', partition=(?P<number>\d+)\) at offset")
+CHECK_JOIN_EVERY_S = 0.01
 
 
-def open_consumer(options: Options, failures: ConnectionFailures, features: Features) -> KafkaConsumer:
+def open_consumer(options: Options, failures: ConnectionFailures) -> OpenConsumer:
     """Returns a consumer that has the metadata of the cluster. Raises KafkaError, ValueError.
 
-    With "failure-reasons" its connections report to `failures`, and nothing is left of a consumer that
-    failed; kafka-python alone leaves its thread and its sockets.
+    Its connections report to `failures`. Nothing is left of a consumer that failed; kafka-python alone
+    leaves its thread and its sockets.
     """
-    clients: list[Any] = []
+    clients: list[KafkaNetClient] = []
 
-    def new_client(**config: Any) -> Any:
-        clients.append(_open_client(config, failures, features))
+    def new_client(**config: Any) -> KafkaNetClient:
+        clients.append(KafkaNetClient(**config))
+        change_connections(clients[-1], failures)
         return clients[-1]
 
-    if features & {"failure-reasons", "large-reads"}:
-        options = {**options, "kafka_client": new_client}
     try:
-        consumer = KafkaConsumer(**options)
+        consumer = KafkaConsumer(**{**options, "kafka_client": new_client})
         consumer.bootstrap(timeout_ms=options["bootstrap_timeout_ms"])
     except BaseException:
         for client in clients:
             client.close()
         raise
-    return consumer
+    return OpenConsumer(consumer)
 
 
-def _open_client(config: dict[str, Any], failures: ConnectionFailures, features: Features) -> Any:
-    """Returns a network client for a consumer."""
-    from kafka.net.compat import KafkaNetClient
+class OpenConsumer:
+    """A consumer that is connected.
 
-    client = KafkaNetClient(**config)
-    if "failure-reasons" in features:
-        from analyzer.sources.kafka.internals.connection_watch import watch_connections
-
-        watch_connections(client, failures)
-    if "large-reads" in features:
-        from analyzer.sources.kafka.internals.large_reads import read_much_at_once
-
-        read_much_at_once(client)
-    return client
-
-
-def bound_decompression(features: Features, bytes_max: int = BATCH_BYTES_MAX) -> bool:
-    """Makes kafka-python raise BatchRefused for a batch that expands beyond `bytes_max`, in this process.
-
-    Returns whether it does: nothing may be read as single records where it does not.
+    Attributes:
+        public: It, for what its public names do. Its polls return records until `fetch_whole_batches`.
     """
-    if "decompression-bound" not in features:
-        return False
-    from analyzer.sources.kafka.internals.decompression_bound import install
 
-    return install(bytes_max)
+    def __init__(self, public: KafkaConsumer) -> None:
+        self.public = public
 
+    def cached_metadata(self, topics: Collection[str]) -> CachedMetadata:
+        return CachedMetadata(self.public, topics)
 
-class ConsumerInternals:
-    """The private parts of one consumer. What belongs to a feature that is off is left out."""
-
-    def __init__(self, consumer: Any, features: Features) -> None:
-        self._consumer = consumer
-        self._features = features
-
-    def cached_metadata(self, topics: Collection[str]) -> CachedMetadata | None:
-        return CachedMetadata(self._consumer, topics) if "cached-metadata" in self._features else None
-
-    def fetch_whole_batches(self) -> BatchFetcher | None:
-        """Makes `poll()` return `FetchedBatches` from now on; None where it can only return records."""
-        if "whole-batches" not in self._features:
-            return None
-        from analyzer.sources.kafka.internals.raw_fetcher import install_raw_fetcher
-
-        return install_raw_fetcher(self._consumer, keeps_epochs="leader-epochs" in self._features)
+    def fetch_whole_batches(self) -> raw_fetcher.RawFetcher:
+        """Makes `poll()` return `FetchedPartition`s from now on."""
+        return raw_fetcher.install(self.public)
 
     def keep_join_outcomes(self) -> None:
         """Keeps the outcome of joining a group until the next poll, and notes when the member is fenced."""
-        if "group-membership" in self._features:
-            from analyzer.sources.kafka.internals.join_coordinator import keep_join_outcomes
-
-            keep_join_outcomes(self._consumer)
+        swap_class(self.public._coordinator, ConsumerCoordinator, JoinKeepingCoordinator)
 
     @property
     def is_fenced(self) -> bool:
         """Whether another process has joined the group with the same group_instance_id."""
-        return "group-membership" in self._features and getattr(self._consumer._coordinator, "fenced", False)
-
-    @property
-    def forgets_paused(self) -> bool:
-        """Whether a partition can be paused and later continued elsewhere on the same connection."""
-        return "paused-records" in self._features
+        return getattr(self.public._coordinator, "fenced", False)
 
     def forget_paused(self, tp: TopicPartition) -> None:
-        """Drops the records of `tp` that were being decoded when it was paused.
+        """Drops what was fetched of `tp` and not returned when it was paused.
 
-        kafka-python (3.0.12) puts them aside, may never come back to them, and fetches nothing more of the
+        kafka-python (3.0.12) puts it aside, may never come back to it, and fetches nothing more of the
         partition until it has.
         """
-        if self.forgets_paused:
-            self._consumer._fetcher._paused_partition_records.pop(tp, None)
+        self.public._fetcher._paused_partition_records.pop(tp, None)
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Continues `tp` at `offset`. With the epoch of the record before it, the broker is asked whether
         that record is still in the log."""
-        self._consumer.seek(tp, offset)
-        if leader_epoch != NO_LEADER_EPOCH and "leader-epochs" in self._features:
+        self.public.seek(tp, offset)
+        if leader_epoch != NO_LEADER_EPOCH:
             # The public method takes no epoch.
-            self._consumer._subscription.seek(tp, OffsetAndMetadata(offset, "", leader_epoch))
+            self.public._subscription.seek(tp, OffsetAndMetadata(offset, "", leader_epoch))
 
-    def damaged_partition(self, error: CorruptRecordError) -> TopicPartition | None:
-        """Returns the partition that `error` names, or else the one that was being decoded."""
-        if match := PARTITION_IN_MESSAGE.search(str(error)):
-            return TopicPartition(match["topic"], int(match["number"]))
-        if "damaged-partition" not in self._features:
-            return None
-        return getattr(self._consumer._fetcher._next_partition_records, "topic_partition", None)
+
+class JoinKeepingCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # kafka-python has no types
+    """A group coordinator that keeps the outcome of a join.
+
+    kafka-python (3.0.12) discards the outcome of a join that arrives between two polls, and joins again. When
+    the group's leader does that, all members have to join again, so a group whose members poll for a tenth of
+    a second and flush in between may never settle. And a leader that joins again because the metadata of its
+    topics arrived late forgets that it is joining: it never requests the outcome, and silently stays without
+    a partition. This subclass holds the outcome back until a poll waits for it, and remembers that it is
+    joining.
+
+    When another process joins with the same group.instance.id, the answer to the next heartbeat says so.
+    kafka-python then stops its heartbeats and continues to read. This subclass notes it in `fenced`.
+    """
+
+    fenced = False  # whether another process has taken our group.instance.id
+    is_awaited = False  # whether a poll waits for the outcome; read and written by one thread
+
+    def need_rejoin(self) -> bool:
+        return bool(self.rejoining or super().need_rejoin())
+
+    async def ensure_active_group_async(self, timeout_ms: float | None = None) -> bool:
+        self.is_awaited = True
+        try:
+            return bool(await super().ensure_active_group_async(timeout_ms=timeout_ms))
+        finally:
+            self.is_awaited = False
+
+    async def _do_join_and_sync_async(self) -> bytes:
+        assignment: bytes = await super()._do_join_and_sync_async()
+        while not self.is_awaited:
+            await self._net.sleep(CHECK_JOIN_EVERY_S)
+        return assignment
+
+    async def _send_heartbeat_request(self) -> None:
+        try:
+            await super()._send_heartbeat_request()
+        except FencedInstanceIdError:
+            self.fenced = True
+            raise
 
 
 class CachedMetadata:
-    """Ids and partitions of `topics` from the metadata that a consumer keeps up to date by itself. A
-    `ClusterMetadata`."""
+    """Ids and partitions of `topics` from the metadata that a consumer keeps up to date by itself.
 
-    def __init__(self, consumer: Any, topics: Iterable[str]) -> None:
-        self._consumer = consumer
+    Any thread may call it; it sends no request.
+    """
+
+    def __init__(self, consumer: KafkaConsumer, topics: Collection[str]) -> None:
         self._cluster = consumer._cluster
-        self._has_ids = consumer.config["api_version"] >= TOPIC_IDS_SINCE
-        self._topics = list(topics)
-        for name in self._topics:
+        self.has_ids = consumer.config["api_version"] >= TOPIC_IDS_SINCE
+        self.names = topics
+        for name in topics:
             self._cluster.add_topic(name)
 
     @property
     def cluster(self) -> str:
+        """The cluster's id."""
         return str(self._cluster.cluster_id)
 
     def topics(self) -> dict[str, TopicMetadata]:
+        """Returns our topics by name, without those that the cluster does not have."""
         topics = {}
-        for name in self._topics:
+        for name in self.names:
             numbers, topic_id = self._cluster.partitions_for_topic(name), self._cluster.topic_id(name)
-            if numbers and (topic_id is not None or not self._has_ids):
+            if numbers and (topic_id is not None or not self.has_ids):
                 topics[name] = TopicMetadata(topic_id_or_name(topic_id, name), frozenset(numbers))
         return topics
 
     def forbidden(self) -> frozenset[str]:
+        """Returns the topics that we have no right to read."""
         return frozenset(self._cluster.unauthorized_topics)
-
-    def refresh(self) -> None:
-        """Does nothing: the consumer refreshes its metadata by itself."""
-
-    def confirm(self) -> None:
-        # An answer that was under way may be older than the records.
-        for _ in range(2 if self._cluster.metadata_refresh_in_progress else 1):
-            refreshed = self._cluster.request_update()
-            self._consumer._net.run(self._consumer._manager.wait_for, refreshed, CONFIRM_MS_MAX)
-
-    def close(self) -> None:
-        """Does nothing: the metadata belongs to the consumer."""

@@ -1,7 +1,7 @@
-"""A fetcher that hands record batches on as Kafka stores them (feature "whole-batches").
+"""A fetcher that hands record batches on as Kafka stores them.
 
 kafka-python makes one object of each record, which costs more than counting it. This subclass of its fetcher
-yields one object for each fetch of a partition: the bytes. Import it only where the feature is supported.
+yields one object for each fetch of a partition: the bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kafka.record import MemoryRecords
 
 from analyzer.sources.batches.batch_header import NO_LEADER_EPOCH, batch_span
 from analyzer.sources.batches.damage import without_damage_before
-from analyzer.sources.kafka.internals.class_swap import swap_class
-from analyzer.sources.kafka.internals.interfaces import FetchedBatches
+from analyzer.sources.kafka.fetched_batches import FetchedPartition
+from analyzer.sources.kafka.internals.private_names import swap_class
 
 TOPIC_IDS_FROM = 13  # the version of fetch requests that names topics by their ids
 # After IDLE_ANSWERS answers in a row without records the broker is asked to keep the next ones back for
@@ -32,20 +32,19 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
     """The records of a fetch, as kafka-python sees them: one element, which is all batches."""
 
     newest_epoch: int | None = None  # of the partition's leaders, as far as the client knows
-    keeps_epochs = False
 
-    def _maybe_skip_record(self, record: FetchedBatches) -> bool:
+    def _maybe_skip_record(self, record: FetchedPartition) -> bool:
         return False
 
     def _unpack_records(
         self, tp: TopicPartition, records: MemoryRecords, key_deserializer: None, value_deserializer: None
-    ) -> Iterator[FetchedBatches]:
+    ) -> Iterator[FetchedPartition]:
         raw = without_damage_before(bytes(records._buffer), self.fetch_offset)  # mostly no copy
         span = batch_span(raw, self.fetch_offset)
         # The checksum does not cover the epoch. A broker answers a request with an unknown epoch as if the
         # log had been truncated.
         is_credible = self.newest_epoch is None or span.leader_epoch <= self.newest_epoch
-        epoch = span.leader_epoch if self.keeps_epochs and is_credible else NO_LEADER_EPOCH
+        epoch = span.leader_epoch if is_credible else NO_LEADER_EPOCH
         aborted = [(entry.producer_id, entry.first_offset) for entry in self.aborted_transactions]
         # The next fetch requests this offset with the epoch, so that the broker notices a truncation of what
         # was read.
@@ -53,25 +52,23 @@ class RawRecords(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-pytho
         self.bytes_read = span.size_bytes
         if span.size_bytes:
             self.leader_epoch = epoch
-            yield FetchedBatches(
-                self.fetch_offset, span.next, raw[: span.size_bytes], aborted, span.last_ms, epoch
-            )
+            batches = raw[: span.size_bytes]
+            yield FetchedPartition(tp, self.fetch_offset, span.next, span.last_ms, batches, aborted, epoch)
         self.drain()
 
 
 class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """A `BatchFetcher`.
+    """A fetcher that makes `poll()` return `FetchedPartition`s instead of records.
 
     Topics in `ids` are requested by id. kafka-python requests them by name, and a broker then continues at
     the old offset in a topic that was deleted and created again, before anything reports the change.
     """
 
     PartitionRecords = RawRecords
-    answers = 0
-    ends: dict[TopicPartition, int]
-    damaged: set[TopicPartition]
+    answers = 0  # of brokers, so far
+    ends: dict[TopicPartition, int]  # the offset after the last record that can be read
+    damaged: set[TopicPartition]  # those that a broker refuses to serve, because it cannot read its own log
     ids: dict[str, UUID]
-    keeps_epochs = False
     empty_answers = 0  # in a row
 
     def _create_fetch_requests(self) -> Any:
@@ -103,8 +100,7 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             self.damaged.add(completed_fetch.topic_partition)  # kafka-python would ask again forever
         records = super()._parse_fetched_data(completed_fetch)
         if records is not None:
-            if self.keeps_epochs:
-                self.set_epochs(records)
+            self.set_epochs(records)
             data = completed_fetch.partition_data
             stable = data.last_stable_offset  # nothing behind an open transaction can be read
             is_known = stable is not None and stable >= 0
@@ -112,7 +108,6 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         return records  # type: ignore[no-any-return]  # kafka-python has no types
 
     def set_epochs(self, records: RawRecords) -> None:
-        records.keeps_epochs = True
         records.newest_epoch = self._manager.cluster.leader_epoch_for_partition(records.topic_partition)
         # kafka-python (3.0.12) forgets the epoch of a position over a fetch that brings nothing.
         assigned = self._subscriptions.assignment.get(records.topic_partition)
@@ -120,11 +115,9 @@ class RawFetcher(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             records.leader_epoch = assigned.position.leader_epoch
 
 
-def install_raw_fetcher(consumer: KafkaConsumer, *, keeps_epochs: bool) -> RawFetcher | None:
-    """Returns the consumer's fetcher, which makes `poll()` return `FetchedBatches` from now on; None when it
-    is of a class that kafka-python did not have before."""
+def install(consumer: KafkaConsumer) -> RawFetcher:
+    """Returns the consumer's fetcher, which makes `poll()` return `FetchedPartition`s from now on."""
     fetcher = consumer._fetcher
-    if not swap_class(fetcher, Fetcher, RawFetcher):
-        return None
-    fetcher.ends, fetcher.damaged, fetcher.ids, fetcher.keeps_epochs = {}, set(), {}, keeps_epochs
+    swap_class(fetcher, Fetcher, RawFetcher)
+    fetcher.ends, fetcher.damaged, fetcher.ids = {}, set(), {}
     return fetcher  # type: ignore[no-any-return]  # kafka-python has no types

@@ -6,15 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from analyzer.sources.batches.damage import damage_end, galloping_search
-from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.batches.damage import damage_end
+from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble
-from analyzer.sources.kafka.internals.consumer import Features
+from analyzer.sources.kafka.fetched_batches import UnreadablePartition
 from analyzer.sources.kafka.options import Options
 
 log = logging.getLogger(__name__)
@@ -23,73 +24,29 @@ FETCH_BYTES = 16 << 20  # so that a fetch brings what follows the damaged batch
 FETCH_S_MAX = 1.0  # a broker answers sooner, also when it finds nothing
 
 
-@dataclass(slots=True)
-class DamageProbe:
-    """Fetches from chosen offsets of one partition."""
-
-    tp: TopicPartition
-    options: Options
-    features: Features
-    client: KafkaClient | None = None
-
-    @property
-    def raw(self) -> bool:
-        return "whole-batches" in self.features
-
-    def find_end(self, start: int) -> int:
-        """Returns the first offset after `start` that can be read. Raises KafkaError, ConnectionTrouble."""
-        try:
-            end = self._connected().ends([self.tp])[self.tp]
-            if self.raw:
-                return damage_end(self._batches, start, end)
-            return galloping_search(self._first_record, start, end)
-        finally:
-            self._close()
-
-    def _batches(self, offset: int) -> bytes:
-        fetched = self._fetch(offset)
-        content = fetched.content if isinstance(fetched, FetchedPartition) else b""
-        return content if isinstance(content, bytes) else b""
-
-    def _first_record(self, offset: int) -> int | None:
-        fetched = self._fetch(offset)
-        if isinstance(fetched, UnreadablePartition):
-            self._close()  # kafka-python would hang
-            return None
-        records = [] if fetched is None or isinstance(fetched.content, bytes) else fetched.content
-        return records[0].offset if records else None
-
-    def _fetch(self, offset: int) -> FetchedPartition | UnreadablePartition | None:
-        client = self._connected()
-        client.resume(self.tp, offset)
-        until_s = time.monotonic() + FETCH_S_MAX
-        while time.monotonic() < until_s:
-            for fetched in client.poll(0.1):
-                if isinstance(fetched, UnreadablePartition) or fetched.content:
-                    return fetched
-        return None
-
-    def _connected(self) -> KafkaClient:
-        if self.client is None:
-            options = {**self.options, "group_id": None, "max_partition_fetch_bytes": FETCH_BYTES}
-            options |= {"fetch_min_bytes": 1, "max_poll_records": None if self.raw else 1}
-            options = {name: value for name, value in options.items() if value is not None}
-            self.client = KafkaClient(
-                [self.tp.topic], options, raw=self.raw, features=self.features, uptime_s=time.monotonic
-            )
-            self.client.assign([self.tp])
-            self.client.pause([self.tp])
-        return self.client
-
-    def _close(self) -> None:
-        client, self.client = self.client, None
-        if client is not None:
-            client.close()
+def find_damage_end(tp: TopicPartition, start: int, options: Options) -> int:
+    """Returns the first offset after `start` that can be read. Raises KafkaError, ConnectionTrouble."""
+    options = {**options, "group_id": None, "max_partition_fetch_bytes": FETCH_BYTES, "fetch_min_bytes": 1}
+    with closing(KafkaClient([tp.topic], options)) as client:
+        client.assign([tp])
+        client.pause([tp])
+        return damage_end(partial(_fetch, client, tp), start, client.ends([tp])[tp])
 
 
-def measure_damage(
-    tp: TopicPartition, start: int, options: Options, features: Features, report: Callable[[int], None]
-) -> None:
+def _fetch(client: KafkaClient, tp: TopicPartition, offset: int) -> bytes:
+    """Returns the batches from `offset` on; nothing where a broker cannot serve any."""
+    client.resume(tp, offset)
+    until_s = time.monotonic() + FETCH_S_MAX
+    while time.monotonic() < until_s:
+        for fetched in client.poll(0.1):
+            if isinstance(fetched, UnreadablePartition):
+                return b""
+            if fetched.raw:
+                return fetched.raw
+    return b""
+
+
+def measure_damage(tp: TopicPartition, start: int, options: Options, report: Callable[[int], None]) -> None:
     """Calls `report` with the first offset after `start` that can be read, or not at all if that fails.
 
     Works in a thread: it takes some dozens of requests at worst, and kafka-python may hang in one.
@@ -97,7 +54,7 @@ def measure_damage(
 
     def run() -> None:
         try:
-            end = DamageProbe(tp, options, features).find_end(start)
+            end = find_damage_end(tp, start, options)
         except (KafkaError, ConnectionTrouble) as error:
             log.warning("%s[%d]: the end of the damage could not be found: %r", *tp, error)
         else:

@@ -11,9 +11,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from analyzer.kernel.errors import LogUnreadable
-from analyzer.sources.kafka.options import Options, consumer_options
+from analyzer.sources.kafka.options import Options, probe_options
 
-CONNECT_MS = 3_000
 SILENCE_S_MAX = 30.0  # without anything new of the partition
 EARLIER_OFFSETS = 10_000  # read in front of the wanted time in any case: ids are remembered while few come
 
@@ -51,9 +50,7 @@ class PlainLog:
 
     def __init__(self, topic: str, number: int, options: Options) -> None:
         self._at = TopicPartition(topic, number)
-        self._options = consumer_options(
-            {"bootstrap_timeout_ms": CONNECT_MS, **options, "fetch_min_bytes": 1}
-        )
+        self._options = probe_options({**options, "fetch_min_bytes": 1})
 
     def start(self, begin: int, since_ms: int, end: int) -> PlainStart:
         """Returns where to read from, at or behind `begin`, for the records with a time from `since_ms` on.
@@ -75,16 +72,24 @@ class PlainLog:
         try:
             with closing(KafkaConsumer(**self._options)) as consumer:
                 consumer.assign([self._at])
-                consumer.seek(self._at, first)
-                moved_s, position = time.monotonic(), first
-                while position < end:
-                    for record in consumer.poll(timeout_ms=200).get(self._at, ()):
-                        if record.offset < end:
-                            yield PlainRecord(record.offset, record.timestamp, record.value)
-                    previous, position = position, consumer.position(self._at)
-                    if position > previous:
-                        moved_s = time.monotonic()
-                    elif time.monotonic() > moved_s + SILENCE_S_MAX:
-                        raise LogUnreadable(f"{self._at}: nothing was read for {SILENCE_S_MAX:.0f} s")
+                yield from plain_records(consumer, self._at, first, end)
         except KafkaError as error:
             raise LogUnreadable(f"{self._at.topic}[{self._at.partition}]: {error!r}") from error
+
+
+def plain_records(consumer: KafkaConsumer, tp: TopicPartition, first: int, end: int) -> Iterator[PlainRecord]:
+    """Yields the committed records of the assigned `tp` from `first` to before `end`.
+
+    Raises KafkaError, and LogUnreadable after a silence.
+    """
+    consumer.seek(tp, first)
+    moved_s, position = time.monotonic(), first
+    while position < end:
+        for record in consumer.poll(timeout_ms=200).get(tp, ()):
+            if record.offset < end:
+                yield PlainRecord(record.offset, record.timestamp, record.value)
+        previous, position = position, consumer.position(tp)
+        if position > previous:
+            moved_s = time.monotonic()
+        elif time.monotonic() > moved_s + SILENCE_S_MAX:
+            raise LogUnreadable(f"{tp.topic}[{tp.partition}]: nothing was read for {SILENCE_S_MAX:.0f} s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
 from kafka.errors import KafkaError
@@ -10,11 +9,9 @@ from kafka.errors import KafkaError
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.sources.kafka.client import connect
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble, missing_permission
-from analyzer.sources.kafka.internals.features import supported_features
-from analyzer.sources.kafka.metadata import AdminMetadata
-from analyzer.sources.kafka.options import Options, consumer_options
+from analyzer.sources.kafka.metadata import request_metadata
+from analyzer.sources.kafka.options import Options, probe_options
 
-CONNECT_MS = 3_000
 CLOSE_MS = 1_000
 
 
@@ -25,17 +22,15 @@ class KafkaUnreachable(AnalyzerError):
 def count_partitions(topics: Collection[str], options: Options) -> dict[str, int | str]:
     """Returns the number of partitions of each topic, or a sentence that says why it cannot be read.
 
-    Raises KafkaUnreachable within some seconds.
+    Raises KafkaUnreachable within some seconds, ReleaseUnsupported.
     """
     try:
-        options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
-        consumer, _ = connect(options, supported_features())  # its errors name the option to change
-        consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
-        metadata = AdminMetadata(options, topics, time.monotonic)
+        options = probe_options(options)
+        opened = connect(options)  # its errors name the option to change
+        opened.public.close(autocommit=False, timeout_ms=CLOSE_MS)
+        _, present, forbidden, _ = request_metadata(options, topics)
     except (KafkaError, ConnectionTrouble, ValueError) as error:
         raise KafkaUnreachable(str(error)) from error
-    present, forbidden = metadata.topics(), metadata.forbidden()
-    metadata.close()
 
     def of(topic: str) -> int | str:
         if topic in present:

@@ -15,11 +15,10 @@ from analyzer.kernel.model import Partition, RecordColumns, Records
 from analyzer.sources.batches.codecs import Decompressor
 from analyzer.sources.batches.record_batches import decode_batches
 from analyzer.sources.batches.record_decoder import concatenate
-from analyzer.sources.kafka.client import FetchedPartition, KafkaClient, UnreadablePartition
+from analyzer.sources.kafka.client import KafkaClient
 from analyzer.sources.kafka.connection_errors import ConnectionTrouble
-from analyzer.sources.kafka.internals.features import supported_features
-from analyzer.sources.kafka.options import Options, consumer_options
-from analyzer.sources.kafka.probes.log_bounds import CONNECT_MS
+from analyzer.sources.kafka.fetched_batches import FetchedPartition, UnreadablePartition
+from analyzer.sources.kafka.options import Options, probe_options
 
 SILENCE_S_MAX = 30.0  # without anything new of the partition
 READ_TOGETHER = 2_000  # records of small batches: every column of a count has a fixed cost
@@ -35,7 +34,7 @@ class LogTimes(NamedTuple):
 def log_times(part: Partition, times_ms: Sequence[int], options: Options) -> LogTimes:
     """Returns the offsets at which times begin, by the Kafka times of the records. Raises LogUnreadable."""
     tp = TopicPartition(part.topic, part.number)
-    client_options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    client_options = probe_options(options)
     try:
         with closing(KafkaConsumer(**client_options)) as consumer:
             consumer.assign([tp])
@@ -60,13 +59,10 @@ def logged_records(
     The topic is asked for by its id: another one of that name does not answer. Raises LogUnreadable.
     """
     tp, offset = TopicPartition(part.topic, part.number), begin
-    client_options = consumer_options({"bootstrap_timeout_ms": CONNECT_MS, **options})
+    client_options = probe_options(options)
     decompressor = Decompressor(batch_bytes_max)
     try:
-        client = KafkaClient(
-            [part.topic], client_options, raw=True, features=supported_features(), uptime_s=uptime_s
-        )
-        with closing(client):
+        with closing(KafkaClient([part.topic], client_options)) as client:
             client.assign([tp])
             offset = _behind(skipped, begin)
             if offset > begin and begin < end:
@@ -103,12 +99,8 @@ def _decoded(
     part: Partition, fetched: FetchedPartition, end: int, decompressor: Decompressor
 ) -> Iterator[Records]:
     """Yields the records of a fetch that lie before `end`, up to it."""
-    record_set = fetched.of(part)
-    if isinstance(record_set, Records):
-        yield _before(record_set, end)
-        return
-    offset, pending, number = record_set.start, list[RecordColumns](), 0
-    for batch in decode_batches(record_set.raw, record_set.start, record_set.aborted, decompressor):
+    offset, pending, number = fetched.start, list[RecordColumns](), 0
+    for batch in decode_batches(fetched.raw, fetched.start, fetched.aborted, decompressor):
         if batch.status != "ok":
             raise LogUnreadable(f"{part}: the batch at offset {batch.base:,} cannot be read: {batch.status}")
         pending.append(batch.records)
