@@ -145,7 +145,10 @@ FAULTS: tuple[Fault, ...] = ("lose the request", "lose the answer", "refuse", "r
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("database", "kind", "seed"),
-    [*(("sqlite", kind, seed) for seed, kind in enumerate(SERVICES)), ("postgresql", "stripe", 3)],
+    [
+        *(("sqlite", kind, seed) for seed, kind in enumerate(SERVICES)),
+        pytest.param("postgresql", "stripe", 3, marks=pytest.mark.deep("the other database")),
+    ],
     indirect=["database"],
 )
 def test_a_killed_process_leaves_no_gap_and_no_double(

@@ -198,10 +198,10 @@ def test_two_analyzers_cannot_listen_on_one_address(
     )
 
 
-def test_a_configuration_without_sources_exits_with_2(process: Gatelock, configure: Configure) -> None:
+def test_a_configuration_without_sources_exits_with_2(gatelock: Gatelock, configure: Configure) -> None:
     configure("[kafka]\n")
-    result = process("run")
-    assert result.returncode == 2
+    result = gatelock("run")
+    assert result.exit_code == 2
     assert result.stderr == (
         "gatelock.toml: sources: nothing is read\n"
         '    add [[sources]] with topic = "..." or file = "..." to gatelock.toml\n'
@@ -210,11 +210,11 @@ def test_a_configuration_without_sources_exits_with_2(process: Gatelock, configu
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_tables_of_another_version_are_not_changed(
-    configured: Path, process: Gatelock, database_url: str
+    configured: Path, gatelock: Gatelock, process: Gatelock, database_url: str
 ) -> None:
     import sqlalchemy as sa
 
-    assert process("upkeep", "db", "upgrade").returncode == 0
+    assert gatelock("upkeep", "db", "upgrade").exit_code == 0
     engine = sa.create_engine(database_url)
     with engine.begin() as db:
         db.exec_driver_sql("update alembic_version set version_num = 'x'")
@@ -258,14 +258,14 @@ def test_an_unreachable_broker_is_named_and_does_not_stop_the_analyzer(
 
 
 def test_files_that_are_imported_again_are_counted_once(
-    configured: Path, gatelock: Gatelock, process: Gatelock, tmp_path: Path
+    configured: Path, gatelock: Gatelock, tmp_path: Path
 ) -> None:
     (tmp_path / "old.log").write_text(line("192.0.2.1", 20) * 3 + "no line\n")
     (tmp_path / "new.log").write_text(line("192.0.2.2", 21))
-    result = process(
+    result = gatelock(
         "upkeep", "import", "old.log", "new.log", "--source", "web", "--json", "--max-rejected", "20%"
     )
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout) == {
         "seen": 5,
         "counted": 4,
@@ -277,8 +277,8 @@ def test_files_that_are_imported_again_are_counted_once(
         "advice": {},
         "question": "",
     }
-    result = process("upkeep", "import", "new.log", "old.log", "--source", "web")
-    assert (result.returncode, result.stdout) == (0, "nothing new: every record was counted before\n")
+    result = gatelock("upkeep", "import", "new.log", "old.log", "--source", "web")
+    assert (result.exit_code, result.stdout) == (0, "nothing new: every record was counted before\n")
     assert usage_by_day(gatelock) == {
         "address:192.0.2.1 2026-11-20": (3, 0),
         "address:192.0.2.2 2026-11-21": (1, 0),
@@ -357,36 +357,36 @@ def test_standard_input_can_be_imported(configured: Path, process: Gatelock, gat
     ],
 )
 def test_an_invalid_file_or_source_exits_with_2(
-    configured: Path, tmp_path: Path, process: Gatelock, arguments: list[str], sentence: str
+    configured: Path, tmp_path: Path, gatelock: Gatelock, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "access.log").touch()
-    result = process("upkeep", "import", *arguments)
-    assert result.returncode == 2
+    result = gatelock("upkeep", "import", *arguments)
+    assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == sentence
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_a_truncated_file_exits_with_1_and_the_others_are_counted(
-    configured: Path, tmp_path: Path, process: Gatelock, gatelock: Gatelock
+    configured: Path, tmp_path: Path, gatelock: Gatelock
 ) -> None:
     whole = gzip.compress(line("192.0.2.1", 20).encode() * 3)
     (tmp_path / "cut.log.gz").write_bytes(whole[:-9])
     (tmp_path / "access.log").write_text(line("192.0.2.2", 20))
-    result = process("upkeep", "import", "cut.log.gz", "access.log", "--source", "web")
-    assert result.returncode == 1
+    result = gatelock("upkeep", "import", "cut.log.gz", "access.log", "--source", "web")
+    assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("cut.log.gz: the rest cannot be read: EOFError")
     assert usage_by_day(gatelock)["address:192.0.2.2 2026-11-20"] == (1, 0)
-    result = process("upkeep", "import", "cut.log.gz", "--source", "web", "--json")
-    assert (result.returncode, list(json.loads(result.stdout)["problems"])) == (1, ["cut.log.gz"])
+    result = gatelock("upkeep", "import", "cut.log.gz", "--source", "web", "--json")
+    assert (result.exit_code, list(json.loads(result.stdout)["problems"])) == (1, ["cut.log.gz"])
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_a_file_without_readable_records_exits_with_1(
-    configured: Path, tmp_path: Path, process: Gatelock
+    configured: Path, tmp_path: Path, gatelock: Gatelock
 ) -> None:
     (tmp_path / "other.log").write_text("not in the combined format\n" * 3)
-    result = process("upkeep", "import", "other.log", "--source", "web")
-    assert (result.returncode, result.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
+    result = gatelock("upkeep", "import", "other.log", "--source", "web")
+    assert (result.exit_code, result.stdout) == (1, "3 seen, 0 counted, 3 dead, 0 late\n")
     assert result.stderr.splitlines()[-1].endswith("gatelock upkeep rejects list")
 
 

@@ -94,8 +94,8 @@ def surge_of(world: World) -> Surge:
 @pytest.mark.parametrize(
     ("per", "limit", "window", "action", "seed"),
     [
-        ("caller", 50, "1m", "notify", 1),
-        ("caller", 60, "1m", "deny", 2),
+        pytest.param("caller", 50, "1m", "notify", 1, marks=pytest.mark.deep("another story")),
+        pytest.param("caller", 60, "1m", "deny", 2, marks=pytest.mark.deep("another story")),
         ("address/24", 120, "1m", "deny", 3),
         ("caller", 12, "12s", "notify", 4),
     ],

@@ -57,7 +57,14 @@ class Hammer:
                 self.statuses[answer.status_code] += 1
 
 
-@pytest.mark.parametrize("name", [name for name in SERVERS if name != "flask"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("asgi", "wsgi") else [pytest.mark.deep("further frameworks")])
+        for name in SERVERS
+        if name != "flask"
+    ],
+)
 def test_no_request_of_a_locked_caller_passes_a_restarted_server(tmp_path: Path, name: str) -> None:
     port, page = free_port(), SERVERS[name][1]
     with (

@@ -98,6 +98,11 @@ def test_every_record_is_acknowledged_and_those_of_a_caller_are_in_one_partition
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize(
+    "new_sink",
+    ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+    indirect=True,
+)
 def test_after_a_broker_was_killed_and_restarted_every_record_is_stored_once(
     own_kafka: NativeKafka, new_sink: NewSink
 ) -> None:
@@ -135,6 +140,11 @@ class TestAnUnavailableBroker:
         assert writer.dropped == 5_000 - writer.waiting
         writer.close(0)
 
+    @pytest.mark.parametrize(
+        "new_sink",
+        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+        indirect=True,
+    )
     def test_waiting_records_are_bounded(self, own_kafka: NativeKafka, new_sink: NewSink) -> None:
         topic = own_kafka.create_topic(partitions=PARTITIONS)
         options = {"max_block_ms": 200, "request_timeout_ms": 1_000}
@@ -156,6 +166,11 @@ class TestAnUnavailableBroker:
         writer.close(1)
         assert len(numbers(stored(own_kafka, topic))) == writer.written
 
+    @pytest.mark.parametrize(
+        "new_sink",
+        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+        indirect=True,
+    )
     def test_records_without_acknowledgement_are_lost_and_counted(
         self, own_kafka: NativeKafka, new_sink: NewSink
     ) -> None:

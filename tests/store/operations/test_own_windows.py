@@ -288,7 +288,13 @@ IN_MID_PERIOD: list[Act] = [
 ]
 
 
-@pytest.mark.parametrize("acts", [A_YEAR, IN_MID_PERIOD], ids=["a year", "in mid-period"])
+@pytest.mark.parametrize(
+    "acts",
+    [
+        pytest.param(A_YEAR, id="a year", marks=pytest.mark.deep("long")),
+        pytest.param(IN_MID_PERIOD, id="in mid-period"),
+    ],
+)
 @pytest.mark.parametrize("start_s", [STARTS[0], at("2026-01-30T12:00Z"), STARTS[5]])
 def test_stories_on_both_databases(story: Callable[[int], Story], start_s: int, acts: list[Act]) -> None:
     story(start_s).play(acts)
