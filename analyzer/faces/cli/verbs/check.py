@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from zoneinfo import ZoneInfo
@@ -180,8 +179,7 @@ def delay_report(
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
         counts_requests = policy.meter == "requests"
         overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
-        window_s = policy_kind(policy).judged_sum(policy).window.shortest_s
-        most_s = delay_max_s(window_s, is_surge=table.kind != "quota")
+        most_s = delay_max_s(policy)
         if delay_s > most_s:
             too_short.append(
                 f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
@@ -383,12 +381,7 @@ def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
 def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
     for policy in policies:
-        falls = [(long, short) for long, short in pairwise(policy.lock_for) if short < long]
-        for long, short in falls[:1]:
-            yield (
-                f"{policy.name}: lock_for falls from {format_duration(long)} to {format_duration(short)}: "
-                "who offends again is locked for less time"
-            )
+        yield from policy.remarks()
         if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
             yield (
                 f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "
