@@ -16,7 +16,7 @@ from click.exceptions import Exit
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.tables.actions import parse_rate
 from analyzer.config.values import format_duration
-from analyzer.counting.records.formats import COMBINED, FORMATS
+from analyzer.counting.records.formats import FORMATS
 from analyzer.delays.delay_bound import FrontLimiter
 from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
 from analyzer.delays.living_delays import living_delays
@@ -328,7 +328,7 @@ def remarks(settings: Settings) -> Iterator[str]:
     """Yields sentences about settings that are valid and may not be meant."""
     for source in settings.sources:
         is_unsure = not source.count_if and not source.authenticated
-        if is_unsure and FORMATS[source.format] is COMBINED and _are_users(source):
+        if is_unsure and FORMATS[source.format].has_claimed_users and _are_users(source):
             yield (
                 f"{source.name}: the caller is the user of a {source.format} line, where servers write what "
                 "a client says, also of a login that failed: any client may use up the limit of another; "
