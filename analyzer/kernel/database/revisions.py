@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_at
 from analyzer.kernel.database.engine import open_engine, reading
 
 RELEASED_FILE = re.compile(r"(?P<revision>r\d{4})_\w+\.py")  # applied in the order of the numbers
@@ -88,11 +88,7 @@ def schema_problem(revision: str | None, url: str | sa.URL, needed: str | None =
 
 def _remaking_command(url: str | sa.URL) -> str:
     """Returns the command that empties the database: its files are removed, or it is dropped and created."""
-    parsed = sa.make_url(url)
-    name = parsed.database or ""
-    if parsed.get_backend_name() == "sqlite":
-        return f"rm -f {' '.join(shlex.quote(f'{name}{suffix}') for suffix in ('', '-wal', '-shm'))}"
-    return f"dropdb --force {shlex.quote(name)} && createdb {shlex.quote(name)}"
+    return dialect_at(url).remaking_command(sa.make_url(url).database or "")
 
 
 def stored_revision(db: sa.Connection) -> str | None:

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -53,6 +52,7 @@ from analyzer.judging.locks.verdict_decisions import UNKNOWN_POLICY
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.dialects import dialect_at
 from analyzer.kernel.database.engine import open_engine, require_file
 from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
@@ -147,8 +147,8 @@ def _followed(engine: sa.Engine) -> Sequence[FollowedPartition] | None:
 
 def _free_space(installation: Installation) -> Iterator[Observation]:
     url = sa.make_url(installation.settings.database.address)
-    if url.get_backend_name() == "sqlite":
-        free = shutil.disk_usage(Path(url.database or "").absolute().parent).free
+    if (file := dialect_at(url).file(url)) is not None:
+        free = shutil.disk_usage(file.parent).free
         if free < FREE_BYTES_MIN:
             yield Observation("wrong", f"{free >> 20} MiB are free where its file is", "free space there")
 
