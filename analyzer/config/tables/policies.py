@@ -1,7 +1,7 @@
 """`[[policies]]`: a table for each kind of policy, with the keys that this kind has.
 
 Each names the settings in which its candidates may differ, and makes the policy that is stored and judged.
-What is checked between tables stands by kind in `config.policy_checks.KIND_CHECKS`.
+What is checked between tables stands by kind in `config.kind_checks.KIND_CHECKS`.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _translate_error(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> StoreAwa
     cause, message = getattr(error, "orig", None), error_message(error)
     codes = getattr(cause, "sqlstate", None), getattr(cause, "sqlite_errorcode", None)
     explained = refused_transactions.explain(message, *codes)
-    return StoreAway(message) if explained is None else StoreRefused(explained)
+    return StoreAway(message) if explained is None else StoreRefused(*explained)
 
 
 def _is_away(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:

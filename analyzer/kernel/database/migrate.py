@@ -35,7 +35,7 @@ def require_head(url: str | sa.URL) -> list[str]:
         upgrade(url)
         return sorted(metadata.tables)
     if problem := schema_problem(have, url):
-        raise SchemaBehind(problem)
+        raise SchemaBehind(str(problem))
     return []
 
 

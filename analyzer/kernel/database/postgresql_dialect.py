@@ -61,9 +61,9 @@ def _require_utf8(connection: Any, _record: object) -> None:
     if encoding != "UTF8":
         name = connection.info.dbname
         raise DatabaseUnusable(
-            f"the database {name} has the encoding {encoding}, which cannot hold every caller's name; create "
-            f"another one: createdb --encoding=UTF8 --template=template0 NAME, and write its name into "
-            "[database] url"
+            f"the database {name} has the encoding {encoding}, which cannot hold every caller's name",
+            "create another one: createdb --encoding=UTF8 --template=template0 NAME, and write its name into "
+            "[database] url",
         )
 
 

@@ -197,7 +197,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
-            return None, problem
+            return None, str(problem)
         return living_delays(engine, totals), ""
     except AnalyzerError as error:
         return None, masked(str(error))

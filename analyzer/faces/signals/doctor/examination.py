@@ -89,12 +89,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         engine = open_engine(settings.database.address)
         yield from _examine_database(settings, engine)
         partitions = _followed(engine)
-    except DatabaseUnusable as unusable:
-        sentence, _, cure = str(unusable).partition("; ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
-    except StoreRefused as refused:
-        sentence, _, cure = str(refused).partition("; ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
+    except (DatabaseUnusable, StoreRefused) as refused:
+        yield Finding("database", "wrong", f"{settings.database.shown}: {refused.what}", refused.cure)
     except StoreAway as away:
         refusal = f"{settings.database.shown} cannot be reached: {away}"
         yield Finding("database", "away", refusal, CHECK_URL)
@@ -114,8 +110,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
     if problem := schema_problem(status.revision, settings.database.address):
-        sentence, _, cure = problem.partition(": ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
+        yield Finding("database", "wrong", f"{settings.database.shown}: {problem.what}", problem.cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     before_ms = time.time() * 1000
