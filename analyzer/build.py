@@ -40,7 +40,7 @@ from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.database.installation_secrets import EVENT_IDS, REFERENCES, ensure_secret
 from analyzer.kernel.database.migrate import require_head
 from analyzer.kernel.errors import CannotCount, ReplayRefused
-from analyzer.kernel.model import Counter, Partition
+from analyzer.kernel.model import Counter, Partition, process_name
 from analyzer.maintenance.failing_jobs import JobObserver
 from analyzer.maintenance.job_runner import JobRunner
 from analyzer.maintenance.job_scheduler import JobScheduler
@@ -100,7 +100,7 @@ def opened(
 
 def owner_name(settings: Settings) -> str:
     """Returns the name of this process in the database: the configured name and the process id."""
-    return f"{settings.analyzer.name}:{os.getpid()}"
+    return process_name(settings.analyzer.name, os.getpid())
 
 
 def build(

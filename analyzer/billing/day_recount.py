@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.billing.days.day_rows import Day
+from analyzer.billing.recount.log_documents import LogReader
 from analyzer.billing.recount.read_requests import stored_plan
 from analyzer.billing.recount.recount_differences import RecountDifference, differences
 from analyzer.billing.recount.recounted_day import (
@@ -73,12 +74,19 @@ def recount(
     topics: Mapping[str, str],
     options: Mapping[str, Any],
     secrets: Mapping[str, bytes],
+    readers: Mapping[str, LogReader],
 ) -> DayRecount:
     """Counts a closed day again and compares it.
 
-    `topics` has the source of each configured topic, `options` those of kafka-python, `secrets` those of
-    digests of names, by fingerprint. Raises LogUnreadable, LogsUnknown, StoreAway; Unsupported for a plan
-    that the second counter does not know.
+    Raises LogUnreadable, LogsUnknown and StoreAway, and Unsupported for a plan that it does not know.
+
+    Args:
+        engine: Of the database.
+        day: The closed day.
+        topics: The source of each configured topic.
+        options: Those of kafka-python.
+        secrets: Of digests of names, by fingerprint.
+        readers: Of records, by format.
     """
     inputs = recount_inputs(engine, day)
     _require_logs(inputs.logs, topics, options)
@@ -88,7 +96,9 @@ def recount(
         meter["renamed_from"]: meter["name"] for meter in newest["meters"] if meter.get("renamed_from")
     }
     pseudonyms = Pseudonyms(newest.get("forgotten", ()), inputs.references)
-    counted = RecountedDay(day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms)
+    counted = RecountedDay(
+        day.begin_s, day.end_s, day.groupings, joins, renamed, secrets, pseudonyms, readers
+    )
     partitions = []
     for log in inputs.logs:
         first, records, is_whole = _records(log, day, newest, options)
@@ -189,6 +199,11 @@ def _given(day: Day, inputs: RecountInputs, counted: RecountedDay) -> Iterator[s
     for name, sentence in GIVEN.items():
         if counted.given[name]:
             yield f"{sentence}: {counted.given[name]:,}"
+    for name in sorted(counted.dependent_formats):
+        yield (
+            f"the values in records of the format {name}: the second count has no separate reader for it, "
+            "and reads by the counter's"
+        )
     believed = sum(number for series, number in inputs.moved.items() if series[0] == "caller")
     if believed:
         yield f"requests that count although denied in the log, as no lock was in force: {believed:,}"

@@ -43,6 +43,7 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.database.clock import database_now, millis
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.errors import StoreAway
 from analyzer.kernel.sentences import plural
 from analyzer.plan.meter_units import Unit, amount_text
@@ -132,7 +133,7 @@ def _set_from_file(context: ActContext, file: Path) -> Done:
         except StoreAway as error:
             so_far = f"{first:,} of {len(callers):,} callers are set; do it again to set the rest"
             raise StoreAway(f"{error}; {so_far}") from error
-        if context.engine.dialect.name == "sqlite" and callers[first + CALLERS_MAX :]:
+        if dialect_of(context.engine).has_one_writer and callers[first + CALLERS_MAX :]:
             # Flushes wait for the file as well, and SQLite has no queue.
             time.sleep(min(PAUSE_MAX_S, time.monotonic() - began_s))
     sentence = f"{plural(len(callers), 'caller')} set; {changes.sentence}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.config.tables.policies import readings_from_text
+from analyzer.config.tables.policy_values import readings_from_text
 from analyzer.plan.policies import Policy
 
 

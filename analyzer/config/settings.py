@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +31,7 @@ from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.policies import AnyPolicyTable, table_class
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.counting.records.columns import ADDRESS
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     retention: RetentionTable = Field(default_factory=RetentionTable)
     sources: tuple[SourceTable, ...] = ()
     meters: tuple[MeterTable, ...] = ()
-    policies: tuple[PolicyTable, ...] = ()
+    policies: tuple[AnyPolicyTable, ...] = ()
     overrides: tuple[OverrideTable, ...] = ()
     exempt: tuple[ExemptTable, ...] = ()
 
@@ -118,7 +118,7 @@ class Settings(BaseSettings):
         try:
             settings = handler(raw)
         except ValidationError as error:
-            translated = translate_errors(error)
+            translated = translate_errors(error, raw)
         # A key that is invalid by itself gets no second fault from a check that depends on it.
         more = [fault for fault in cross_table_faults(_valid_tables(raw)) if not translated.covers(fault.at)]
         if settings is None or more:
@@ -281,10 +281,10 @@ def _invalid_file(file: Path | str, line: int | None, problem: str, cure: str) -
 
 
 def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
-    def tables(section: str, model: type[Any]) -> dict[int, Any]:
+    def tables(section: str, model: Callable[[Any], type[Any]]) -> dict[int, Any]:
         items = raw.get(section, ())
         parts = {
-            index: valid_part(model, item)
+            index: valid_part(model(item), item)
             for index, item in enumerate(items if isinstance(items, (list, tuple)) else ())
         }
         return {index: part for index, part in parts.items() if part is not None}
@@ -295,8 +295,8 @@ def _valid_tables(raw: Mapping[str, Any]) -> ParsedTables:
         privacy=valid_part(PrivacyTable, raw.get("privacy")) or PrivacyTable(),
         billing=valid_part(BillingTable, raw.get("billing")) or BillingTable(),
         retention=valid_part(RetentionTable, raw.get("retention")) or RetentionTable(),
-        sources=tables("sources", SourceTable),
-        meters=tables("meters", MeterTable),
-        policies=tables("policies", PolicyTable),
-        overrides=tables("overrides", OverrideTable),
+        sources=tables("sources", lambda _item: SourceTable),
+        meters=tables("meters", lambda _item: MeterTable),
+        policies=tables("policies", table_class),
+        overrides=tables("overrides", lambda _item: OverrideTable),
     )

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from analyzer.config.diagnostics.pydantic_errors import translate_errors
-from analyzer.config.tables.policies import PolicyTable
+from analyzer.config.tables.policies import SurgeTable
 from analyzer.config.tables.sources import SourceTable
 from analyzer.plan.mapping import SourceMapping
-from analyzer.plan.policies import Policy
+from analyzer.plan.policies import Surge
 
 
 class TableInvalid(Exception):
@@ -28,10 +28,10 @@ def parse_mapping(source: Mapping[str, Any]) -> SourceMapping:
     return table.mapping(frozenset({"bytes"}), None)
 
 
-def parse_policy(table: Mapping[str, Any]) -> Policy:
-    """Returns the policy of [[policies]]. Raises TableInvalid."""
+def parse_surge(table: Mapping[str, Any]) -> Surge:
+    """Returns the surge of [[policies]]. Raises TableInvalid."""
     try:
-        return PolicyTable.model_validate(table).policy()
+        return SurgeTable.model_validate(table).policy()
     except ValidationError as error:
         fault = translate_errors(error).faults[0]
         raise TableInvalid(str(fault.at[0]), f"{fault.what}; {fault.cure}") from error

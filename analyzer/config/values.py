@@ -67,17 +67,18 @@ def suggestion(name: object, names: Iterable[str], otherwise: str) -> str:
 def known_words(words: object, *, planned: tuple[str, ...] = ()) -> BeforeValidator:
     """Accepts the words of a Literal type. One in `planned` is reported as not available yet."""
     allowed: tuple[str, ...] = get_args(words)
-    otherwise = f"use {alternatives(allowed)}"
+    return BeforeValidator(lambda value: known_word(value, allowed, planned=planned))
 
-    def validate(value: object) -> object:
-        if value not in allowed:
-            if isinstance(value, dict) or value in planned:
-                raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
-            cure = suggestion(value, allowed, otherwise)
-            raise_fault(f"{quote(value)} is not one of the known values", cure)
-        return value
 
-    return BeforeValidator(validate)
+def known_word(value: object, allowed: tuple[str, ...], *, planned: tuple[str, ...] = ()) -> object:
+    """Returns `value` if it is one of the allowed words; reports a fault for any other."""
+    if value not in allowed:
+        otherwise = f"use {alternatives(allowed)}"
+        if isinstance(value, dict) or value in planned:
+            raise_unavailable(f"{quote(value)} is not available in this version", otherwise)
+        cure = suggestion(value, allowed, otherwise)
+        raise_fault(f"{quote(value)} is not one of the known values", cure)
+    return value
 
 
 def duration_between(least_s: float, most_s: float) -> BeforeValidator:

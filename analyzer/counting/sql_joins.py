@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import DIALECTS
 from analyzer.kernel.tables.schema import TOTAL_MAX
 from analyzer.plan.meters import JOINS
 
@@ -39,7 +40,7 @@ def plus(stored: IntColumn, new: IntColumn) -> IntColumn:
 
 
 def greatest(dialect: str, stored: IntColumn, new: IntColumn) -> IntColumn:
-    return (sa.func.greatest if dialect == "postgresql" else sa.func.max)(stored, new)
+    return DIALECTS[dialect].greatest(stored, new)
 
 
 def sum_in_halves(column: IntColumn) -> tuple[IntColumn, IntColumn]:

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import HALF, SQL_JOINS, IntColumn
-from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, without_scans
+from analyzer.kernel.database.dialects import dialect_of
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, sort_in_memory, without_scans
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
@@ -115,8 +116,7 @@ def is_counted(engine: sa.Engine, grouping: str) -> bool:
 
 def _allow_large_sorts(db: sa.Connection) -> None:
     """A report of a million callers is grouped in memory: several times as fast as on the disk."""
-    if db.dialect.name == "postgresql":
-        db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+    sort_in_memory(db, WORK_MB)
 
 
 def _place(row: UsageRow, order: Order) -> tuple[Any, ...]:
@@ -210,7 +210,7 @@ def _buckets(
         times = is_among(db.dialect.name, bucket_s, _times(db, [*conditions, *between], width_s))
         # The times are in the interval. PostgreSQL may read the interval instead where that has few rows;
         # SQLite would always do so if it knew the limits.
-        limits = between if db.dialect.name == "postgresql" else []
+        limits = between if dialect_of(db).has_statistics else []
         conditions += [*limits, times, columns.key == query.key]
     start, stretch = _shown(query, bucket_s, width_s)
     values = [columns[f"{kind}_{meter.place}"] for meter in meters for kind in ("value", "denied")]

@@ -16,6 +16,8 @@ from analyzer.delays.delay_bound import (
     LockDelay,
     overshoot_max,
 )
+from analyzer.judging.kinds import policy_kind
+from analyzer.plan.policies import Policy
 
 PartOrigin = Literal["measured", "configured", "given", "default"]
 
@@ -87,12 +89,12 @@ def delay_parts(
     return DelayParts(delay, origins)
 
 
-def delay_max_s(shortest_window_s: float, *, is_surge: bool) -> float:
-    """Returns the longest delay with which a policy of this window still limits something.
-
-    `is_surge`: whether one lock lasts for many windows, as those of surges and shares do.
-    """
-    return shortest_window_s * (DELAY_SHARE_MAX_OF_SURGE if is_surge else DELAY_SHARE_MAX)
+def delay_max_s(policy: Policy) -> float:
+    """Returns the longest delay, in seconds, with which a policy still limits something."""
+    kind = policy_kind(policy)
+    # A surge has one lock for many windows: it must only come while the window is not over.
+    share = DELAY_SHARE_MAX_OF_SURGE if kind.locks_last else DELAY_SHARE_MAX
+    return kind.judged_sum(policy).window.shortest_s * share
 
 
 class PolicyOvershoot(NamedTuple):

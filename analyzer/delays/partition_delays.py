@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from analyzer.counting.measured_delays import MeasuredDelays
 from analyzer.flush.analyzers import LIVING_MS, all_known
+from analyzer.kernel.model import parent_analyzer
 
 
 class PartitionDelays(NamedTuple):
@@ -44,8 +45,7 @@ def partition_delays(
 
     `measured` is by the names of analyzers.
     """
-    name, _, _ = owner.rpartition(":")  # of the process
-    delays = measured.get(name)
+    delays = measured.get(parent_analyzer(owner))
     if delays is None:
         return PartitionDelays()
     source, clock = delays.sources.get(source_name), delays.clocks.get(partition)

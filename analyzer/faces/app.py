@@ -36,7 +36,7 @@ class AppState:
     read_status: Callable[[], InstallationStatus]  # from the database: may block, may raise StoreAway
     count_unmet_locks: Callable[[], int | None]  # likewise; None: not known
     read_fleet: Callable[[], FleetSummary]  # likewise
-    schema_problem: Callable[[str | None], str | None]  # a sentence about the version of the tables
+    schema_problem: Callable[[str | None], object]  # a sentence about the version of the tables; None: fits
     authenticator: Authenticator  # who may read the locks may also read details of problems
 
 
@@ -164,5 +164,5 @@ async def _status_and_problems(
         problems.setdefault("database", str(error))
     else:
         if problem := state.schema_problem(status.revision):
-            problems["schema"] = problem
+            problems["schema"] = str(problem)
     return status, {name: masked(problem) for name, problem in problems.items()}

@@ -18,6 +18,7 @@ from analyzer.judging.locks.lock_feed import new_mark
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import NowMs, insert, reading, writing
 from analyzer.kernel.errors import SourceDiffers
+from analyzer.kernel.model import parent_analyzer
 from analyzer.kernel.tables.schema import analyzers, offsets
 from analyzer.plan.plan import FORMAT, RULES, SOURCE, Plan
 from analyzer.plan.plan_differences import differences, in_words, stopped_text, unenforced
@@ -388,7 +389,7 @@ def _owner_ages_ms(db: sa.Connection) -> dict[str, int]:
     followed = sa.select(offsets.c.owner, age_ms).where(offsets.c.beat_ms.is_not(None))
     ages_ms: dict[str, int] = {}
     for owner, owner_age_ms in db.execute(followed.group_by(offsets.c.owner)):
-        name = owner.rpartition(":")[0] or owner
+        name = parent_analyzer(owner)
         ages_ms[name] = min(owner_age_ms, ages_ms.get(name, owner_age_ms))
     return ages_ms
 

@@ -11,6 +11,7 @@ from analyzer.counting.gaps import forget, sources_with_gaps
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.engine import NowMs, reading, writing
 from analyzer.kernel.database.partition_keys import key_columns, unfollow
+from analyzer.kernel.model import process_prefix
 from analyzer.kernel.tables.schema import gaps, offsets
 
 SILENT_MS = 15_000  # without a heartbeat; a living analyzer sends one each second
@@ -84,7 +85,7 @@ def release_removed(engine: sa.Engine, name: str, sources: Collection[str]) -> i
     `sources` are all that it has now. Returns the number of partitions. An analyzer that follows one of them
     again sends a heartbeat within a second. Raises StoreAway.
     """
-    is_followed_last = offsets.c.owner.startswith(f"{name}:", autoescape=True)
+    is_followed_last = offsets.c.owner.startswith(process_prefix(name), autoescape=True)
     with writing(engine) as db:
         released = unfollow(db, sa.and_(is_followed_last, offsets.c.source.not_in(sources)))
         for source in sources_with_gaps(db) - {*sources}:

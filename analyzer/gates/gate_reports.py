@@ -21,7 +21,7 @@ from analyzer.judging.sql.directory import newest, read_limits
 from analyzer.kernel.database.audit_log import record
 from analyzer.kernel.database.bounded_deletes import delete_at
 from analyzer.kernel.database.clock import clock_ms
-from analyzer.kernel.database.engine import NowMs, insert, reading, slow_reading, writing
+from analyzer.kernel.database.engine import NowMs, commit_soon, insert, reading, slow_reading, writing
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.counter_tables import named_callers
 from analyzer.kernel.tables.schema import feed, feed_versions, gates, totals
@@ -61,8 +61,7 @@ def store_statuses(
         for status in sorted(statuses, key=lambda status: status.instance)
     ]  # fmt: skip
     with writing(engine) as db:
-        if db.dialect.name == "postgresql":
-            db.exec_driver_sql("set local synchronous_commit = off")  # the next report comes in some seconds
+        commit_soon(db)  # the next report comes in some seconds
         for begin in range(0, len(rows), AT_ONCE):
             added = insert(db, gates).values(rows[begin : begin + AT_ONCE])
             newer = {name: added.excluded[name] for name in ("number", "at_ms", "told", "token")}

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from analyzer.gates.refused_requests import RefusedRequests
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
 from analyzer.kernel.database.clock import instant
-from analyzer.kernel.database.engine import NowMs, insert, reading, writing
+from analyzer.kernel.database.engine import NowMs, commit_soon, insert, reading, writing
 from analyzer.kernel.tables.schema import refused_requests
 
 REFUSED_KEPT_MS = 600_000  # since the last refusal; a gate polls at least every ten seconds
@@ -45,8 +45,7 @@ def store_refusals(engine: sa.Engine, counts: Iterable[RefusalCount]) -> None:
         for count in sorted(counts)
     ]  # fmt: skip
     with writing(engine) as db:
-        if db.dialect.name == "postgresql":
-            db.exec_driver_sql("set local synchronous_commit = off")  # the next refusals come in some seconds
+        commit_soon(db)  # the next refusals come in some seconds
         # First, so that a client that returns after a while is refused "since" its return.
         _delete(db, columns.last_ms < NowMs() - REFUSED_KEPT_MS)
         if rows:

@@ -46,7 +46,17 @@ class StoreAway(AnalyzerError):
 
 
 class StoreRefused(StoreAway):
-    """The database was reached, and has refused or ended the transaction; the message says what to do."""
+    """The database was reached, and has refused or ended the transaction.
+
+    Attributes:
+        what: What is wrong.
+        cure: What to do.
+    """
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}; {cure}")
+        self.what = what
+        self.cure = cure
 
 
 class DatabaseReplaced(StoreAway):
@@ -54,7 +64,17 @@ class DatabaseReplaced(StoreAway):
 
 
 class DatabaseUnusable(AnalyzerError):
-    """The database cannot hold every caller's name."""
+    """The database cannot hold every caller's name.
+
+    Attributes:
+        what: What is wrong.
+        cure: What to do.
+    """
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}; {cure}")
+        self.what = what
+        self.cure = cure
 
 
 class NotInstalled(AnalyzerError):

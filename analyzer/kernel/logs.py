@@ -46,7 +46,7 @@ def set_up(log_format: LogFormat | None, stream: TextIO | None = None) -> None:
     if log_format is None:
         log_format = "console" if stream.isatty() else "json"
     handler = PacedHandler(stream)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
+    handler.setFormatter(FORMATTERS[log_format]())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
@@ -204,3 +204,6 @@ def _extra(record: logging.LogRecord) -> Mapping[str, object]:
 
 def _clean(value: object) -> object:
     return value if value is None or isinstance(value, (bool, int, float)) else masked(str(value))
+
+
+FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"json": JsonFormatter, "console": ConsoleFormatter}

@@ -26,6 +26,35 @@ class Partition(NamedTuple):
         return f"{self.topic}[{self.number}]"
 
 
+def shown_partition(text: str) -> tuple[str, str]:
+    """Returns topic and number of a partition as `str` shows it.
+
+    >>> shown_partition("access-log[3]")
+    ('access-log', '3')
+    """
+    topic, _, number = text.removesuffix("]").rpartition("[")
+    return topic, number
+
+
+def process_prefix(analyzer: str) -> str:
+    """Returns the beginning of the names of all processes of an analyzer."""
+    return f"{analyzer}:"
+
+
+def process_name(analyzer: str, number: int) -> str:
+    """Returns the name of a process in the database, by that of its analyzer and its number."""
+    return f"{process_prefix(analyzer)}{number}"
+
+
+def parent_analyzer(process: str) -> str:
+    """Returns the name of the analyzer that a process is of.
+
+    >>> parent_analyzer(process_name("web-1", 4711))
+    'web-1'
+    """
+    return process.rpartition(":")[0] or process
+
+
 class Position(NamedTuple):
     """Stored position of a partition: the next offset, and its resume token.
 

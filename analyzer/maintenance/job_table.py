@@ -31,7 +31,8 @@ from analyzer.judging.judge import Judged, JudgedRows
 from analyzer.judging.judgement_log import log_judged
 from analyzer.judging.sql import braked_policies, plans, slots, waiting_judgements
 from analyzer.kernel.database.clock import clock_ms
-from analyzer.kernel.database.engine import STATEMENT_MS, writing
+from analyzer.kernel.database.engine import writing
+from analyzer.kernel.database.timeouts import STATEMENT_MS
 from analyzer.kernel.jobs.job_runs import SqlJobRuns
 from analyzer.kernel.jobs.job_schedules import DAY_S, Schedule
 from analyzer.kernel.jobs.step_sizes import SizedSteps

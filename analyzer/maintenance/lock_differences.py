@@ -19,7 +19,7 @@ from analyzer.kernel.tables.schema import hold_offs, locks, totals
 from analyzer.maintenance.total_differences import OpenSum
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Policy, Quota
+from analyzer.plan.policies import Policy
 from gatekeeper.model import SUSPENSION
 
 
@@ -58,7 +58,7 @@ def differing_locks(
                 differences += _right(
                     db, plan, version, policy, _not_earned(open_sum, policy, now_ms, least), most
                 )
-                if not (isinstance(policy, Quota) and policy.grace_given.time_s):
+                if not policy_kind(policy).needs(policy).notices:
                     differences += _right(
                         db, plan, version, policy, _missing(open_sum, policy, least, now_ms), most
                     )
@@ -107,7 +107,7 @@ def _right(
 
 def _least(policy: Policy) -> int:
     """Returns the least value of a total that earns a lock."""
-    return policy.locks_at if isinstance(policy, Quota) else min(policy_kind(policy).thresholds(policy))
+    return policy_kind(policy).locks_at(policy)
 
 
 def _not_earned(open_sum: OpenSum, policy: Policy, now_ms: int, least: int | None) -> sa.Select[Any]:

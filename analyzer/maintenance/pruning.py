@@ -17,6 +17,7 @@ from analyzer.judging.sql import directory, stored_notices, stored_values
 from analyzer.judging.sql import hold_offs as hold_off_rows
 from analyzer.judging.sql import holds as hold_rows
 from analyzer.kernel.database.bounded_deletes import delete_anywhere, delete_at, first_keys
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.kept_ages import Retention
 from analyzer.kernel.tables.job_tables import job_runs
 from analyzer.kernel.tables.schema import (
@@ -201,7 +202,7 @@ def _values_to_delete(db: sa.Connection, now_s: int, kept_s: int) -> list[sa.Col
 
 def _delete(db: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool], most: int) -> int:
     """Deletes rows and returns their number; SQLite's driver has no row count for a DELETE after WITH."""
-    if table in (distinct_values, overrides) and db.dialect.name == "postgresql":
+    if table in (distinct_values, overrides) and dialect_of(db).has_row_places:
         return db.execute(delete_anywhere(table, condition, most)).rowcount
     deleted = delete_at(table, first_keys(table, condition, most))
     return len(db.execute(deleted.returning(next(iter(table.primary_key)))).all())

@@ -37,7 +37,7 @@ from analyzer.plan.meters import (
     in_buckets,
     with_requests,
 )
-from analyzer.plan.policies import POLICY_CLASSES, ComparedLoad, Policy, StatedOverride
+from analyzer.plan.policies import POLICY_CLASSES, Policy, StatedOverride
 
 FORMAT = 1
 RULES = "rules"  # name of a part
@@ -188,8 +188,7 @@ def make_plan(
     meters = with_requests(meters)
     joins = {meter.name: meter.join for meter in meters}
     policies = [_with_join(policy, joins) for policy in sorted(policies, key=lambda policy: policy.name)]
-    names = {"caller", *groupings, *(policy.per for policy in policies)}
-    names |= {policy.whole for policy in policies if isinstance(policy, ComparedLoad)}
+    names = {"caller", *groupings}.union(*(policy.groupings for policy in policies))
     meters = sorted(map(_in_order, meters), key=lambda meter: meter.name)
     rules = Plan(
         tuple(sorted(names)), tuple(meters), tuple(policies), overrides=tuple(sorted(overrides, key=repr))

@@ -82,6 +82,10 @@ class Policy(Protocol):
         """Whether no gate gets its locks."""
 
     @property
+    def groupings(self) -> frozenset[str]:
+        """The groupings that must be counted to judge it: `per`, and that of the whole."""
+
+    @property
     def brake(self) -> Brake | msgspec.UnsetType:
         """The bound of its new locks; absent where it states none."""
 
@@ -110,6 +114,11 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def is_shadow(self) -> bool:
         """Whether no gate gets its locks."""
         return self.mode == SHADOW
+
+    @property
+    def groupings(self) -> frozenset[str]:
+        """The groupings that must be counted to judge it: `per`, and that of the whole."""
+        return frozenset((self.per,))
 
     @property
     def meter_join(self) -> str:
@@ -251,6 +260,11 @@ class ComparedLoad(Enforced, frozen=True):
     def whole(self) -> str:
         """The grouping of the whole: the resource of the series, or everyone."""
         return "resource" if self.per.endswith(BY_RESOURCE) else "everyone"
+
+    @property
+    def groupings(self) -> frozenset[str]:
+        """The groupings that must be counted to judge it: `per`, and that of the whole."""
+        return frozenset((self.per, self.whole))
 
 
 class LoadShare(ComparedLoad, frozen=True):

@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -175,14 +175,13 @@ class SqlSource:
         self._pid = os.getpid()
 
     def _open(self) -> sa.Engine:
-        match self._url.get_backend_name():
-            case "sqlite":
-                return _open_sqlite(self._url)
-            case "postgresql":
-                engine = _open_postgresql(self._url)
-                sa.event.listen(engine, "do_connect", self._connect)
-                return engine
-        raise ValueError(f"{self._name}: expected a URL of SQLite or PostgreSQL")
+        database = DATABASES.get(self._url.get_backend_name())
+        if database is None:
+            raise ValueError(f"{self._name}: expected a URL of SQLite or PostgreSQL")
+        engine = database.open(self._url)
+        if not database.is_file:
+            sa.event.listen(engine, "do_connect", self._connect)
+        return engine
 
     def _connect(self, dialect: Any, _record: object, cargs: list[Any], cparams: dict[str, Any]) -> Any:
         connection = dialect.connect(*cargs, **cparams)
@@ -202,7 +201,7 @@ class SqlSource:
         A PostgreSQL server that was stopped (SIGSTOP) enforces no time-out while its machine acknowledges
         every packet.
         """
-        if self._engine.dialect.name == "sqlite":
+        if DATABASES[self._engine.dialect.name].is_file:
             yield
             return
         timer = threading.Timer(longest_s, self._shut_down)
@@ -227,7 +226,7 @@ class SqlSource:
         again.
         """
         with self._engine.connect() as db:
-            if db.dialect.name == "sqlite":
+            if DATABASES[db.dialect.name].is_file:
                 db.exec_driver_sql("begin")
             else:
                 db.execution_options(postgresql_readonly=True)
@@ -236,7 +235,7 @@ class SqlSource:
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         """A connection that commits each statement and does not wait for the disk."""
-        if self._engine.dialect.name == "sqlite":
+        if DATABASES[self._engine.dialect.name].is_file:
             with _open_sqlite(self._url, writes=True).connect() as db:
                 # Checkpointing the write-ahead log is left to the analyzer.
                 for pragma in ("synchronous = normal", "wal_autocheckpoint = 0"):
@@ -297,6 +296,22 @@ def _open_postgresql(url: sa.URL) -> sa.Engine:
     return engine
 
 
+class Database(NamedTuple):
+    """A database that has locks.
+
+    Attributes:
+        open: Returns an engine that reads.
+        is_file: Whether it is opened for each fetch, and no connection is kept.
+    """
+
+    open: Callable[[sa.URL], sa.Engine]
+    is_file: bool
+
+
+DATABASES: Mapping[str, Database] = {  # by the name of SQLAlchemy's dialect, as NOW_MS
+    "sqlite": Database(_open_sqlite, is_file=True),
+    "postgresql": Database(_open_postgresql, is_file=False),
+}
 SqlRow = tuple[Any, ...]  # op, then LOCK_COLUMNS
 RowBatches = list[tuple[SqlRow, ...]]
 

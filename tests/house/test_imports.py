@@ -200,6 +200,7 @@ GUESTS = {
     "kafka": ("analyzer.sources.kafka", "analyzer.demo", "gatekeeper.requestlog.kafka"),
     "lz4": ("analyzer.sources.batches",),
     "msgspec": (
+        "analyzer.billing.dependent_readers",
         "analyzer.counting",
         "analyzer.faces.cli.output",
         "analyzer.forecast.simulation",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
 from analyzer.config import settings  # noqa: F401 - imports every table
 from analyzer.config.tables import ConfigTable
@@ -31,13 +31,25 @@ from analyzer.config.tables.fields import (
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.limit_overrides import ExceptionTable, ExemptTable, OverrideTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import CandidateTable, PolicyTable, WindowTable
+from analyzer.config.tables.policies import POLICY_TABLES, CandidateTable, PolicyTable
+from analyzer.config.tables.policy_values import WindowTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
 from tests.house.reading import ROOT
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 
+
+def keys_of_all(name: str, models: Iterable[type[BaseModel]]) -> type[BaseModel]:
+    """Returns a model with the keys of several; one that they share is that of the first."""
+    fields = {key: field for model in reversed(list(models)) for key, field in model.model_fields.items()}
+    return create_model(name, **{key: (field.annotation, field) for key, field in fields.items()})
+
+
+# Kinds of policies have separate tables, which the page shows in one.
+CANDIDATE_TABLES = [table.candidate_class for table in POLICY_TABLES.values()]
+OF_POLICIES = keys_of_all("OfPolicies", POLICY_TABLES.values())
+OF_CANDIDATES = keys_of_all("OfCandidates", CANDIDATE_TABLES)
 # The heading above the rows of each table.
 HEADINGS: dict[str, type[BaseModel]] = {
     "`[database]`": DatabaseTable,
@@ -54,9 +66,9 @@ HEADINGS: dict[str, type[BaseModel]] = {
     "`resource`": ResourceEntry,
     "Other fields": PlainEntry,
     "`[[meters]]`": MeterTable,
-    "`[[policies]]`": PolicyTable,
+    "`[[policies]]`": OF_POLICIES,
     "`window`": WindowTable,
-    "Modes": CandidateTable,
+    "Modes": OF_CANDIDATES,
     "`[[overrides]]`": OverrideTable,
     "`[[exempt]]`": ExemptTable,
 }
@@ -64,13 +76,13 @@ HEADINGS: dict[str, type[BaseModel]] = {
 COMPUTED = {
     (AnalyzerTable, "name"): "the host's name",
     (AnalyzerTable, "log"): '`"console"` on a terminal, else `"json"`',
-    **{(CandidateTable, key): "the policy's" for key in CandidateTable.model_fields},
+    **{(OF_CANDIDATES, key): "the policy's" for key in OF_CANDIDATES.model_fields},
     (RetentionTable, "closed_days"): '`"forever"`',
     (SourceTable, "name"): "the topic, or the file's name",
     (SourceTable, "caller"): "`api_key`, `user`, `address`, if mapped",
     (SourceTable, "facts"): "those that are mapped",
     (ResourceEntry, "routes"): "none",
-    (PolicyTable, "limit"): "required, but in some shares",
+    (OF_POLICIES, "limit"): "required, but in some shares",
     (PlainEntry, "kind"): '`"duration"` with a unit, else `"whole"`',
     (PlainEntry, "unit"): '`"s"` for durations',
     (PlainEntry, "default"): "`0`",
@@ -127,6 +139,8 @@ def range_of(model: type[BaseModel], name: str) -> str | None:
         cure = error.errors()[0].get("ctx", {}).get("cure", "")
         if bounds := re.fullmatch(r"choose between (\S+) and (\S+)", cure):
             return f"{bounds[1]} to {bounds[2]}"
+        if re.fullmatch(r'use ("\w+", )*"\w+" or "\w+"', cure):  # the keys of a table of entries
+            return ", ".join(f'`"{word}"`' for word in re.findall(r'"(\w+)"', cure))
     return None
 
 
@@ -194,9 +208,12 @@ def test_the_page_agrees_with_the_models() -> None:
 
 def test_every_table_of_the_configuration_has_a_heading() -> None:
     def below(model: type[BaseModel]) -> set[type[BaseModel]]:
-        return {model}.union(*(below(subclass) for subclass in model.__subclasses__()))
+        subclasses = [table for table in model.__subclasses__() if table.__module__.startswith("analyzer.")]
+        return {model}.union(*map(below, subclasses))
 
-    assert below(ConfigTable) - {ConfigTable, FieldEntry, ExceptionTable} == set(HEADINGS.values())
+    of_kinds = {PolicyTable, CandidateTable, *POLICY_TABLES.values(), *CANDIDATE_TABLES}
+    bases = {ConfigTable, FieldEntry, ExceptionTable}
+    assert below(ConfigTable) - bases - of_kinds == set(HEADINGS.values()) - {OF_POLICIES, OF_CANDIDATES}
 
 
 ROWS = [(heading, row) for heading, rows in rows_by_heading(PAGE).items() for row in rows]

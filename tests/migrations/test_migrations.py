@@ -333,7 +333,7 @@ def test_a_database_of_an_unreleased_version_is_created_again_by_the_command_of_
     if database == "postgresql":
         url = "postgresql+psycopg://ada:s3cret@db/counts"
     for revision in (UNRELEASED, EARLIER):
-        sentence = revisions.schema_problem(revision, url) or ""
+        sentence = str(revisions.schema_problem(revision, url))
         what, _, cure = sentence.partition(": ")
         assert "an unreleased version made them, and what they hold is not carried over" in what
         assert cure.endswith(", and run `gatelock upkeep db upgrade`")
@@ -357,7 +357,7 @@ def test_a_database_of_an_unreleased_version_is_created_again_by_the_command_of_
     ],
 )
 def test_a_version_has_its_cure(revision: str | None, needed: str, cure: str) -> None:
-    sentence = revisions.schema_problem(revision, "sqlite:///gatelock.db", needed) or ""
+    sentence = str(revisions.schema_problem(revision, "sqlite:///gatelock.db", needed))
     assert sentence.partition(": ")[2] == cure
 
 

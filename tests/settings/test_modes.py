@@ -140,8 +140,11 @@ def test_a_candidate_of_one_number_keeps_the_capacities_of_resources(plan: ReadP
         (DAILY + 'action = "notify"\ncandidate = { limit = 3 }\n', "has no effect: the policy sets no lock"),
         (DAILY + "candidate = {}\n", "states nothing in which it differs"),
         (DAILY + "candidate = { meter = 3 }\n", "candidate"),
-        (DAILY + "candidate = { limit = 0.5 }\n", "is not written as the limit of a quota is"),
-        (NEIGHBOUR + "candidate = { limit = 50 }\n", "is not written as the limit of a share is"),
+        (DAILY + "candidate = { limit = 0.5 }\n", "must be a whole number, or text with a unit, not 0.5"),
+        (
+            NEIGHBOUR + "candidate = { limit = 50 }\n",
+            "must be a share of the whole",
+        ),
         (NEIGHBOUR + "candidate = { usual = 3 }\n", "a share takes exactly one of"),
         (DAILY + 'candidate = { hold = "5s" }\n', "applies to shares"),
         (FLOOD + 'candidate = { window = { per = "day" } }\n', "a surge needs a rolling window"),

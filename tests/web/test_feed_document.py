@@ -97,7 +97,7 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", phrase)]
         assert value in numbers
     assert "On SQLite it looks ten times a second" in PAGE
-    assert notify.LOOK_EVERY_S["sqlite"] == 1 / 10
+    assert notify.LOOK_EVERY_S == 1 / 10
     assert "connection poolers, twenty times" in PAGE
     assert feed_cache.REFRESH_EVERY_S == 1 / 20
     assert "500 gates every 0.15 s" in PAGE

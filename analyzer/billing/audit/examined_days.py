@@ -15,7 +15,7 @@ from analyzer.billing.days.deleted_days import is_deleted
 from analyzer.billing.days.frozen_rows import WORK_MB
 from analyzer.counting.grouping_differences import comparisons
 from analyzer.judging.sql import plans
-from analyzer.kernel.database.engine import slow_reading, without_scans
+from analyzer.kernel.database.engine import slow_reading, sort_in_memory, without_scans
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.schema import plans as plans_table
 from analyzer.plan import catalog
@@ -81,8 +81,7 @@ def examine_day(engine: sa.Engine, day: Day, keys: Sequence[DigestKey]) -> Audit
     """
     with slow_reading(engine) as db:
         without_scans(db)
-        if db.dialect.name == "postgresql":
-            db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+        sort_in_memory(db, WORK_MB)
         numbers = catalog.load(db)
         differences = list(digest_chain.digest_differences(db, day, keys))
         differences += _chain(digest_chain.closed_days(db, day.zone), keys).get(day.id, [])

@@ -14,6 +14,7 @@ from analyzer.counting.counter.caller_budget import FOLDED
 from analyzer.counting.grouping_differences import Comparison
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_join
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE
 from analyzer.kernel.database.installation_secrets import REFERENCES, known_secret
 from analyzer.kernel.database.partition_keys import partition_columns, same_partition
@@ -187,7 +188,7 @@ def _frozen(
     """Returns the amounts of a day in a table of closed days, by name and resource."""
     columns = table.c
     shown_name = sa.func.coalesce(referenced_names.c.name, sa.literal(make_pseudonym("")) + columns.reference)
-    name = sa.collate(shown_name, "C") if db.dialect.name == "postgresql" else shown_name
+    name = dialect_of(db).by_bytes(shown_name)
     amounts = [
         sa.func.coalesce(columns[column], 0).label(column) for meter in meters for column in meter.columns[1:]
     ]

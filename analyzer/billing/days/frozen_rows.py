@@ -12,7 +12,7 @@ from analyzer.billing.days.references import store_references
 from analyzer.counting.buckets import AUDITED
 from analyzer.counting.sql_joins import bounded_join, bounded_sum
 from analyzer.kernel.database.bounded_deletes import delete_at, first_keys
-from analyzer.kernel.database.engine import without_scans
+from analyzer.kernel.database.engine import sort_in_memory, without_scans
 from analyzer.kernel.database.row_parameters import ColumnValues, upsert_columns
 from analyzer.kernel.tables.billing_tables import frozen_counts
 from analyzer.kernel.tables.schema import buckets
@@ -35,8 +35,7 @@ class FrozenPart(NamedTuple):
 def frozen_parts(snapshot: sa.Connection, catalog: Catalog, day: Day) -> Iterator[FrozenPart]:
     """Yields what the buckets of a snapshot hold of a day, by grouping, page, key and resource."""
     without_scans(snapshot)
-    if snapshot.dialect.name == "postgresql":
-        snapshot.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+    sort_in_memory(snapshot, WORK_MB)
     pages: dict[int, list[FrozenMeter]] = {}
     for meter in day.meters:
         pages.setdefault(meter.columns[0], []).append(meter)

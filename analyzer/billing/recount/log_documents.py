@@ -1,15 +1,18 @@
-"""Documents in a log: JSON objects and combined lines as dictionaries."""
+"""Readers of logs by their format: JSON objects, and combined lines."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from analyzer.billing.recount.log_envelopes import Unreadable, unwrap_envelopes
+from analyzer.billing.recount.log_envelopes import Unreadable
+from analyzer.billing.recount.single_values import Digits, StoredField
 
-FORMATS = ("json", "combined", "vhost_combined")
+Path = Sequence[str]
+ValueAt = Callable[[Path], Any]  # the value of a record at a path; None where it has none
 
 LINE = re.compile(
     r"(?:(?P<vhost>(?:[^: ]+|\[[^\] ]+\]):[0-9]{1,5}) (?=[0-9a-fA-F.:]*[.:][0-9a-fA-F.:]* )"
@@ -24,16 +27,40 @@ BEHIND_BYTES = re.compile(r'(?:"(?:[^"\\]|\\.)*" ){2}"(?P<forwarded>(?:[^"\\]|\\
 REQUEST = re.compile(r"([A-Z]+) ([^ ]+)(?: HTTP/[0-9.]+)?", re.DOTALL)
 
 
-class Digits(str):
-    """A number as it is written."""
+class LogReader(NamedTuple):
+    """The reader of one format.
 
-    __slots__ = ()
+    Attributes:
+        make: Returns by the paths of all fields a function that reads a record without its envelopes, and
+            raises Unreadable.
+        caller: The fields that name the caller, unless a source says otherwise.
+        fields: Of a source that maps none.
+        time: Of such a source.
+        is_independent: Whether it shares no code with the counter.
+    """
+
+    make: Callable[[Sequence[Path]], Callable[[bytes], ValueAt]]
+    caller: Sequence[str]
+    fields: Mapping[str, StoredField] = {}
+    time: Mapping[str, Any] | None = None
+    is_independent: bool = True
 
 
-def parse_document(value: bytes, format_: str, envelopes: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the document in a record, within these envelopes. Raises Unreadable."""
-    text = unwrap_envelopes(value, envelopes).decode("utf-8", "surrogateescape")
-    return _parse_json(text) if format_ == "json" else _parse_combined(text)
+def _reader(parse: Callable[[str], dict[str, Any]], _paths: Sequence[Path]) -> Callable[[bytes], ValueAt]:
+    """Returns a function that reads a record by the parser of its format."""
+
+    def read(value: bytes) -> ValueAt:
+        document = parse(value.decode("utf-8", "surrogateescape"))
+
+        def look_up(path: Path) -> Any:
+            node: Any = document
+            for key in path:
+                node = node.get(key) if isinstance(node, dict) else None
+            return node
+
+        return look_up
+
+    return read
 
 
 def _parse_json(text: str) -> dict[str, Any]:
@@ -66,3 +93,23 @@ def _parse_combined(text: str) -> dict[str, Any]:
         "status": Digits(line["status"]), "bytes": Digits(line["bytes"]),
     }  # fmt: skip
     return {name: None if text == "-" else text for name, text in fields.items()}
+
+
+COMBINED = LogReader(
+    partial(_reader, _parse_combined),
+    caller=("address",),
+    fields={
+        "address": {"type": "address", "path": ["address"], "prefix6": 64},
+        "user": {"type": "text", "path": ["user"]},
+        "resource": {"type": "resource", "path": ["path"], "routes": [], "other": "other"},
+        "method": {"type": "text", "path": ["method"]},
+        "status": {"type": "text", "path": ["status"]},
+        "bytes": {"type": "number", "path": ["bytes"], "kind": "whole", "unit": "s", "default": 0},
+    },
+    time={"path": ["time"], "unit": "clf"},
+)
+READERS: Mapping[str, LogReader] = {
+    "json": LogReader(partial(_reader, _parse_json), caller=("api_key", "user", "address")),
+    "combined": COMBINED,
+    "vhost_combined": COMBINED,
+}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analyzer.billing.recount.log_documents import FORMATS, Digits, parse_document
-from analyzer.billing.recount.log_envelopes import Unreadable
+from analyzer.billing.recount.log_documents import READERS, LogReader, ValueAt
+from analyzer.billing.recount.log_envelopes import Unreadable, unwrap_envelopes
 from analyzer.billing.recount.single_values import (
     TIME_MS_MAX,
+    Digits,
     StoredField,
     address_network,
     comparable_text,
@@ -24,15 +25,6 @@ from analyzer.billing.recount.single_values import (
 )
 
 REQUESTS, UNRECORDED, DUPLICATES = "requests", "unrecorded requests", "duplicate records"
-ValueAt = Callable[[Sequence[str]], Any]
-COMBINED_FIELDS: Mapping[str, StoredField] = {
-    "address": {"type": "address", "path": ["address"], "prefix6": 64},
-    "user": {"type": "text", "path": ["user"]},
-    "resource": {"type": "resource", "path": ["path"], "routes": [], "other": "other"},
-    "method": {"type": "text", "path": ["method"]},
-    "status": {"type": "text", "path": ["status"]},
-    "bytes": {"type": "number", "path": ["bytes"], "kind": "whole", "unit": "s", "default": 0},
-}
 
 
 class Unsupported(ValueError):
@@ -57,19 +49,28 @@ class SourceReading:
         source: The name of the source.
         plan: Of the stored plan, behind its format.
         secrets: Of digests, by fingerprint.
+        readers: By format.
     """
 
-    def __init__(self, source: str, plan: Mapping[str, Any], secrets: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        source: str,
+        plan: Mapping[str, Any],
+        secrets: Mapping[str, bytes],
+        readers: Mapping[str, LogReader] = READERS,
+    ) -> None:
         if source not in plan.get("sources", {}):
             raise Unsupported(f"the plan has no source {source}")
         mapping = dict(plan["sources"][source])
-        if mapping["format"] not in FORMATS:
+        if mapping["format"] not in readers:
             raise Unsupported(f"records in the format {mapping['format']} are not read again")
-        if mapping["format"] != "json" and not mapping["fields"]:
-            mapping["fields"] = COMBINED_FIELDS
-            mapping["time"] = mapping["time"] or {"path": ["time"], "unit": "clf"}
-        defaults = ["api_key", "user", "address"] if mapping["format"] == "json" else ["address"]
-        mapping["caller"] = mapping["caller"] or defaults
+        self.reader = readers[mapping["format"]]
+        if not mapping["fields"] and self.reader.fields:
+            mapping["fields"] = self.reader.fields
+            mapping["time"] = mapping["time"] or self.reader.time
+        mapping["caller"] = mapping["caller"] or self.reader.caller
+        paths = [field["path"] for field in mapping["fields"].values()]
+        self._read = self.reader.make([*paths, mapping["time"]["path"]] if mapping["time"] else paths)
         self.mapping, self.secrets = mapping, secrets
         self.fields: Mapping[str, StoredField] = mapping["fields"]
         self.groupings: Sequence[str] = plan["groupings"]
@@ -87,14 +88,7 @@ class SourceReading:
         mapping = self.mapping
         if value is None or len(value) > mapping["value_bytes_max"]:
             raise Unreadable("no value, or too large")
-        document = parse_document(value, mapping["format"], mapping.get("envelope", ()))
-
-        def look_up(path: Sequence[str]) -> Any:
-            node: Any = document
-            for key in path:
-                node = node.get(key) if isinstance(node, dict) else None
-            return node
-
+        look_up = self._read(unwrap_envelopes(value, mapping.get("envelope", ())))
         named_caller = self._caller(look_up)
         ms = self._time_ms(look_up, kafka_ms)
         amounts = self._amounts(look_up)

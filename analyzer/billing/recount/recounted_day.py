@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from analyzer.billing.recount.log_documents import READERS, LogReader
 from analyzer.billing.recount.log_envelopes import Unreadable
 from analyzer.billing.recount.read_requests import DUPLICATES, Request, SourceReading, Unsupported
 from analyzer.billing.recount.repeated_ids import RepeatedIds
@@ -100,6 +101,7 @@ class RecountedDay:
         renamed: Names when the day was cut, by earlier ones.
         secrets: Of digests of names, by fingerprint.
         pseudonyms: Of callers that are forgotten.
+        readers: Of records, by format.
     """
 
     def __init__(
@@ -111,28 +113,33 @@ class RecountedDay:
         renamed: Mapping[str, str],
         secrets: Mapping[str, bytes],
         pseudonyms: Pseudonyms,
+        readers: Mapping[str, LogReader] = READERS,
     ) -> None:
         self._begin_ms, self._end_ms = begin_s * 1000, end_s * 1000
         self._groupings, self._joins, self._renamed = set(groupings), joins, renamed
-        self._secrets, self._pseudonyms = secrets, pseudonyms
+        self._secrets, self._pseudonyms, self._readers = secrets, pseudonyms, readers
         self.amounts: dict[RecountedSeries, dict[str, RecountedAmount]] = {}
         self.records = 0  # of the day, before the cut
         self.given: Counter[str] = Counter()  # records of which something was taken as given, by what
         self.callers: dict[int, dict[str, set[str]]] = {}  # by partition and kind, to tell whether all fit
         self.resources: dict[int, set[str]] = {}  # by partition, for the same reason
         self.callers_max = 0
+        self.dependent_formats: set[str] = set()  # whose reader is the counter's
         self._partitions = 0
 
     def count(self, log: RecountedLog, records: Iterable[LogRecord]) -> None:
         """Counts the records of a partition, which come in the order of their offsets. Raises Unsupported."""
         self._partitions += 1
         readings = [
-            (stretch.start, SourceReading(log.source, stretch.plan, self._secrets))
+            (stretch.start, SourceReading(log.source, stretch.plan, self._secrets, self._readers))
             for stretch in log.stretches
         ]
-        newest = SourceReading(log.source, log.newest, self._secrets)
+        newest = SourceReading(log.source, log.newest, self._secrets, self._readers)
         if not readings:
             raise Unsupported(f"no plan of its records is stored for the source {log.source}")
+        self.dependent_formats |= {
+            reading.mapping["format"] for _, reading in readings if not reading.reader.is_independent
+        }
         self.callers_max = max(
             [self.callers_max, *(int(reading.mapping["callers_max"]) for _, reading in readings)]
         )

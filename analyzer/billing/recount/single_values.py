@@ -11,10 +11,17 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from analyzer.billing.recount.log_documents import Digits
 from analyzer.billing.recount.log_envelopes import Unreadable
 
 StoredField = Mapping[str, Any]  # of a mapping, as the plan stores it
+
+
+class Digits(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
 NUMBER_MAX = 2**53
 TIME_MS_MAX = 253_339_228_800_000  # in the year 9998, exclusive
 UNUSABLE = re.compile(

@@ -19,7 +19,8 @@ from analyzer.billing.days.day_rows import Day, FrozenMeter, day_window, stored_
 from analyzer.counting.records.forgotten_callers import make_pseudonym
 from analyzer.counting.sql_joins import bounded_join
 from analyzer.counting.usage import UsageQuery, usage_rows
-from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
+from analyzer.kernel.database.dialects import dialect_of
+from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading, sort_in_memory
 from analyzer.kernel.tables.billing_tables import days as days_table
 from analyzer.kernel.tables.billing_tables import deleted_days, frozen_counts, referenced_names
 from analyzer.plan import catalog
@@ -138,8 +139,7 @@ def report_rows(engine: sa.Engine, report: Report) -> Iterator[SeriesAmounts]:
         streams = []
         if frozen:
             db = stack.enter_context(slow_reading(engine))
-            if db.dialect.name == "postgresql":
-                db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
+            sort_in_memory(db, WORK_MB)
             numbers = catalog.load(db)
             for page, meters in _by_page(frozen, report).items():
                 number = numbers.groupings[report.grouping]
@@ -190,7 +190,7 @@ def _frozen_rows(
     shown_name: sa.ColumnElement[str] = sa.func.coalesce(
         referenced_names.c.name, sa.literal(make_pseudonym("")) + columns.reference
     )
-    name = (sa.collate(shown_name, "C") if db.dialect.name == "postgresql" else shown_name).label("name")
+    name = dialect_of(db).by_bytes(shown_name).label("name")
     joined = [
         sa.func.coalesce(bounded_join(meter.join, columns[column]), 0)
         for meter in meters

@@ -14,11 +14,10 @@ import sqlalchemy as sa
 from analyzer.billing.reports.day_report import Report, read_report, report_rows
 from analyzer.billing.reports.manifest import MANIFEST, SCHEMA, WrittenFile, encode_manifest, report_contents
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
-from analyzer.billing.reports.row_formats import WRITERS, Writer
+from analyzer.billing.reports.row_formats import ROW_FORMATS, RowFormat
 
 READ_BYTES = 1 << 20
 SHOWN_CHARS = 200  # of a line
-PARQUET = "parquet"  # which has no lines, and needs a package
 
 
 class FileUnreadable(ValueError):
@@ -63,9 +62,9 @@ def audit_file(engine: sa.Engine, file: Path, units: Mapping[str, str]) -> Audit
     if remark:
         return AuditedFile(str(file), str(beside), int(manifest.get("lines", 0)), differences, [remark])
     report = _report(engine, manifest)
-    rebuilt, sums, writer = _made_again(engine, report, units, written)
+    rebuilt, sums, row_format = _made_again(engine, report, units, written)
     if rebuilt != written:
-        differences.append(_first_difference(engine, report, units, writer, file))
+        differences.append(_first_difference(engine, report, units, row_format, file))
     # What the file replaced is not in the tables.
     expected = json.loads(encode_manifest(report_contents(report), sums, [rebuilt])) | {
         "replaces": manifest.get("replaces")
@@ -136,44 +135,45 @@ def _report(engine: sa.Engine, manifest: Mapping[str, Any]) -> Report:
 
 def _made_again(
     engine: sa.Engine, report: Report, units: Mapping[str, str], written: WrittenFile
-) -> tuple[WrittenFile, ReportSums, Writer]:
+) -> tuple[WrittenFile, ReportSums, RowFormat]:
     """Returns the file as the tables give it, its sums and its format: the one that gives an equal file.
 
     Of a file that equals none, the format is that of its name.
     """
-    names = [PARQUET] if written.name.endswith(PARQUET) else [name for name in WRITERS if name != PARQUET]
-    of_name = sorted(names, key=lambda name: not written.name.endswith(name))
-    first: tuple[WrittenFile, ReportSums, Writer] | None = None
-    for name in of_name:
+    of_name = [row_format for name, row_format in ROW_FORMATS.items() if written.name.endswith(name)]
+    texts = [row_format for row_format in ROW_FORMATS.values() if row_format.is_text]
+    are_texts = all(row_format.is_text for row_format in of_name)
+    first: tuple[WrittenFile, ReportSums, RowFormat] | None = None
+    for row_format in dict.fromkeys([*of_name, *texts] if are_texts else of_name):
         sums, digest, size = ReportSums(), sha256(), 0
-        for part in _content(engine, report, units, WRITERS[name], sums):
+        for part in _content(engine, report, units, row_format, sums):
             digest.update(part)
             size += len(part)
         rebuilt = WrittenFile(written.name, size, digest.hexdigest())
         if rebuilt == written:
-            return rebuilt, sums, WRITERS[name]
-        first = first or (rebuilt, sums, WRITERS[name])
+            return rebuilt, sums, row_format
+        first = first or (rebuilt, sums, row_format)
     if first is None:
         raise LookupError("there are no formats of reports")
     return first
 
 
 def _content(
-    engine: sa.Engine, report: Report, units: Mapping[str, str], writer: Writer, sums: ReportSums
+    engine: sa.Engine, report: Report, units: Mapping[str, str], row_format: RowFormat, sums: ReportSums
 ) -> Iterator[bytes]:
     """Yields the file as the tables give it; `sums` are complete after the last part."""
     columns = report_columns(report)
     lines = usage_lines(report, report_rows(engine, report), units, sums)
-    return writer(columns, (line_cells(line, columns) for line in lines))
+    return row_format.encode(columns, (line_cells(line, columns) for line in lines))
 
 
 def _first_difference(
-    engine: sa.Engine, report: Report, units: Mapping[str, str], writer: Writer, file: Path
+    engine: sa.Engine, report: Report, units: Mapping[str, str], row_format: RowFormat, file: Path
 ) -> str:
     """Returns the first line that is not the one of the tables, in words."""
-    if writer is WRITERS[PARQUET]:
+    if not row_format.is_text:
         return f"{file.name}: it is not the file that the tables give"
-    expected_lines = _lines(_content(engine, report, units, writer, ReportSums()))
+    expected_lines = _lines(_content(engine, report, units, row_format, ReportSums()))
     pairs = itertools.zip_longest(_lines(_parts(file)), expected_lines)
     for number, (stands, expected) in enumerate(pairs, start=1):
         if stands != expected:

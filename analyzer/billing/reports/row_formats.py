@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from analyzer.billing.reports.parquet_rows import encode_parquet
 
@@ -58,5 +59,20 @@ def encode_json_lines(objects: Iterable[Mapping[str, object]]) -> Iterator[bytes
     yield _taken(buffer)
 
 
-Writer = Callable[[Sequence[str], Rows], Iterator[bytes]]
-WRITERS: Mapping[str, Writer] = {"csv": encode_csv, "jsonl": encode_jsonl, "parquet": encode_parquet}
+class RowFormat(NamedTuple):
+    """A format of reports; its name is the end of a file's name.
+
+    Attributes:
+        encode: Yields rows below the names of their columns.
+        is_text: Whether it is lines of text, which a terminal shows and an audit compares one by one.
+    """
+
+    encode: Callable[[Sequence[str], Rows], Iterator[bytes]]
+    is_text: bool = True
+
+
+ROW_FORMATS: Mapping[str, RowFormat] = {
+    "csv": RowFormat(encode_csv),
+    "jsonl": RowFormat(encode_jsonl),
+    "parquet": RowFormat(encode_parquet, is_text=False),
+}

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from analyzer.callers.forgetting.renaming import Renaming
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import ROWS_AT_ONCE, slow_reading, writing
 from analyzer.kernel.tables.billing_tables import day_audits
 from analyzer.kernel.tables.counter_tables import named_callers
@@ -82,8 +83,7 @@ def _containing(
     """Yields the keys and values of the rows whose value contains one of the texts."""
     is_binary = isinstance(column.type, sa.LargeBinary)
     with slow_reading(engine) as db:
-        # Both find a text in a text, and bytes in bytes.
-        position = sa.func.pg_catalog.position if db.dialect.name == "postgresql" else sa.func.instr
+        position = dialect_of(db).position
         conditions = []
         for text in spellings:
             part: Any = sa.literal(text.encode(), sa.LargeBinary) if is_binary else sa.literal(text)

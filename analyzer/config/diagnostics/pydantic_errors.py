@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -18,10 +19,11 @@ from analyzer.config.tables.delay_limits import DelaysTable
 from analyzer.config.tables.fields import AddressEntry, PlainEntry, ResourceEntry, TimeEntry
 from analyzer.config.tables.kafka import KafkaTable
 from analyzer.config.tables.meters import MeterTable
-from analyzer.config.tables.policies import PolicyTable, WindowTable
+from analyzer.config.tables.policies import POLICY_TABLES, PolicyTable, table_class
+from analyzer.config.tables.policy_values import WindowTable
 from analyzer.config.tables.retention import RetentionTable
 from analyzer.config.tables.sources import SourceTable
-from analyzer.config.values import closest, suggestion
+from analyzer.config.values import alternatives, closest, suggestion
 
 
 class UnavailableKey(NamedTuple):
@@ -67,7 +69,6 @@ TABLES: dict[tuple[str, ...], type[BaseModel]] = {
     ("delays",): DelaysTable,
     ("kafka",): KafkaTable,
     ("meters",): MeterTable,
-    ("policies",): PolicyTable,
     ("policies", "window"): WindowTable,
     ("privacy",): PrivacyTable,
     ("retention",): RetentionTable,
@@ -95,7 +96,7 @@ EXAMPLES = {
     "where": 'where = { status = "500-599" }',
     "window": 'window = { per = "day", zone = "UTC" }',
 }
-ROLLING_WINDOW = 'window = { rolling = "1m" }'  # of a share and of a surge
+POLICIES, CANDIDATES = ("policies",), ("policies", "candidate")  # by the kind of each policy
 TABLE, LIST = "must be a table", "must be a list"
 WRONG_TYPE = {  # by pydantic's error; without the value, which may be a secret
     "bool_parsing": "must be true or false",
@@ -118,13 +119,22 @@ class TranslatedErrors(NamedTuple):
         return not self.covered.isdisjoint((path[:2], path[:3], path[:4]))
 
 
-def translate_errors(invalid: ValidationError) -> TranslatedErrors:
-    """Everything that pydantic found, in its order. Values are not repeated: they may be secrets."""
+def translate_errors(
+    invalid: ValidationError, document: Mapping[str, Any] = MappingProxyType({})
+) -> TranslatedErrors:
+    """Everything that pydantic found, in its order. Values are not repeated: they may be secrets.
+
+    Args:
+        invalid: Pydantic's errors.
+        document: What was read; the kinds of its policies say which keys they have.
+    """
     errors = invalid.errors(include_url=False)
-    unknown = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
-    replaced = {path for path in map(_intended_key, unknown) if path is not None}
+    unknown = {error["loc"] for error in errors if error["type"] == "extra_forbidden"}
+    replaced = {path for path in (_intended_key(path, document) for path in unknown) if path is not None}
     faults = [
-        unknown_key(error["loc"], error.get("input")) if error["loc"] in unknown else _known_key(error)
+        unknown_key(error["loc"], error.get("input"), document)
+        if error["loc"] in unknown
+        else _known_key(error)
         for error in errors
         if error["type"] != "missing" or error["loc"] not in replaced
     ]
@@ -169,10 +179,8 @@ def _known_key(error: ErrorDetails) -> KeyFault:
 
 def _example(error: ErrorDetails) -> str | None:
     """Returns what to write for a missing key, by the kind of its policy; None if that is not known."""
-    key, table = str(error["loc"][-1]), error.get("input")
-    if key == "window" and isinstance(table, Mapping) and table.get("kind") in ("share", "surge"):
-        return ROLLING_WINDOW
-    return EXAMPLES.get(key)
+    key = str(error["loc"][-1])
+    return table_class(error.get("input")).window_example if key == "window" else EXAMPLES.get(key)
 
 
 def _wrong_section(path: KeyPath, problem: str) -> KeyFault:
@@ -198,13 +206,23 @@ def _wrong_type(path: KeyPath, problem: str) -> KeyFault:
     return KeyFault(path, problem, f"write {EXAMPLES.get(str(path[-1]), otherwise)}")
 
 
-def unknown_key(path: KeyPath, value: object = None) -> KeyFault:
-    """The fault of a key that this version does not have. A dotted name is a table, in `value`."""
+def unknown_key(
+    path: KeyPath, value: object = None, document: Mapping[str, Any] = MappingProxyType({})
+) -> KeyFault:
+    """The fault of a key that this version does not have.
+
+    Args:
+        path: The path of the key.
+        value: Its value; a dotted name is a table.
+        document: What was read.
+    """
     table = _table(path)
     planned = _planned(path)
     if planned is not None:
         return KeyFault(path, planned.what, planned.cure)
-    name, keys, elsewhere = str(path[-1]), _keys(table), _elsewhere(path)
+    if table in (POLICIES, CANDIDATES) and (kinds := _kinds_with(path)):
+        return _of_other_kind(path, kinds, document)
+    name, keys, elsewhere = str(path[-1]), _keys(path, document), _elsewhere(path)
     if table == ("kafka",) and not elsewhere:
         while isinstance(value, Mapping) and value:
             part, value = next(iter(value.items()))
@@ -214,19 +232,53 @@ def unknown_key(path: KeyPath, value: object = None) -> KeyFault:
     return KeyFault(path, "is not a known key", suggestion(name, keys, otherwise))
 
 
+def _kinds_with(path: KeyPath) -> list[str]:
+    """Returns the kinds of policies, or of candidates, that have this key."""
+    is_candidate = _table(path) == CANDIDATES
+    return [
+        kind
+        for kind, table in POLICY_TABLES.items()
+        if path[-1] in _fields(table.candidate_class if is_candidate else table)
+    ]
+
+
+def _of_other_kind(path: KeyPath, kinds: Sequence[str], document: Mapping[str, Any]) -> KeyFault:
+    """The fault of a key that other kinds of policy have: which ones, and which keys this kind has."""
+    model = _policy_class(path, document)
+    [kind] = [name for name, table in POLICY_TABLES.items() if table is model]
+    of_all = set.intersection(*(set(_fields(table)) for table in POLICY_TABLES.values()))
+    keys = [key for key in _fields(model) if key not in of_all]
+    return KeyFault(
+        path,
+        f"applies to {' and '.join(f'{name}s' for name in kinds)}, and this is a {kind}",
+        f"remove it, or write kind = {alternatives(kinds)}; besides the keys of every kind, a {kind} has "
+        f"{', '.join(keys)}",
+    )
+
+
+def _policy_class(path: KeyPath, document: Mapping[str, Any]) -> type[PolicyTable]:
+    """Returns the class that reads the policy at this path."""
+    policies, index = document.get("policies"), path[1] if len(path) > 1 else None
+    if not isinstance(policies, (list, tuple)) or not isinstance(index, int) or index >= len(policies):
+        return table_class(None)
+    return table_class(policies[index])
+
+
 def _elsewhere(path: KeyPath) -> str:
     """Returns where a key belongs that its table does not have; "" if no table has it."""
     key, table = str(path[-1]), _table(path)
-    tables = [name for name in TABLES if name != table and key in _keys(name)]
+    tables = [name for name, model in TABLES.items() if name != table and key in _fields(model)]
+    if table != POLICIES and any(key in _fields(model) for model in POLICY_TABLES.values()):
+        tables.append(POLICIES)
     tables = [name for name in tables if name[:1] == table[:1]] or tables  # those nearby before others
     headings = [f"[[{name[0]}]]" if name in OF_SEVERAL else f"[{'.'.join(name)}]" for name in tables]
     return f"it is a key of {' and of '.join(headings)}: move it there" if headings else ""
 
 
-def _intended_key(path: KeyPath) -> KeyPath | None:
+def _intended_key(path: KeyPath, document: Mapping[str, Any]) -> KeyPath | None:
     """The key that an unknown one probably stands for, which is then not reported as missing."""
     planned = _planned(path)
-    key = closest(str(path[-1]), _keys(_table(path))) if planned is None else planned.instead_of
+    key = closest(str(path[-1]), _keys(path, document)) if planned is None else planned.instead_of
     return None if key is None else (*path[:-1], key)
 
 
@@ -238,8 +290,17 @@ def _table(path: KeyPath) -> tuple[str, ...]:
     return tuple(part for part in path[:-1] if isinstance(part, str))
 
 
-def _keys(table: tuple[str, ...]) -> list[str]:
+def _keys(path: KeyPath, document: Mapping[str, Any]) -> list[str]:
+    """Returns the keys that the table of this key has."""
+    table = _table(path)
     if not table:
         return list(SECTIONS)
-    fields = TABLES.get(table, PlainEntry).model_fields
-    return sorted(field.alias or name for name, field in fields.items())
+    if table in (POLICIES, CANDIDATES):
+        policy = _policy_class(path, document)
+        return sorted(_fields(policy if table == POLICIES else policy.candidate_class))
+    return sorted(_fields(TABLES.get(table, PlainEntry)))
+
+
+def _fields(model: type[BaseModel]) -> list[str]:
+    """Returns the keys of a table as a file has them."""
+    return [field.alias or name for name, field in model.model_fields.items()]

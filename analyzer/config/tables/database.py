@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, SecretStr
 
@@ -17,17 +17,37 @@ CHECK_URL = "check [database] url, or name another configuration with --config" 
 URL_EXAMPLES = 'write "sqlite:///gatelock.db" or "postgresql+psycopg://USER:PASSWORD@HOST/NAME"'
 
 
+class Scheme(NamedTuple):
+    """A kind of URL; `kernel.database.dialects` has the rest about its database.
+
+    Attributes:
+        is_file: Whether the URL has the path of a file.
+        also: Schemes that are meant for it, and lack the driver.
+    """
+
+    is_file: bool = False
+    also: tuple[str, ...] = ()
+
+
+# Apart from the dialects, so that a configuration is read without SQLAlchemy.
+SCHEMES: dict[str, Scheme] = {
+    "sqlite": Scheme(is_file=True),
+    "postgresql+psycopg": Scheme(also=("postgres", "postgresql")),
+}
+WITHOUT_DRIVER = {word: name for name, scheme in SCHEMES.items() for word in scheme.also}
+
+
 def _database_url(value: object) -> object:
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if not isinstance(value, str) or "://" not in value:
         raise_fault("must be a database URL", URL_EXAMPLES)
     scheme, _, location = value.partition("://")
-    if scheme in ("postgres", "postgresql"):
-        raise_fault(f"{scheme}:// does not name the driver", "write postgresql+psycopg://")
-    if scheme not in ("sqlite", "postgresql+psycopg"):
+    if scheme in WITHOUT_DRIVER:
+        raise_fault(f"{scheme}:// does not name the driver", f"write {WITHOUT_DRIVER[scheme]}://")
+    if scheme not in SCHEMES:
         raise_fault(f"{quote(scheme)} is not a database that this version supports", URL_EXAMPLES)
-    if scheme == "sqlite" and (not location.strip("/") or ":memory:" in location):
+    if SCHEMES[scheme].is_file and (not location.strip("/") or ":memory:" in location):
         raise_fault("a database in memory keeps nothing", 'name a file: "sqlite:///gatelock.db"')
     if "@" in (_host(value) or ""):
         raise_fault(

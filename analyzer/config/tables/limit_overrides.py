@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.tables.policies import LimitReadings, in_unit, limit_readings
+from analyzer.config.tables.policy_values import LimitReadings, in_unit, limit_readings
 from analyzer.config.values import Name, Text
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.meter_units import Unit

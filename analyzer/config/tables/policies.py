@@ -1,20 +1,33 @@
-"""`[[policies]]`: limits of a meter in a window, and what their locks do."""
+"""`[[policies]]`: a table for each kind of policy, with the keys that this kind has.
+
+Each names the settings in which its candidates may differ, and makes the policy that is stored and judged.
+What is checked between tables stands by kind in `config.kind_checks.KIND_CHECKS`.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.meters import JudgedGroupingName
+from analyzer.config.tables.policy_values import (
+    PolicyLimit,
+    WindowTable,
+    brake_of_table,
+    durations,
+    grace_of_limit,
+    in_unit,
+    part_limit,
+    policy_limit,
+    thresholds_of_limit,
+)
 from analyzer.config.tables.shares import (
-    PART,
     Capacity,
     LoadRate,
     WholeName,
@@ -25,22 +38,17 @@ from analyzer.config.tables.shares import (
     part_of_whole,
 )
 from analyzer.config.values import (
-    NAME,
     Name,
-    Zone,
     closest,
     duration_between,
     format_duration,
     integer_between,
+    known_word,
     known_words,
-    suggestion,
-    time_zone,
-    whole_number,
     whole_seconds,
 )
-from analyzer.judging.caller_limits import LIMIT_MAX
-from analyzer.kernel.refused_values import quote, raise_fault
-from analyzer.plan.meter_units import STORED_IN, Unit, readings
+from analyzer.kernel.refused_values import raise_fault
+from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import (
     CANDIDATE,
     IN_FORCE,
@@ -58,264 +66,32 @@ from analyzer.plan.policies import (
     Surge,
     UsualShare,
 )
-from analyzer.plan.windows import (
-    ANCHORED,
-    DAY_S,
-    HOUR_S,
-    NOT_BY_CALLER,
-    Calendar,
-    CalendarPeriod,
-    CallerFact,
-    Rolling,
-    Windows,
-)
+from analyzer.plan.windows import DAY_S, HOUR_S, Rolling
 
-BRAKE_KEYS = ("callers", "traffic", "per")
-BRAKE_PER_S = (60, HOUR_S)
-BRAKE_CALLERS_MAX = 1_000_000
-NO_BRAKE = Brake()
-BRAKE_CURE = 'write { callers = 100, traffic = 0.05, per = "5m" }, or "off"'
-
-
-def brake_of_table(value: object) -> Brake:
-    """A table of bounds, of which one is needed; or "off"."""
-    if value == "off":
-        return NO_BRAKE
-    if not isinstance(value, Mapping):
-        return raise_fault(f'must be a table or "off", not {quote(value)}', BRAKE_CURE)
-    for name in value:
-        if name not in BRAKE_KEYS:
-            raise_fault(f"{quote(name)} is not a bound", suggestion(name, BRAKE_KEYS, BRAKE_CURE))
-    if "callers" not in value and "traffic" not in value:
-        raise_fault("has no bound", BRAKE_CURE)
-    return Brake(
-        callers=whole_number(value["callers"], 1, BRAKE_CALLERS_MAX) if "callers" in value else 0,
-        traffic=part_of_whole(value["traffic"]) if "traffic" in value else 0,
-        per_s=whole_seconds(value["per"], *BRAKE_PER_S) if "per" in value else Brake().per_s,
-    )
-
-
-CALLER = "caller"  # as a zone or an anchor: that of each caller
-DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan
-ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
 SURGE_S_MAX = HOUR_S  # longest window of a surge
 SHARE_S = (10, HOUR_S)  # shortest and longest window of a share
 RELEASE = 750_000  # millionths: where a lock of a share ends, of what it compares with
-LOCK_S_MAX = 31 * DAY_S
 HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
-NOTIFY_MAX = 10
-NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
-ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers set CALLER --anchor DATE`'
-PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
-PolicyKind = Literal["quota", "surge", "share"]
 OnStale = Literal["keep", "allow"]
 PolicyMode = Literal["enforce", "shadow"]
-
-
-LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of its meter; None: whole numbers
-
-
-class PolicyLimit(NamedTuple):
-    """The limit of callers, and those of callers by their plan."""
-
-    stated: LimitReadings = MappingProxyType({})  # empty: the policy does not state one
-    by_plan: Mapping[str, LimitReadings] = MappingProxyType({})
-
-
-def _policy_limit(value: object) -> PolicyLimit:
-    """One limit, or a table of limits by the callers' plan: { free = 100, default = 1_000 }."""
-    if not isinstance(value, Mapping):
-        return PolicyLimit(limit_readings(value))
-    if DEFAULT not in value:
-        misspelt = closest(DEFAULT, map(str, value))
-        raise_fault(
-            "has no limit for callers without a plan"
-            + ("" if misspelt is None else f", and one for those of a plan called {quote(misspelt)}"),
-            "write { free = 10_000, pro = 1_000_000, default = 1_000 }"
-            if misspelt is None
-            else f"did you mean {quote(DEFAULT)}?",
-        )
-    for name in value:
-        if not NAME.fullmatch(str(name)):
-            raise_fault(
-                f"{quote(name)} is not the name of a plan",
-                "use letters, digits, points, hyphens, underscores",
-            )
-    by_plan = {str(name): limit_readings(limit) for name, limit in value.items() if name != DEFAULT}
-    return PolicyLimit(limit_readings(value[DEFAULT]), by_plan)
-
-
-def in_unit(limit: LimitReadings, unit: Unit | None) -> int:
-    """Returns what a limit means for a meter of this unit."""
-    return limit[unit] if unit in limit else next(iter(limit.values()))
-
-
-def readings_from_text(value: object) -> LimitReadings:
-    """Returns what a limit means, outside of a configuration. Raises ValueError with the fault."""
-    try:
-        return limit_readings(value)
-    except PydanticCustomError as fault:
-        raise ValueError(fault.message()) from fault
-
-
-def limit_readings(value: object) -> LimitReadings:
-    """A whole number, or text with a unit: "1h", "50.00", "2 GiB"."""
-    if not isinstance(value, str):
-        if isinstance(value, float):
-            cure = f'write text if the meter adds up decimals: limit = "{value:.2f}"; or digits: 100_000'
-            raise_fault(f"must be a whole number, or text with a unit, not {quote(value)}", cure)
-        return {None: whole_number(value, 1, LIMIT_MAX)}
-    amounts = readings(value)
-    if not amounts:
-        raise_fault(
-            f"must be a whole number, or text with a unit, not {quote(value)}",
-            'write 100_000; or a duration "1h30m", a decimal "50.00", a size "2 GiB"',
-        )
-    for unit, amount in amounts.items():
-        if amount != int(amount):
-            raise_fault(f"{quote(value)} is finer than {STORED_IN[unit or 'bytes']}", "write fewer digits")
-        whole_number(int(amount), 1, LIMIT_MAX, shown=value)
-    return {unit: int(amount) for unit, amount in amounts.items()}
-
-
-def _limit_of_kind(value: object, info: ValidationInfo) -> PolicyLimit:
-    """A share of the whole for the kind "share", an amount for the others."""
-    return (
-        PolicyLimit({PART: part_of_whole(value)})
-        if (info.data or {}).get("kind") == "share"
-        else _policy_limit(value)
-    )
-
-
-def _limit_of_any_kind(value: object) -> PolicyLimit:
-    """A fraction is a share of the whole, all else an amount: the kind of the policy is not known here."""
-    return PolicyLimit({PART: part_of_whole(value)}) if isinstance(value, float) else _policy_limit(value)
-
-
-def _period(value: object) -> object:
-    """A calendar period; for a shorter one, the cure is a limiter."""
-    if value in ("second", "seconds"):
-        raise_fault(
-            f"{quote(value)} is too short: a request is counted after it was answered",
-            'write per = "minute", and let a limiter in the application, such as SlidingLog, bound seconds',
-        )
-    return value
-
-
-def _durations(value: object) -> tuple[int, ...]:
-    """One duration or several, in whole seconds."""
-    items = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not items:
-        raise_fault("must not be empty", 'write one duration or several: lock_for = ["10m", "1h", "24h"]')
-    return tuple(whole_seconds(item, 1, LOCK_S_MAX) for item in items)
-
-
-def _thresholds(value: object) -> tuple[int, ...]:
-    """Fractions of the limit, in thousandths, ascending."""
-    if not isinstance(value, (list, tuple)) or not value:
-        raise_fault(f"must be a list of fractions of the limit, not {quote(value)}", NOTIFY_CURE)
-    thresholds = []
-    for item in value:
-        is_number = isinstance(item, (int, float)) and not isinstance(item, bool)
-        if not is_number or not 0.001 <= item <= NOTIFY_MAX or round(item * 1_000, 6) % 1:
-            problem = f"{quote(item)} is not a fraction of the limit from 0.001 to {NOTIFY_MAX}"
-            raise_fault(f"{problem}, with three digits at most", NOTIFY_CURE)
-        thresholds.append(round(item * 1_000))
-    if len(set(thresholds)) < len(thresholds):
-        raise_fault("has a fraction twice", "remove one of them")
-    return tuple(sorted(thresholds))
-
-
-def _grace(value: object) -> Grace:
-    """A percentage of the limit, an amount, or a time after the limit was reached."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Grace(amount=whole_number(value, 1, LIMIT_MAX))
-    if isinstance(value, str) and (match := PERCENT.fullmatch(value)):
-        if thousandths := round(float(match[1]) * 10):
-            return Grace(thousandths=thousandths)
-        raise_fault(f"{quote(value)} is nothing", 'write grace = "10%", or remove it')
-    if isinstance(value, str) and value[:1].isdigit():
-        return Grace(time_s=whole_seconds(value, 1, 31 * DAY_S))
-    return raise_fault(
-        f"must be a percentage, a whole number or a duration, not {quote(value)}",
-        'write grace = "10%", grace = 500 or grace = "15m"',
-    )
-
-
-def _zone_or_caller(value: object) -> str:
-    return CALLER if value == CALLER else time_zone(value)
-
-
-def _anchor(value: object) -> str:
-    if value != CALLER:
-        raise_fault(f"must be {quote(CALLER)}, not {quote(value)}", ANCHOR_CURE)
-    return CALLER
-
-
-class WindowTable(ConfigTable):
-    """A calendar period, or a rolling window."""
-
-    per: Annotated[CalendarPeriod, known_words(CalendarPeriod), BeforeValidator(_period)] | None = None
-    zone: Annotated[str, BeforeValidator(_zone_or_caller)] = "UTC"
-    default_zone: Zone = "UTC"
-    anchor: Annotated[Literal["caller"], BeforeValidator(_anchor)] | None = None
-    rolling: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, *ROLLING_S))] | None = None
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if (self.per is None) == (self.rolling is None):
-            raise_fault("needs either per or rolling", 'write { per = "day" } or { rolling = "10m" }')
-        if self.rolling is not None and "zone" in self.model_fields_set:
-            raise_fault(
-                "a rolling window has no zone", f'write {{ rolling = "{format_duration(self.rolling)}" }}'
-            )
-        if self.rolling is not None and self.anchor is not None:
-            raise_fault("a rolling window has no anchor", "remove anchor")
-        if self.anchor is not None and self.per not in ANCHORED:
-            raise_fault(
-                f"an anchor is the day on which years, months or weeks begin, and the period is a {self.per}",
-                'remove it, or write per = "year", "month" or "week"',
-            )
-        if self.zone != CALLER and "default_zone" in self.model_fields_set:
-            raise_fault('default_zone stands beside zone = "caller"', "remove it, or write it as zone")
-        if self.rolling is not None and self.rolling > HOUR_S and self.rolling % 60:
-            raise_fault("a rolling window of more than an hour must be whole minutes", "round it to minutes")
-        return self
-
-    @property
-    def windows(self) -> Windows:
-        if self.rolling is not None:
-            return Rolling(self.rolling)
-        assert self.per is not None  # noqa: S101 - one of the two is there
-        facts: list[CallerFact] = ["anchor"] if self.anchor is not None else []
-        if self.zone == CALLER:
-            return Calendar(self.per, self.default_zone, (*facts, "zone"))
-        return Calendar(self.per, self.zone, tuple(facts) or NOT_BY_CALLER)
-
-    @property
-    def is_by_caller(self) -> bool:
-        """Whether each caller has its own windows."""
-        return self.anchor is not None or self.zone == CALLER
-
-    @property
-    def phrase(self) -> str:
-        """The window in a sentence."""
-        return f"of one {self.per}" if self.rolling is None else f"of {format_duration(self.rolling)}"
+Limit = Annotated[PolicyLimit, BeforeValidator(policy_limit)]
+PartLimit = Annotated[PolicyLimit, BeforeValidator(part_limit)]
+GraceOfLimit = Annotated[Grace, PlainValidator(grace_of_limit)]
+LockTimes = Annotated[tuple[int, ...], BeforeValidator(durations)]
+ForgetAfter = Annotated[float, duration_between(60, HISTORY_S)]
+ShareCapacity = Annotated[Capacity, PlainValidator(capacity_of_resources)]
+Multiple = Annotated[int, PlainValidator(multiple)]
+Floor = Annotated[LoadRate, PlainValidator(load_rate)]
+HoldTime = Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))]
+PartOfWhole = Annotated[int, BeforeValidator(part_of_whole)]
+KindName = Annotated[str, BeforeValidator(lambda value: known_word(value, tuple(POLICY_TABLES)))]
 
 
 class CandidateTable(ConfigTable):
     """The settings in which a candidate differs from the policy beside which it is judged."""
 
-    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_any_kind)] = Field(default_factory=PolicyLimit)
-    capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
-    usual: Annotated[int, PlainValidator(multiple)] | None = None
+    limit: Limit = Field(default_factory=PolicyLimit)
     window: WindowTable | None = None
-    grace: Annotated[Grace, PlainValidator(_grace)] | None = None
-    lock_for: Annotated[tuple[int, ...], BeforeValidator(_durations)] = (600,)
-    forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
-    floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
-    hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
-    release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
 
     @model_validator(mode="after")
     def _differs(self) -> Self:
@@ -324,16 +100,50 @@ class CandidateTable(ConfigTable):
         return self
 
 
+class QuotaCandidate(CandidateTable):
+    """The settings of a candidate of a quota."""
+
+    grace: GraceOfLimit | None = None
+
+
+class SurgeCandidate(CandidateTable):
+    """The settings of a candidate of a surge."""
+
+    lock_for: LockTimes = (600,)
+    forget_after: ForgetAfter = 7.0 * DAY_S
+
+
+class ShareCandidate(CandidateTable):
+    """The settings of a candidate of a share."""
+
+    limit: PartLimit = Field(default_factory=PolicyLimit)
+    capacity: ShareCapacity | None = None
+    usual: Multiple | None = None
+    floor: Floor | None = None
+    hold: HoldTime = 60
+    release: PartOfWhole | None = None
+
+
 class PolicyTable(ConfigTable):
-    """At most `limit` of a meter for each series of `per` in each window."""
+    """The part of the tables of all kinds: the name, what is judged, what the lock does.
+
+    Attributes:
+        window_example: What to write where the window is missing.
+        has_caller_limits: Whether single callers can have another limit, by overrides.
+        of_policy_alone: Keys that a candidate does not take from its policy.
+        candidate_class: The class that reads the key `candidate`.
+    """
+
+    window_example: ClassVar[str] = 'window = { per = "day", zone = "UTC" }'
+    has_caller_limits: ClassVar[bool] = True
+    of_policy_alone: ClassVar[tuple[str, ...]] = ("candidate", "brake")
+    candidate_class: ClassVar[type[CandidateTable]] = CandidateTable
 
     name: Name
-    kind: Annotated[PolicyKind, known_words(PolicyKind)] = "quota"
+    kind: KindName
     meter: Name = "requests"
     per: JudgedGroupingName = "caller"
-    limit: Annotated[PolicyLimit, BeforeValidator(_limit_of_kind)] = Field(default_factory=PolicyLimit)
-    capacity: Annotated[Capacity, PlainValidator(capacity_of_resources)] | None = None
-    usual: Annotated[int, PlainValidator(multiple)] | None = None
+    limit: Limit
     window: WindowTable
     action: Action = LockAction()
     status: Annotated[int, integer_between(400, 599)] = 429
@@ -341,56 +151,52 @@ class PolicyTable(ConfigTable):
     mode: Annotated[PolicyMode, known_words(PolicyMode)] = "enforce"
     candidate: CandidateTable | None = None
     brake: Annotated[Brake, PlainValidator(brake_of_table)] | None = None
-    notify: Annotated[tuple[int, ...], BeforeValidator(_thresholds)] | None = None
     soft: bool = False
-    grace: Annotated[Grace, PlainValidator(_grace)] | None = None
-    lock_for: Annotated[tuple[int, ...], BeforeValidator(_durations)] = (600,)
-    forget_after: Annotated[float, duration_between(60, HISTORY_S)] = 7.0 * DAY_S
-    share: Annotated[int, BeforeValidator(part_of_whole)] | None = None
-    share_of: Name = "requests"
-    of: Annotated[WholeName, known_words(WholeName)] | None = None
-    floor: Annotated[LoadRate, PlainValidator(load_rate)] | None = None
-    hold: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, 0, HOUR_S))] = 60
-    release: Annotated[int, BeforeValidator(part_of_whole)] | None = None
 
     @property
-    def with_candidate(self) -> Sequence[PolicyTable]:
+    def sets_no_lock(self) -> bool:
+        return self.soft or self.action.does == "notify"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `policy` may be called; a required key that depends on another may be missing."""
+        return True
+
+    @property
+    def with_candidate(self) -> Sequence[Self]:
         """The policies that this table states: one, or that and its candidate."""
         if self.candidate is None:
             return [self]
-        written = {name: getattr(self.candidate, name) for name in self.candidate.model_fields_set}
-        if "limit" in written and not self.candidate.limit.by_plan:
-            # One number is that of callers without a plan: those with one keep what they have.
-            written["limit"] = self.candidate.limit._replace(by_plan=self.limit.by_plan)
-        if self.candidate.capacity is not None and self.capacity is not None:
-            capacity = self.candidate.capacity
-            if not capacity.by_resource:
-                written["capacity"] = capacity._replace(by_resource=self.capacity.by_resource)
-        changed = {
-            "name": self.name + CANDIDATE,
-            "mode": SHADOW,
-            "candidate": None,
-            "notify": None,
-            "brake": None,
-        }
+        changed = dict.fromkeys(self.of_policy_alone) | {"name": self.name + CANDIDATE, "mode": SHADOW}
+        written = self._written(self.candidate)
         changed |= written
         values = {name: getattr(self, name) for name in type(self).model_fields} | changed
         fields_set = (self.model_fields_set - changed.keys()) | written.keys()
         return [self, self.model_construct(_fields_set=fields_set, **values)]
 
-    def _plan_limits(self, unit: Unit | None) -> Any:
-        if not self.limit.by_plan:
-            return NO_PLAN_LIMITS
-        return tuple((name, in_unit(limit, unit)) for name, limit in sorted(self.limit.by_plan.items()))
+    def _written(self, candidate: CandidateTable) -> dict[str, Any]:
+        """Returns the settings of a candidate."""
+        written = {name: getattr(candidate, name) for name in candidate.model_fields_set}
+        if "limit" in written and not candidate.limit.by_plan:
+            # One number is that of callers without a plan: those with one keep what they have.
+            written["limit"] = candidate.limit._replace(by_plan=self.limit.by_plan)
+        return written
 
+    @abstractmethod
     def policy(self, unit: Unit | None = None) -> Policy:
         """Returns the policy that is stored and judged; `unit` is that of its meter."""
-        windows = self.window.windows
-        limited: dict[str, Any] = {
+
+    def remarks(self) -> Iterator[str]:
+        """Yields sentences about settings that are valid and may not be meant."""
+        yield from ()
+
+    def enforced(self, unit: Unit | None) -> dict[str, Any]:
+        """Returns what the stored policies of all kinds have."""
+        return {
             "name": self.name,
             "limit": in_unit(self.limit.stated, unit) if self.limit.stated else 0,
             "plan_limits": self._plan_limits(unit),
-            "window": windows,
+            "window": self.window.windows,
             "meter": self.meter,
             "per": self.per,
             "action": "notify" if self.soft else self.action.does,
@@ -401,25 +207,102 @@ class PolicyTable(ConfigTable):
             "mode": SHADOW if self.mode == "shadow" else IN_FORCE,
             "brake": UNSTATED_BRAKE if self.brake is None else self.brake,
         }
-        if self.kind == Surge.kind:
-            if self.share is not None:
-                limited |= {"share": self.share, "base": self.share_of}
-            return Surge(**limited, lock_for_s=self.lock_for, forget_after_s=int(self.forget_after))
-        if self.kind == LoadShare.kind:
-            return self._share(limited, unit)
-        if self.notify:
-            limited["notify"] = self.notify
-        if self.grace is not None:
-            limited["grace"] = self.grace
-        return RollingQuota(**limited) if isinstance(windows, Rolling) else Quota(**limited)
 
-    def _share(self, limited: Mapping[str, Any], unit: Unit | None) -> Policy:
-        """Returns the share policy; `of`, `floor`, a rolling window and what it compares with are there."""
+    def _plan_limits(self, unit: Unit | None) -> Any:
+        if not self.limit.by_plan:
+            return NO_PLAN_LIMITS
+        return tuple((name, in_unit(limit, unit)) for name, limit in sorted(self.limit.by_plan.items()))
+
+
+class QuotaTable(PolicyTable):
+    """At most `limit` of a meter for each series of `per` in each window."""
+
+    of_policy_alone: ClassVar[tuple[str, ...]] = (*PolicyTable.of_policy_alone, "notify")
+    candidate_class: ClassVar[type[CandidateTable]] = QuotaCandidate
+
+    kind: KindName = "quota"
+    candidate: QuotaCandidate | None = None
+    notify: Annotated[tuple[int, ...], BeforeValidator(thresholds_of_limit)] | None = None
+    grace: GraceOfLimit | None = None
+
+    def policy(self, unit: Unit | None = None) -> Quota | RollingQuota:
+        """Returns the quota that is stored and judged; `unit` is that of its meter."""
+        values = self.enforced(unit)
+        if self.notify:
+            values["notify"] = self.notify
+        if self.grace is not None:
+            values["grace"] = self.grace
+        return RollingQuota(**values) if isinstance(values["window"], Rolling) else Quota(**values)
+
+
+class SurgeTable(PolicyTable):
+    """At most `limit` of a meter for each series of `per` in a short window; a lock that escalates."""
+
+    window_example: ClassVar[str] = 'window = { rolling = "1m" }'
+    candidate_class: ClassVar[type[CandidateTable]] = SurgeCandidate
+
+    kind: KindName = "surge"
+    candidate: SurgeCandidate | None = None
+    lock_for: LockTimes = (600,)
+    forget_after: ForgetAfter = 7.0 * DAY_S
+    share: PartOfWhole | None = None
+    share_of: Name = "requests"
+
+    def policy(self, unit: Unit | None = None) -> Surge:
+        """Returns the surge that is stored and judged; `unit` is that of its meter."""
+        values = self.enforced(unit)
+        if self.share is not None:
+            values |= {"share": self.share, "base": self.share_of}
+        return Surge(**values, lock_for_s=self.lock_for, forget_after_s=int(self.forget_after))
+
+    def remarks(self) -> Iterator[str]:
+        """Yields a sentence if a later offence earns a shorter lock."""
+        falls = [(long, short) for long, short in pairwise(self.lock_for) if short < long]
+        for long, short in falls[:1]:
+            yield (
+                f"{self.name}: lock_for falls from {format_duration(long)} to {format_duration(short)}: "
+                "who offends again is locked for less time"
+            )
+
+
+class ShareTable(PolicyTable):
+    """At most a part of the whole, a part of the capacity, or a multiple of the usual load."""
+
+    window_example: ClassVar[str] = 'window = { rolling = "1m" }'
+    has_caller_limits: ClassVar[bool] = False
+    candidate_class: ClassVar[type[CandidateTable]] = ShareCandidate
+
+    kind: KindName = "share"
+    limit: PartLimit = Field(default_factory=PolicyLimit)
+    candidate: ShareCandidate | None = None
+    capacity: ShareCapacity | None = None
+    usual: Multiple | None = None
+    of: Annotated[WholeName, known_words(WholeName)] | None = None
+    floor: Floor | None = None
+    hold: HoldTime = 60
+    release: PartOfWhole | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `of`, `floor` and a rolling window are there."""
+        return self.of is not None and self.floor is not None and self.window.rolling is not None
+
+    def _written(self, candidate: CandidateTable) -> dict[str, Any]:
+        """Returns the settings of a candidate; one capacity is that of resources without a separate one."""
+        written = super()._written(candidate)
+        capacity = written.get("capacity")
+        if capacity is not None and self.capacity is not None and not capacity.by_resource:
+            written["capacity"] = capacity._replace(by_resource=self.capacity.by_resource)
+        return written
+
+    def policy(self, unit: Unit | None = None) -> Policy:
+        """Returns the share that is stored and judged; `unit` is that of its meter."""
         assert self.of is not None and self.floor is not None  # noqa: S101, PT018 - checks.py has checked it
         assert self.window.rolling is not None  # noqa: S101 - as above
-        window_s, limit = self.window.rolling, limited["limit"]
+        window_s, values = self.window.rolling, self.enforced(unit)
+        limit = values["limit"]
         compared = {
-            **limited,
+            **values,
             "per": judged_grouping(self.per, self.of),
             "floor": self.floor.within(unit, window_s),
             "hold_s": self.hold,
@@ -437,3 +320,27 @@ class PolicyTable(ConfigTable):
             release = RELEASE if self.release is None else self.release
             return UsualShare(**compared | {"limit": self.usual}, release=release)
         return LoadShare(**compared, release=limit * 3 // 4 if self.release is None else self.release)
+
+
+DEFAULT_KIND = "quota"  # of a table without `kind`
+POLICY_TABLES: dict[str, type[PolicyTable]] = {  # by the word in the file
+    "quota": QuotaTable,
+    "surge": SurgeTable,
+    "share": ShareTable,
+}
+
+
+def table_class(table: object) -> type[PolicyTable]:
+    """Returns the class that reads a table of [[policies]]; of an unknown kind that of the closest word."""
+    kind = table.get("kind", DEFAULT_KIND) if isinstance(table, Mapping) else DEFAULT_KIND
+    if not isinstance(kind, str):
+        return POLICY_TABLES[DEFAULT_KIND]
+    return POLICY_TABLES.get(kind) or POLICY_TABLES[closest(kind, POLICY_TABLES) or DEFAULT_KIND]
+
+
+def policy_table(table: object) -> PolicyTable:
+    """Returns a table of [[policies]] as its kind reads it. Raises pydantic's ValidationError."""
+    return table if isinstance(table, PolicyTable) else table_class(table).model_validate(table)
+
+
+AnyPolicyTable = Annotated[PolicyTable, BeforeValidator(policy_table)]

@@ -19,6 +19,7 @@ from analyzer.config.values import (
     Text,
     duration_between,
     integer_between,
+    known_word,
     known_words,
     several,
 )
@@ -38,10 +39,8 @@ from analyzer.plan.mapping import Field as MappedField
 from gatekeeper.identity import NameDigest
 
 if TYPE_CHECKING:
-    FormatName = str
     EnvelopeName = str
 else:
-    FormatName = Literal[tuple(FORMATS)]
     EnvelopeName = Literal[tuple(ENVELOPES)]
 EnvelopeNames = Annotated[
     tuple[Annotated[EnvelopeName, known_words(EnvelopeName)], ...], BeforeValidator(several)
@@ -57,7 +56,7 @@ class SourceTable(ConfigTable):
     name: Text = ""
     topic: Text | None = None
     file: Text | None = None
-    format: Annotated[FormatName, known_words(FormatName)] = "json"
+    format: Annotated[str, BeforeValidator(lambda value: known_word(value, tuple(FORMATS)))] = "json"
     envelope: EnvelopeNames = ()  # what shippers put around each record, from the outside in
     caller: Names | None = None
     deny_if: ConditionTable = Field(default_factory=dict)

@@ -18,14 +18,25 @@ from analyzer.plan.mapping import CALLER_FIELDS, Field, FieldPath, SourceMapping
 
 
 class RecordFormat(NamedTuple):
-    """One log format: its decoder, and the fields that a source has without mapping any."""
+    """One log format: its decoder, and the fields that a source has without mapping any.
+
+    Attributes:
+        decoder: Makes the decoder by the paths of all fields.
+        parts: The only paths there are; empty: any.
+        fields: Of a mapping without fields.
+        time: Of such a mapping.
+        table: Defaults of [sources.fields], as TOML would have them.
+        caller: Fields that are tried in this order for the caller unless a source says otherwise.
+        has_claimed_users: Whether `user` is the name that a client gives, written before it is checked.
+    """
 
     decoder: Callable[[Sequence[FieldPath]], FormatDecoder]
-    parts: tuple[str, ...] = ()  # the only paths there are; empty: any
-    fields: Mapping[str, Field] = {}  # of a mapping without fields
+    parts: tuple[str, ...] = ()
+    fields: Mapping[str, Field] = {}
     time: TimeField | None = None
-    table: Mapping[str, Any] = {}  # defaults of [sources.fields], as TOML would have them
-    caller: tuple[str, ...] = CALLER_FIELDS  # tried in this order unless a source says otherwise
+    table: Mapping[str, Any] = {}
+    caller: tuple[str, ...] = CALLER_FIELDS
+    has_claimed_users: bool = False
 
 
 COMBINED = RecordFormat(
@@ -35,6 +46,7 @@ COMBINED = RecordFormat(
     time=combined_format.TIME,
     table=combined_format.TABLE,
     caller=("address",),
+    has_claimed_users=True,
 )
 
 FORMATS: Mapping[str, RecordFormat] = {

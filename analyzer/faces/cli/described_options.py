@@ -9,7 +9,7 @@ A parameter without a default has to be given.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,10 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class Option:
-    """An option: its names, by default that of the parameter, its help, and the bounds of a number."""
+    """An option: its names, by default that of the parameter, its help, and the bounds of a number.
+
+    `words` are the keys of a table, of which a text must be one.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,9 @@ class Option:
         metavar: str | None = None,
         min: float | None = None,  # noqa: A002 - click's name
         max: float | None = None,  # noqa: A002 - click's name
+        words: Iterable[Mapping[str, object]] = (),
     ) -> None:
+        self.words = words
         self.names = names
         self.help = help
         self.metavar = metavar
@@ -104,9 +109,9 @@ def _made(parameter: inspect.Parameter, hint: Any) -> click.Parameter:
     settings |= {"help": mark.help, "show_default": bool(settings.get("default"))}
     if kind is bool:
         return click.Option([parameter.name, *names], is_flag=True, **settings)
-    return click.Option(
-        [parameter.name, *names], type=_type(kind, *mark.bounds), multiple=is_list, **settings
-    )
+    of_table = [word for table in mark.words for word in table]
+    type_ = click.Choice(of_table) if of_table else _type(kind, *mark.bounds)
+    return click.Option([parameter.name, *names], type=type_, multiple=is_list, **settings)
 
 
 def _type(kind: Any, least: Any = None, most: Any = None) -> Any:

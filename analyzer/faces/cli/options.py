@@ -111,7 +111,7 @@ def open_database(context: Context, config: Path | None) -> Iterator[sa.Engine]:
     try:
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
-            raise SchemaBehind(problem)
+            raise SchemaBehind(str(problem))
         yield engine
     finally:
         engine.dispose()

@@ -41,14 +41,18 @@ def lines_of(report: LogReport, width: int, zone: tzinfo = UTC) -> Iterator[str]
         yield from _locked(report.rehearsal, width)
 
 
-def noun_of(report: LogReport, count: int) -> str:
-    """Returns the number of series with their noun, such as "3 callers"."""
+def series_noun(report: LogReport, count: int) -> str:
+    """Returns the noun of `count` series, such as "callers"."""
     grouping = parse_grouping(report.by)
     noun = NOUNS[grouping.scope]
     if grouping.resource is not None and grouping.scope != "resource":
-        noun = f"{noun} and resource"
-        return f"{count:,} pair{'s' * (count != 1)} of {noun}"
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun == 'address' else 's'}"
+        return f"pair{'s' * (count != 1)} of {noun} and resource"
+    return noun if count == 1 else f"{noun}{'es' if noun == 'address' else 's'}"
+
+
+def noun_of(report: LogReport, count: int) -> str:
+    """Returns the number of series with their noun, such as "3 callers"."""
+    return f"{count:,} {series_noun(report, count)}"
 
 
 def _summary(report: LogReport) -> Iterator[str]:
@@ -94,7 +98,7 @@ def _cells(report: LogReport, series: SeriesTraffic) -> list[str]:
 
 def _peaks(report: LogReport) -> Iterator[str]:
     per_s = 60 if report.rehearsal is None else report.rehearsal.policy.window.period_s
-    noun = noun_of(report, 2).removeprefix("2 ")
+    noun = series_noun(report, 2)
     yield f"{noun} by their highest number of requests in {format_duration(per_s)}"
     most = max(peak.series for peak in report.peaks)
     ranges = [
@@ -139,7 +143,7 @@ def _hour_text(report: LogReport, number: int, zone: tzinfo) -> str:
 def rehearsal_sentence(report: LogReport, rehearsal: Rehearsal) -> str:
     """Returns what a policy with this limit would have done."""
     policy, locked = rehearsal.policy, rehearsal.locked
-    per_s, noun = policy.window.period_s, noun_of(report, 1).removeprefix("1 ")
+    per_s, noun = policy.window.period_s, series_noun(report, 1)
     window = "a minute" if per_s == 60 else f"in {format_duration(per_s)}"
     begin = f"At {policy.limit:,} {window} you would have locked"
     if not locked:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from click.exceptions import Exit
 
 from analyzer.billing.day_recount import recount
+from analyzer.billing.dependent_readers import log_readers
 from analyzer.billing.recount.read_requests import Unsupported
 from analyzer.build import name_digests
 from analyzer.faces.cli.exit_codes import UNREACHABLE, usage_error
@@ -31,7 +32,7 @@ def recount_day(engine: sa.Engine, settings: Settings, day: Day) -> DayRecount:
         if isinstance(digest.secret, bytes)
     }
     try:
-        return recount(engine, day, topics, settings.kafka.client(), secrets)
+        return recount(engine, day, topics, settings.kafka.client(), secrets, log_readers())
     except (LogUnreadable, LogsUnknown) as error:
         say(f"{day} cannot be counted again: {error}", err=True)
         raise Exit(UNREACHABLE) from error

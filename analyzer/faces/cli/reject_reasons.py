@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.counting.records.columns import ColumnIndex, NumberColumn, WeightColumn
 from analyzer.counting.records.envelopes import unwrapped
-from analyzer.counting.records.formats import make_decoder
+from analyzer.counting.records.formats import FORMATS, make_decoder
 from analyzer.plan.mapping import NumberField
 from analyzer.plan.timestamps import rfc3339_ms
 from analyzer.plan.value_rules import as_text
@@ -93,7 +93,8 @@ def _about_callers(sample: bytes, mapping: SourceMapping) -> Iterator[str]:
     for field, raw in zip(fields.values(), values, strict=True):
         path = ".".join(field.path)
         if raw is None or raw == "":
-            sentence = _elsewhere(sample, mapping, field.path[-1]) if mapping.format == "json" else ""
+            has_any_path = not FORMATS[mapping.format].parts
+            sentence = _elsewhere(sample, mapping, field.path[-1]) if has_any_path else ""
             yield f"the record has no {path}" + (f"; did you mean {sentence}?" if sentence else "")
         elif not isinstance(raw, str):
             yield f"{path} is a number or a table; names are text"

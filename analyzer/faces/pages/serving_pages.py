@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -59,6 +59,12 @@ HEADERS = {
 }
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
+# The files that a table of a page is downloaded as: what makes them, and their media type.
+TABLE_FILES: Mapping[str, tuple[Callable[[PageTable], str | bytes], str]] = {
+    "csv": (PageTable.as_csv, "text/csv"),
+    "json": (PageTable.as_json, "application/json"),
+}
+
 
 class Drawing:
     """Draws pages with the templates."""
@@ -107,7 +113,7 @@ def _page(
         content: Content = await workers.run(partial(page.read, PageRequest(context, filters, visitor)))
         form, table = request.query_params.get("as"), request.query_params.get("table")
         for page_table in content.tables:
-            if page_table.name == table and form in ("csv", "json"):
+            if page_table.name == table and form is not None and form in TABLE_FILES:
                 return _table_file(page_table, form)
         response = drawing.draw(
             "content.html", page=page, content=content, filters=filters, visitor=visitor,
@@ -298,9 +304,8 @@ def _form_path(path: str) -> str:
 
 def _table_file(table: PageTable, kind: str) -> Response:
     headers = HEADERS | {"content-disposition": f'attachment; filename="{table.name}.{kind}"'}
-    if kind == "csv":
-        return Response(table.as_csv(), media_type="text/csv", headers=headers)
-    return Response(table.as_json(), media_type="application/json", headers=headers)
+    encode, media_type = TABLE_FILES[kind]
+    return Response(encode(table), media_type=media_type, headers=headers)
 
 
 def _count(value: Any) -> str:

@@ -16,6 +16,7 @@ from analyzer.faces.pages.page_request import PageRequest, share_text, short_num
 from analyzer.faces.signals.status import installation_status
 from analyzer.flush.followed_partitions import SILENT_MS, FollowedPartition, followed
 from analyzer.gates.gate_answers import listed_gates
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_answers import lock_fields
 from analyzer.judging.locks.stored_locks import locks_in_force
 from analyzer.judging.sql.plans import plan_in_force
@@ -166,7 +167,7 @@ def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedP
     surges = {
         policy.name
         for policy in (plan_in_force(engine) or Plan()).policies
-        if policy.kind.startswith("surge")
+        if policy_kind(policy).means_attack
     }
     if attacking := {name: number for name, number in active.items() if name in surges and number}:
         text = ", ".join(f"{name} holds {number:,}" for name, number in attacking.items())

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import reading
 
 GATE_NAME = "gatelock gate"  # as gates name their connections
-GATES = sa.text("select count(*) from pg_stat_activity where application_name = :name")
-CONNECTIONS_MAX = sa.text("select current_setting('max_connections')::int")
 
 
 class GateConnections(NamedTuple):
@@ -22,8 +21,8 @@ class GateConnections(NamedTuple):
 
 def gate_connections(engine: sa.Engine) -> GateConnections | None:
     """Returns the connections of gates; None on SQLite, where gates hold none. Raises StoreAway."""
-    if engine.dialect.name != "postgresql":
+    counts = dialect_of(engine).connection_counts
+    if counts is None:
         return None
     with reading(engine) as db:
-        gates = db.execute(GATES, {"name": GATE_NAME}).scalar_one()
-        return GateConnections(gates, db.execute(CONNECTIONS_MAX).scalar_one())
+        return GateConnections(*counts(db, GATE_NAME))

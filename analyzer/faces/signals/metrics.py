@@ -1,7 +1,7 @@
 """All metrics of the analyzer: their definitions, their counters, and the text of `/metrics`.
 
 A new counter is a `Metric` here, a line in `Metrics.__init__` and a method that counts; a new gauge is a
-`Metric`, a field of `Measurements` that `analyzer.faces.app` fills, and a line in `_Collector.collect`.
+`Metric`, a field of `Measurements` that `analyzer.faces.app` fills, and an entry of `GAUGES`.
 
 No metric has a label for the caller: there may be millions of callers, and each value is a time series.
 """
@@ -9,7 +9,7 @@ No metric has a label for the caller: there may be millions of callers, and each
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import prometheus_client as prometheus
@@ -22,7 +22,7 @@ from analyzer.counting.measured_delays import MeasuredDelays
 from analyzer.flush.pipeline import FlushResult
 from analyzer.gates.fleet_summary import FleetSummary
 from analyzer.judging.judge import Judged
-from analyzer.kernel.model import Gap, Lag, Partition
+from analyzer.kernel.model import Gap, Lag, Partition, shown_partition
 from gatekeeper.model import Set
 
 PATH_LABELS = ("topic", "name")  # which may be those of followed files
@@ -284,6 +284,10 @@ class Measurements(NamedTuple):
     has_paths: bool = True  # of files; otherwise their names alone
 
 
+Labels = tuple[str, ...]
+Values = Mapping[Labels, float | None]  # by the labels; None: not known
+
+
 class Metrics:
     """Counters and histograms, counted as events happen, in a registry that only this object uses."""
 
@@ -394,45 +398,9 @@ class _Collector(Collector):
             # The time at which a series began is of no use here, and doubles the number of series.
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-        now = self._now
-        lags = [((part.source, part.topic, str(part.number)), lag) for part, lag in now.lags.items()]
-        yield _gauge(LAG_RECORDS, {labels: lag.records for labels, lag in lags})
-        yield _gauge(LAG_SECONDS, {labels: lag.seconds for labels, lag in lags})
-        yield from _delays(now)
-        ids = [
-            ((part.source, part.topic, str(part.number)), horizon) for part, horizon in now.remembered.items()
-        ]
-        yield _gauge(EVENT_IDS, {labels: horizon.held for labels, horizon in ids})
-        yield _gauge(ID_HORIZON, {labels: horizon.kept_ms / 1000 for labels, horizon in ids})
-        yield _gauge(STOPPED, Counter((part.source, gap.kind) for part, gap in now.gaps.items()))
-        yield _gauge(SINCE_FLUSH, {(): now.since_flush_s})
-        yield _gauge(SINCE_LOOP, {(): now.since_loop_s})
-        yield _gauge(PROBLEMS, {(): len(now.problems)})
-        yield _gauge(PROBLEM, {(name,): 1 for name in now.problems})
-        yield _gauge(FAILING_JOBS, {(name,): 1 for name in now.failing_jobs})
-        yield _gauge(ACTIVE_LOCKS, {(policy,): count for policy, count in (now.active_locks or {}).items()})
-        yield _gauge(POLICY_BRAKED, {(policy,): 1 for policy in now.braked})
-        yield _gauge(UNMET_LOCKS, {(): now.unmet_locks})
-        if now.fleet is not None:
-            yield _gauge(GATES, {tuple(labels): number for labels, number in now.fleet.gates.items()})
-            yield _gauge(GATE_VIEW_AGE, {(name,): age_s for name, age_s in now.fleet.view_ages_s.items()})
-        yield _gauge(SUSPENDED, {(): now.suspended})
-        yield _gauge(WAITING, {(): now.waiting_judgements})
-        yield _gauge(DIFFERING_DAYS, {(): now.differing_days})
-        yield _gauge(FEED_VERSION, {(): now.feed_version})
+        for gauge in GAUGES:
+            yield _gauge(gauge.metric, gauge.read(self._now))
         yield _gauge(BUILD, {(self._version,): 1})
-
-
-def _delays(now: Measurements) -> Iterator[prometheus.Metric]:
-    sources, clocks = now.measured.sources, now.measured.clocks
-    yield _gauge(SHIPPING_P50, {(name,): delay.p50_ms / 1000 for name, delay in sources.items()})
-    yield _gauge(SHIPPING_P99, {(name,): delay.p99_ms / 1000 for name, delay in sources.items()})
-    # `topic[number]`, as partitions are shown.
-    labels = {part: (clock.source, *part[:-1].rpartition("[")[::2]) for part, clock in clocks.items()}
-    yield _gauge(KAFKA_AHEAD, {labels[part]: clock.ahead_ms / 1000 for part, clock in clocks.items()})
-    ahead_ms = {part: clock.least_ms for part, clock in clocks.items() if clock.least_ms is not None}
-    yield _gauge(REQUESTS_AHEAD, {labels[part]: -least_ms / 1000 for part, least_ms in ahead_ms.items()})
-    yield _gauge(ALARM, {(name,): 1 for name in now.alarms})
 
 
 def without_path(name: str) -> str:
@@ -457,10 +425,99 @@ def _without_paths(metric: prometheus.Metric) -> prometheus.Metric:
     return metric
 
 
-def _gauge(metric: Metric, values: Mapping[tuple[str, ...], float | None]) -> prometheus.Metric:
+def _gauge(metric: Metric, values: Values) -> prometheus.Metric:
     """Returns a gauge with one sample for each set of labels whose value is known."""
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         if value is not None:
             family.add_metric(labels, value)
     return family
+
+
+def _of_partition(part: Partition) -> Labels:
+    return part.source, part.topic, str(part.number)
+
+
+def _clock_labels(now: Measurements) -> Mapping[str, Labels]:
+    """Returns source, topic and number of each partition whose clock is measured."""
+    clocks = now.measured.clocks
+    return {part: (clock.source, *shown_partition(part)) for part, clock in clocks.items()}
+
+
+def _requests_ahead(now: Measurements) -> Values:
+    labels, clocks = _clock_labels(now), now.measured.clocks
+    least_ms = {part: clock.least_ms for part, clock in clocks.items() if clock.least_ms is not None}
+    return {labels[part]: -ms / 1000 for part, ms in least_ms.items()}
+
+
+class Gauge(NamedTuple):
+    """A gauge of /metrics: what it is, and its value for each set of labels; None where it is not known."""
+
+    metric: Metric
+    read: Callable[[Measurements], Values]
+
+
+def _single(metric: Metric, read: Callable[[Measurements], float | None]) -> Gauge:
+    """Returns a gauge without labels."""
+    return Gauge(metric, lambda now: {(): read(now)})
+
+
+def _named(metric: Metric, read: Callable[[Measurements], Iterable[str]]) -> Gauge:
+    """Returns a gauge that is 1 for each of some names."""
+    return Gauge(metric, lambda now: {(name,): 1 for name in read(now)})
+
+
+# In the order of the answer.
+GAUGES: Sequence[Gauge] = (
+    Gauge(LAG_RECORDS, lambda now: {_of_partition(part): lag.records for part, lag in now.lags.items()}),
+    Gauge(LAG_SECONDS, lambda now: {_of_partition(part): lag.seconds for part, lag in now.lags.items()}),
+    Gauge(
+        SHIPPING_P50,
+        lambda now: {(name,): delay.p50_ms / 1000 for name, delay in now.measured.sources.items()},
+    ),
+    Gauge(
+        SHIPPING_P99,
+        lambda now: {(name,): delay.p99_ms / 1000 for name, delay in now.measured.sources.items()},
+    ),
+    Gauge(
+        KAFKA_AHEAD,
+        lambda now: {
+            _clock_labels(now)[part]: clock.ahead_ms / 1000 for part, clock in now.measured.clocks.items()
+        },
+    ),
+    Gauge(REQUESTS_AHEAD, _requests_ahead),
+    _named(ALARM, lambda now: now.alarms),
+    Gauge(EVENT_IDS, lambda now: {_of_partition(part): ids.held for part, ids in now.remembered.items()}),
+    Gauge(
+        ID_HORIZON,
+        lambda now: {_of_partition(part): ids.kept_ms / 1000 for part, ids in now.remembered.items()},
+    ),
+    Gauge(STOPPED, lambda now: Counter((part.source, gap.kind) for part, gap in now.gaps.items())),
+    _single(SINCE_FLUSH, lambda now: now.since_flush_s),
+    _single(SINCE_LOOP, lambda now: now.since_loop_s),
+    _single(PROBLEMS, lambda now: len(now.problems)),
+    _named(PROBLEM, lambda now: now.problems),
+    _named(FAILING_JOBS, lambda now: now.failing_jobs),
+    Gauge(
+        ACTIVE_LOCKS,
+        lambda now: {(policy,): count for policy, count in (now.active_locks or {}).items()},
+    ),
+    _named(POLICY_BRAKED, lambda now: now.braked),
+    _single(UNMET_LOCKS, lambda now: now.unmet_locks),
+    Gauge(
+        GATES,
+        lambda now: (
+            {} if now.fleet is None else {tuple(labels): number for labels, number in now.fleet.gates.items()}
+        ),
+    ),
+    Gauge(
+        GATE_VIEW_AGE,
+        lambda now: (
+            {} if now.fleet is None else {(name,): age_s for name, age_s in now.fleet.view_ages_s.items()}
+        ),
+    ),
+    _single(SUSPENDED, lambda now: now.suspended),
+    _single(WAITING, lambda now: now.waiting_judgements),
+    _single(DIFFERING_DAYS, lambda now: now.differing_days),
+    _single(FEED_VERSION, lambda now: now.feed_version),
+)

@@ -8,7 +8,7 @@ documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -85,7 +85,8 @@ def _envelopes(lines: Sequence[bytes], outer: tuple[str, ...] = ()) -> Iterator[
 
 def _in_envelopes(lines: Sequence[bytes], names: tuple[str, ...]) -> DetectedLog | None:
     contents = unwrapped(lines, names) if names else lines
-    detected = _as_json(contents) or _as_combined(contents)
+    answers = (detector(contents) for detector in DETECTORS)
+    detected = next((log for log in answers if log is not None), None)
     if detected is None or not names:
         return detected
     source = {"format": detected.source["format"], "envelope": list(names)} | detected.source
@@ -167,3 +168,7 @@ def _forwarded(texts: Sequence[str | None]) -> str:
         'the last field looks like addresses; to count by it write address = { path = "forwarded"'
         f"{trusted.replace(chr(39), chr(34))} }} in [sources.fields]"
     )
+
+
+# What recognises a format of `counting.records.formats`, in the order in which they are asked.
+DETECTORS: list[Callable[[Sequence[bytes]], DetectedLog | None]] = [_as_json, _as_combined]

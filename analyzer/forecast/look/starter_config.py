@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from analyzer.counting.records.formats import FORMATS
 from analyzer.forecast.look.json_fields import Table
 
 POLICY = "surge"
@@ -33,7 +34,7 @@ def source_text(source: Table, file: str) -> str:
     """
     fields = source["fields"]
     head = {"file": file} | {key: value for key, value in source.items() if key != "fields"}
-    if "deny_if" not in head and (source["format"] != "json" or "status" in fields):
+    if "deny_if" not in head and "status" in {*FORMATS[source["format"]].table, *fields}:
         head["deny_if"] = {"status": DENIED_STATUS}
     return f"[[sources]]\n{_lines(head)}\n[sources.fields]\n{_lines(fields)}"
 

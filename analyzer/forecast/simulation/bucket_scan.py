@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.forecast.simulation.series_simulation import SeriesBucket
+from analyzer.kernel.database.dialects import dialect_of
+from analyzer.kernel.database.engine import sort_in_memory
 from analyzer.kernel.database.row_parameters import as_parameters, is_among, rows_given
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan.catalog import Catalog, MeterColumn
@@ -236,7 +238,5 @@ def allow_large_sums(db: sa.Connection) -> None:
     Each statement is planned for its own times and keys: a plan for any of them reads all that was counted
     once for each key.
     """
-    if db.dialect.name == "postgresql":
-        db.exec_driver_sql(f"set local work_mem = '{WORK_MB}MB'")
-        db.exec_driver_sql("set local cursor_tuple_fraction = 1.0")
-        db.exec_driver_sql("set local plan_cache_mode = force_custom_plan")
+    sort_in_memory(db, WORK_MB)
+    dialect_of(db).set_local(db, {"cursor_tuple_fraction": "1.0", "plan_cache_mode": "force_custom_plan"})

@@ -1,8 +1,8 @@
 """The kinds of policy.
 
 A new kind is a class in `plan.policies` and its `POLICY_CLASSES`, a module with its functions, an entry here,
-a table of the configuration with its method `policy`, documentation and tests. All other code that checks,
-stores, judges or explains policies reads this table.
+a table of the configuration in `POLICY_TABLES` with its checks in `KIND_CHECKS`, documentation and tests.
+All other code that checks, stores, judges or explains policies reads these tables.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Kind(NamedTuple):
         base_sum: Returns the sum of the base that the series is compared with by itself, None without one.
         growth: Returns how much a total that has reached a threshold must grow before it must be judged
             again, by the policy of the series and the time in seconds; None if that depends on no growth.
+        locks_at: Returns the least total of a calendar window that earns a lock, at once or after a time.
+        means_attack: Whether its locks are signs of an attack, which the dashboard's banner names.
         widest_bucket_s: Returns the seconds of the widest stored buckets from which it can be simulated; 0 if
             it cannot from any.
         overloads: Returns by resource which of all series above their floor must be locked together, by their
@@ -57,6 +59,8 @@ class Kind(NamedTuple):
     whole_sum: Callable[[Any], Sum] | None = None
     base_sum: Callable[[Any], Sum | None] = lambda _policy: None
     growth: Callable[[Any, Standing, int], int | None] = lambda *_: None
+    locks_at: Callable[[Any], int] = lambda policy: policy.limit
+    means_attack: bool = False
     widest_bucket_s: Callable[[Any], int] = lambda _policy: 0
     overloads: (
         Callable[[Any, Sequence[Standing], Mapping[LockKey, Lock], Circumstances], Mapping[str, Blamed]]
@@ -79,6 +83,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         quota.calendar_amounts,
         quota.describe,
         quota.calendar_needs,
+        locks_at=quota.locks_at,
         widest_bucket_s=quota.widest_bucket_s,
     ),
     RollingQuota.kind: Kind(
@@ -104,6 +109,7 @@ KINDS: Mapping[str, Kind] = {  # by the name in stored plans
         surge.needs,
         locks_last=True,
         base_sum=surge_share.base_sum,
+        means_attack=True,
         growth=surge_windows.growth_to,
         widest_bucket_s=surge.widest_bucket_s,
     ),

@@ -33,6 +33,11 @@ def thresholds(policy: AnyQuota) -> tuple[int, ...]:
     return tuple(sorted({*noticed, policy.locks_at} - {NEVER})) or (NEVER,)
 
 
+def locks_at(policy: AnyQuota) -> int:
+    """Returns the least total that earns a lock, at once or after the time of grace."""
+    return policy.locks_at
+
+
 def widest_bucket_s(policy: AnyQuota | Surge) -> int:
     """Returns the seconds of the widest stored buckets that its windows can be made of; 0: none."""
     return policy.window.widest_bucket_s

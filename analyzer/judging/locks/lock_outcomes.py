@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.judge import used_at
+from analyzer.judging.kinds import policy_kind
 from analyzer.judging.sql import plans
 from analyzer.judging.sql.directory import newest, read_limits
 from analyzer.judging.sql.sql_judge import Judge
@@ -21,7 +22,7 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading
 from analyzer.kernel.tables.schema import UNKNOWN, lock_history
 from analyzer.plan import catalog
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Quota
+from analyzer.plan.windows import Rolling
 from gatekeeper.model import Clear, LockKey
 
 REFUSES = "deny"  # the action that refuses all requests
@@ -181,10 +182,10 @@ class _Lasting:
         policy = self._judge.plan.policy(stored.at.policy)
         if policy is None or stored.last.plan != self._judge.version:
             return None
-        if not isinstance(policy, Quota):
+        if isinstance(policy_kind(policy).judged_sum(policy).window, Rolling):
             return used  # the total of a rolling sum says nothing about its window at the begin
         own = limits.policy_for(policy, stored.at.key)
-        return used + max(0, stored.used_began - own.limit) if isinstance(own, Quota) else None
+        return None if own is None else used + max(0, stored.used_began - own.limit)
 
     def _ended_ms(self, last: sa.Row[Any]) -> int | None:
         if last.ended_ms is not None:

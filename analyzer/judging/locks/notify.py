@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import database_errors, error_message
 from analyzer.kernel.errors import StoreAway
 from gatekeeper.sources.postgres_sessions import is_pooled
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "gatelock_feed"
 VERSION = "select version, mark from feed"
-# On PostgreSQL for notifications that were lost. On SQLite a look costs 0.2 ms, most of it for waking up.
-LOOK_EVERY_S = {"postgresql": 1.0, "sqlite": 0.1}
+ASK_EVERY_S = 1.0  # for notifications that were lost
+LOOK_EVERY_S = 0.1  # at a file: a look costs 0.2 ms, most of it for waking up
 FILE_EVERY_S = 1.0  # between two checks that an open SQLite file was not replaced by another one
 RETRY_S = 2.0  # between two attempts; until then the feed is polled
 STOP_S = 1.0  # connecting to a server that hangs takes longer
@@ -38,8 +39,8 @@ OnChange = Callable[[bool], None]
 
 def feed_changed(db: sa.Connection) -> None:
     """Notifies the listeners when this transaction commits. SQLite has no listeners."""
-    if db.dialect.name == "postgresql":
-        db.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
+    if (notify := dialect_of(db).notify) is not None:
+        notify(db, CHANNEL)
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def listening(engine: sa.Engine, on_change: OnChange, demand: threading.Event) -
     Spurious calls are possible. Behind a connection pooler, which passes no notifications, there is no call
     with True: poll until there is one. SQLite is only looked at while `demand` is set.
     """
-    listen = _listen if engine.dialect.name == "postgresql" else _look
+    listen = _look if dialect_of(engine).notify is None else _listen
     stopping, stopped = socket.socketpair()  # to be waited for together with a connection
     with stopping, stopped:
         watch = ChangeWatch(on_change, demand, stopped)
@@ -132,7 +133,7 @@ def _receive(engine: sa.Engine, watch: ChangeWatch) -> None:
                 watch.found(version, is_reliable=is_reliable)
                 # A notification that came during the statement may be of a later version.
                 is_notified = bool(notifications) or driver.pgconn.notifies() is not None
-                if not is_notified and not watch.wait(LOOK_EVERY_S["postgresql"], driver.fileno()):
+                if not is_notified and not watch.wait(ASK_EVERY_S, driver.fileno()):
                     return
         except engine.dialect.loaded_dbapi.Error as error:
             raise StoreAway(error_message(error)) from error
@@ -155,9 +156,9 @@ def _look_into(file: Path, watch: ChangeWatch) -> bool:
         opened = file.stat()
         # An open connection would keep reading a file that a backup has replaced.
         while os.path.samestat(opened, file.stat()):
-            for _ in range(round(FILE_EVERY_S / LOOK_EVERY_S["sqlite"])):
+            for _ in range(round(FILE_EVERY_S / LOOK_EVERY_S)):
                 watch.found(connection.execute(VERSION).fetchone(), is_reliable=True)
                 watch.demand.wait()
-                if not watch.wait(LOOK_EVERY_S["sqlite"]):
+                if not watch.wait(LOOK_EVERY_S):
                     return False
     return True

@@ -18,6 +18,7 @@ from analyzer.judging.sql.activation import Activation, StoredPlan, judge_later_
 from analyzer.judging.sql.directory import NO_DIRECTORY, DirectoryVersion
 from analyzer.kernel.database.audit_log import PLAN_IN_FORCE, record
 from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import NowMs, reading
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.billing_tables import CUT_UNTIL_S
@@ -259,12 +260,11 @@ def block_flushes(db: sa.Connection) -> None:
 
     From here on the buckets are complete. SQLite has one writer anyway.
     """
-    if db.dialect.name == "postgresql":
-        # The table and not the row: new flushes can take their shared lock on the row while a writer waits
-        # for it, so among busy analyzers the writer would never get it. For a table they queue behind the
-        # writer.
-        db.exec_driver_sql("lock table plans in exclusive mode")
-        db.exec_driver_sql(f"set local statement_timeout = {ACTIVATION_MS}")
+    dialect = dialect_of(db)
+    # The table and not the row: new flushes can take their shared lock on the row while a writer waits for
+    # it, so among busy analyzers the writer would never get it. For a table they queue behind the writer.
+    dialect.lock_table(db, "plans", "exclusive")
+    dialect.set_local(db, {"statement_timeout": ACTIVATION_MS})
 
 
 def try_block_flushes(db: sa.Connection, wait_ms: int) -> bool:
@@ -272,12 +272,13 @@ def try_block_flushes(db: sa.Connection, wait_ms: int) -> bool:
 
     Others wait for as long as this waits. Returns whether they are blocked.
     """
-    if db.dialect.name != "postgresql":
+    dialect = dialect_of(db)
+    if dialect.has_one_writer:
         return True
     try:
         with db.begin_nested():
-            db.exec_driver_sql(f"set local lock_timeout = {wait_ms}")
-            db.exec_driver_sql("lock table plans in exclusive mode")
+            dialect.set_local(db, {"lock_timeout": wait_ms})
+            dialect.lock_table(db, "plans", "exclusive")
     except sa.exc.OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
             return False

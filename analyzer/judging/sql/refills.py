@@ -20,6 +20,7 @@ from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.stored_values import AHEAD_S
 from analyzer.judging.sql.totals import join_used
 from analyzer.judging.totals import BucketPosition, is_by_caller, is_judged
+from analyzer.kernel.database.dialects import DIALECTS
 from analyzer.kernel.database.row_parameters import ColumnValues, is_among, upsert_columns
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, postponed, refills, totals
 from analyzer.plan.catalog import Catalog
@@ -217,13 +218,7 @@ def _order(lack: Missing) -> tuple[Any, ...]:
 def _buckets_at(dialect: str, place: int, width_s: int) -> sa.Select[Any]:
     """Returns a query that looks up each bucket of a key: the key of `buckets` begins with the time."""
     from_s, until_s = (sa.bindparam(name, type_=sa.BigInteger) for name in ("from_s", "until_s"))
-    times: Any
-    if dialect == "postgresql":
-        step = sa.literal(width_s, sa.BigInteger)
-        times = sa.func.generate_series(from_s, until_s, step).table_valued("at_s").render_derived()
-    else:
-        at_s = sa.select(from_s.label("at_s")).cte("times", recursive=True)
-        times = at_s.union_all(sa.select(at_s.c.at_s + width_s).where(at_s.c.at_s + width_s <= until_s))
+    times = DIALECTS[dialect].series(from_s, until_s, width_s)
     value = buckets.c[f"value_{place}"]
     of_bucket = (
         sa.select(buckets.c.bucket_s, buckets.c.resource, value.label("value"))
@@ -236,7 +231,7 @@ def _buckets_at(dialect: str, place: int, width_s: int) -> sa.Select[Any]:
         )
         .correlate(times)
     )
-    if dialect == "postgresql":
+    if DIALECTS[dialect].has_lateral:
         # The offset keeps it a subquery that is run for each minute: as a join it may become a scan.
         lookup = of_bucket.offset(0).lateral("lookup")
         return sa.select(lookup.c.bucket_s, lookup.c.resource, lookup.c.value).select_from(

@@ -25,6 +25,7 @@ from analyzer.judging.rolling import AddressSums, Slot, Slots, addresses_at, sum
 from analyzer.judging.sql import stored_values
 from analyzer.judging.sql.stored_values import AHEAD_S
 from analyzer.judging.totals import Standing, TotalKey, unjudged_keys, unjudged_resources
+from analyzer.kernel.database.dialects import DIALECTS, dialect_of
 from analyzer.kernel.database.row_parameters import LookUp, in_parts, rows_given, upsert_columns
 from analyzer.kernel.model import CountTable
 from analyzer.kernel.tables.schema import TOTAL_MAX, buckets, slots
@@ -371,11 +372,7 @@ def _times(dialect: str, first: str, width_s: int) -> Any:
     """Returns the starts of buckets from a parameter on, as a table with the column `at_s`."""
     from_s = sa.bindparam(first, type_=sa.BigInteger)
     until_s = sa.bindparam("until_s", type_=sa.BigInteger)
-    if dialect == "postgresql":
-        step = sa.literal(width_s, sa.BigInteger)
-        return sa.func.generate_series(from_s, until_s, step).table_valued("at_s").render_derived()
-    times = sa.select(from_s.label("at_s")).cte(f"times_{width_s}", recursive=True)
-    return times.union_all(sa.select(times.c.at_s + width_s).where(times.c.at_s + width_s <= until_s))
+    return DIALECTS[dialect].series(from_s, until_s, width_s)
 
 
 def empty_next(db: sa.Connection, now_s: int) -> bool:
@@ -387,14 +384,10 @@ def empty_next(db: sa.Connection, now_s: int) -> bool:
     table = table_at(begins_s)
     if begins_s - now_s <= 2 * AHEAD_S:
         return False
-    if db.dialect.name == "postgresql":
-        # Two that have both read it would each wait for the other one with TRUNCATE. No flush waits for this.
-        db.execute(sa.text(f"lock table {table.name} in share update exclusive mode"))
+    # Two that have both read it would each wait for the other one with TRUNCATE. No flush waits for this.
+    dialect_of(db).lock_table(db, table.name, "share update exclusive")
     if db.execute(sa.select(table.c.sum).limit(1)).first() is None:
         return False
     # Rows of the next generation itself are those of a clock that was ahead.
-    if db.dialect.name == "postgresql":
-        db.execute(sa.text(f"truncate table {table.name}"))
-    else:
-        db.execute(sa.delete(table))
+    dialect_of(db).empty(db, table)
     return True

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from analyzer.judging.caller_limits import Limits
 from analyzer.judging.rolling import DistinctSlot
 from analyzer.judging.totals import ValueRow
+from analyzer.kernel.database.dialects import DIALECTS
 from analyzer.kernel.database.row_parameters import LookUp, in_parts, insert_given, rows_given
 from analyzer.kernel.tables.schema import distinct_values
 from analyzer.plan.sums import Sum
@@ -58,7 +59,7 @@ def _given_of_sum(dialect: str, names: Sequence[str], selected: Sequence[str]) -
     rows = rows_given(dialect, [table.c[name] for name in names])
     of_sum = table.c.sum == sa.bindparam("number")
     by_name: dict[str, sa.ColumnElement[Any]] = {}
-    if dialect == "postgresql":
+    if DIALECTS[dialect].has_statistics:
         # An expression, so that rows are found by their series: PostgreSQL would take the index of windows,
         # and read all values of a window for each given row.
         by_name = {"window_s": table.c.window_s + sa.literal_column("0", sa.BigInteger)}

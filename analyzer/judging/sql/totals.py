@@ -30,6 +30,7 @@ from analyzer.judging.totals import (
     unjudged_keys,
     unjudged_resources,
 )
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.row_parameters import (
     Assignments,
     ColumnValues,
@@ -91,7 +92,7 @@ def add_totals(
             values["touched_s"] = now_s
             assignments = _add_used_now
         rows = upsert_columns(db, totals, values, assignments, _due_rows)
-        if db.dialect.name != "postgresql":
+        if not dialect_of(db).takes_arrays:
             rows = _due_among(db, number, version, grown)
         reached += [_stored(sum_, row, limits.series_window(sum_, row.key, row.window_s)) for row in rows]
     return sorted(reached, key=lambda stored: _sort_key(stored.standing.total))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import database_errors, open_engine, reading
 from analyzer.kernel.database.revisions import current, folder, is_upgradable, schema_problem, stored_revision
 from analyzer.kernel.database.schema_differences import difference_sentence
@@ -34,7 +35,7 @@ def require_head(url: str | sa.URL) -> list[str]:
         upgrade(url)
         return sorted(metadata.tables)
     if problem := schema_problem(have, url):
-        raise SchemaBehind(problem)
+        raise SchemaBehind(str(problem))
     return []
 
 
@@ -104,9 +105,7 @@ def _migrating(url: str | sa.URL) -> Iterator[tuple[Config, str | None]]:
     engine = open_engine(url, statement_ms=0)
     try:
         with database_errors(), engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql("set local lock_timeout = 0")
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+            dialect_of(connection).lock_schema(connection, LOCK)
             yield _config(connection), stored_revision(connection)
     finally:
         engine.dispose()

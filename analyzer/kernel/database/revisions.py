@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_at
 from analyzer.kernel.database.engine import open_engine, reading
 
 RELEASED_FILE = re.compile(r"(?P<revision>r\d{4})_\w+\.py")  # applied in the order of the numbers
@@ -55,44 +56,56 @@ def is_upgradable(revision: str) -> bool:
     return revision == head() or is_older_release
 
 
-def schema_problem(revision: str | None, url: str | sa.URL, needed: str | None = None) -> str | None:
-    """Returns a sentence, with its cure, about a database whose tables are of another version; else None.
+class SchemaProblem(NamedTuple):
+    """The difference between the version of the tables and that of the program, and what to do."""
+
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cure}"
+
+
+def schema_problem(
+    revision: str | None, url: str | sa.URL, needed: str | None = None
+) -> SchemaProblem | None:
+    """Returns why the tables cannot be used, and what to do; None if they have the needed version.
 
     Args:
         revision: The version of the database's tables; None: there are none.
         url: Where the database is, for the commands that create it again. They contain no password.
         needed: The version that the program needs; None: `head()`.
 
-    >>> schema_problem(None, "sqlite:///gatelock.db")
+    >>> str(schema_problem(None, "sqlite:///gatelock.db"))
     'the database has no tables yet: run `gatelock upkeep db upgrade`'
-    >>> schema_problem("r0002", "sqlite:///gatelock.db", "r0001")
+    >>> str(schema_problem("r0002", "sqlite:///gatelock.db", "r0001"))
     "the database's tables are at version r0002, this program needs r0001: run a newer program"
     """
     needed = needed or head()
     if revision == needed:
         return None
     if revision is None:
-        return "the database has no tables yet: run `gatelock upkeep db upgrade`"
+        return SchemaProblem("the database has no tables yet", "run `gatelock upkeep db upgrade`")
     versions = f"the database's tables are at version {revision}, this program needs {needed}"
     if RELEASED.fullmatch(revision):
         is_newer = not RELEASED.fullmatch(needed) or revision > needed
-        return f"{versions}: {'run a newer program' if is_newer else 'run `gatelock upkeep db upgrade`'}"
-    if UNRELEASED.fullmatch(revision):
-        return (
-            f"{versions}; an unreleased version made them, and what they hold is not carried over: stop all "
-            f"analyzers, create the database again with `{_remaking_command(url)}`, and run "
-            "`gatelock upkeep db upgrade`"
+        return SchemaProblem(
+            versions, "run a newer program" if is_newer else "run `gatelock upkeep db upgrade`"
         )
-    return f"{versions}; another program than Gatelock uses this database: name another one in [database] url"
+    if UNRELEASED.fullmatch(revision):
+        return SchemaProblem(
+            f"{versions}; an unreleased version made them, and what they hold is not carried over",
+            f"stop all analyzers, create the database again with `{_remaking_command(url)}`, and run "
+            "`gatelock upkeep db upgrade`",
+        )
+    return SchemaProblem(
+        f"{versions}; another program than Gatelock uses this database", "name another one in [database] url"
+    )
 
 
 def _remaking_command(url: str | sa.URL) -> str:
     """Returns the command that empties the database: its files are removed, or it is dropped and created."""
-    parsed = sa.make_url(url)
-    name = parsed.database or ""
-    if parsed.get_backend_name() == "sqlite":
-        return f"rm -f {' '.join(shlex.quote(f'{name}{suffix}') for suffix in ('', '-wal', '-shm'))}"
-    return f"dropdb --force {shlex.quote(name)} && createdb {shlex.quote(name)}"
+    return dialect_at(url).remaking_command(sa.make_url(url).database or "")
 
 
 def stored_revision(db: sa.Connection) -> str | None:

@@ -15,9 +15,10 @@ from itertools import repeat
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
+from analyzer.kernel.database.dialects import DIALECTS
 from analyzer.kernel.database.engine import insert_into
 
 SEPARATOR = "\x1f"
@@ -35,7 +36,7 @@ def rows_given(dialect: str, columns: Sequence[sa.ColumnClause[Any]]) -> GivenRo
 
     For a statement that is executed with `as_parameters`; a statement can have one of these.
     """
-    if dialect == "postgresql":
+    if DIALECTS[dialect].takes_arrays:
         # Plain text: in a comparison with a column, the column's own collation takes precedence.
         kinds = [sa.Text() if isinstance(column.type, sa.Text) else column.type for column in columns]
         parts = [sa.column(c.name, kind) for c, kind in zip(columns, kinds, strict=True)]
@@ -59,17 +60,17 @@ class LookUp(sa.Join):
     inherit_cache = True
 
 
-@compiles(LookUp, "sqlite")
+@compiles(LookUp)
 def _look_up_in_order(join: LookUp, compiler: Any, **options: Any) -> str:
     text: str = compiler.visit_join(join, **options)
-    return text.replace(" JOIN ", " CROSS JOIN ", 1)
+    return text.replace(" JOIN ", DIALECTS[compiler.dialect.name].ordered_join, 1)
 
 
 def is_among(
     dialect: str, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
 ) -> sa.ColumnElement[bool]:
     """Returns the condition that looks each value up in an index, rather than reading all in between."""
-    if dialect == "postgresql":
+    if DIALECTS[dialect].takes_arrays:
         array = sa.bindparam(None, list(values), type_=postgresql.ARRAY(column.type))
         return column == sa.any_(array)
     listed = sa.func.json_each(sa.literal(list(values), sa.JSON)).table_valued("value")
@@ -93,7 +94,7 @@ def as_parameters(
     dialect: str, columns: Sequence[sa.ColumnClause[Any]], rows: Sequence[Sequence[object]]
 ) -> dict[str, object]:
     """Returns the parameters for `rows_given`: `rows` (at least one, without None), in their order."""
-    if dialect != "postgresql":
+    if not DIALECTS[dialect].takes_arrays:
         return {"given": [list(row) for row in rows]}
     texts = [[str(row[index]) for row in rows] for index in range(len(columns))]
     separator, joined = _joined(texts)
@@ -167,20 +168,24 @@ def upsert_columns(
 
     Both functions must be equal for equal statements, because statements are kept: methods of a value that
     hashes, or functions of a module. `returning` makes a query of the rows that were written, and what it
-    selects is returned. PostgreSQL only; on SQLite nothing is returned.
+    selects is returned. Without arrays nothing is returned.
     """
     lists = {name: value for name, value in values.items() if not isinstance(value, int | str)}
     constants = {name: value for name, value in values.items() if isinstance(value, int | str)}
     number = len(next(iter(lists.values())))
     statement: Any
-    if db.dialect.name != "postgresql":
-        text, order = _upsert_of_rows(table, tuple(values), assignments)
+    dialect = db.dialect.name
+    driver: Any = type(db.dialect)
+    if not DIALECTS[dialect].takes_arrays:
+        text, order = _upsert_of_rows(driver, table, tuple(values), assignments)
         columns = (
             lists[name] if name in lists else repeat(values.get(str(name), name), number) for name in order
         )
         db.exec_driver_sql(text, list(zip(*columns, strict=True)))
         return []
-    statement = _upsert_of_columns(table, tuple(values), frozenset(constants), assignments, returning)
+    statement = _upsert_of_columns(
+        dialect, table, tuple(values), frozenset(constants), assignments, returning
+    )
     rows: list[sa.Row[Any]] = []
     fixed = {f"given_{name}": value for name, value in constants.items()}
     for first in range(0, number, ROWS_MAX):
@@ -199,29 +204,30 @@ def _texts(values: Sequence[Any]) -> Sequence[str]:
 
 @lru_cache(maxsize=STATEMENTS_MAX)
 def _upsert_of_rows(
-    table: sa.Table, names: tuple[str, ...], assignments: Assignments
+    driver: Any, table: sa.Table, names: tuple[str, ...], assignments: Assignments
 ) -> tuple[str, tuple[str | int, ...]]:
-    """Returns SQLite's statement for one row, and its parameters: names of columns, and fixed numbers."""
-    added = insert_into("sqlite", table).values({name: sa.bindparam(name) for name in names})
+    """Returns the statement for one row, and its parameters: names of columns, and fixed numbers."""
+    added = insert_into(driver.name, table).values({name: sa.bindparam(name) for name in names})
     added = added.on_conflict_do_update(
-        index_elements=table.primary_key, set_=dict(assignments("sqlite", table, added.excluded))
+        index_elements=table.primary_key, set_=dict(assignments(driver.name, table, added.excluded))
     )
-    compiled = added.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+    compiled = added.compile(dialect=driver(paramstyle="qmark"))
     order: Sequence[str] = compiled.positiontup or ()
     return str(compiled), tuple(name if name in names else compiled.params[name] for name in order)
 
 
 @lru_cache(maxsize=STATEMENTS_MAX)
 def _upsert_of_columns(
+    dialect: str,
     table: sa.Table,
     names: tuple[str, ...],
     constants: frozenset[str],
     assignments: Assignments,
     returning: Callable[[Any], sa.Select[Any]] | None,
 ) -> Any:
-    insertion = insert_given("postgresql", table, names, constants)
+    insertion = insert_given(dialect, table, names, constants)
     added: Any = insertion.on_conflict_do_update(
-        index_elements=table.primary_key, set_=dict(assignments("postgresql", table, insertion.excluded))
+        index_elements=table.primary_key, set_=dict(assignments(dialect, table, insertion.excluded))
     )
     if returning is None:
         return added

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import without_scans, writing
 
-# How long a transaction should take. SQLite has one writer: a flush waits for it. On PostgreSQL flushes wait
-# for rows alone, and steps skip the rows that flushes hold; the disk and the processors are shared.
-STEP_S = {"sqlite": 0.02, "postgresql": 0.05}
 FIRST_ROWS = 500
 MIN_ROWS, MAX_ROWS = 20, 10_000
 
@@ -51,7 +49,7 @@ class SizedSteps:
     def __init__(self, engine: sa.Engine, uptime_s: Callable[[], float]) -> None:
         self._engine = engine
         self._uptime_s = uptime_s
-        self._size = StepSize(STEP_S[engine.dialect.name])
+        self._size = StepSize(dialect_of(engine).step_s)
 
     @property
     def rows(self) -> int:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, SourceDelay
 from analyzer.delays.delay_bound import COMMIT_S, FETCH_S, POLL_S, FrontLimiter, own_delay
 from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
+from analyzer.plan.policies import RollingQuota, Surge
+from analyzer.plan.windows import Rolling
 
 SECONDS = st.floats(0, 1_000)
 MEASURED = st.builds(
@@ -66,5 +68,5 @@ def test_the_overshoot_is_a_bound_behind_a_limiter_and_else_an_estimate() -> Non
 
 
 def test_a_surge_may_come_later_in_its_window_than_a_quota() -> None:
-    assert delay_max_s(60, is_surge=False) == 5
-    assert delay_max_s(60, is_surge=True) == 20
+    assert delay_max_s(RollingQuota("quota", 1, Rolling(60))) == 5
+    assert delay_max_s(Surge("surge", 1, Rolling(60))) == 20

@@ -100,7 +100,7 @@ def test_every_record_is_acknowledged_and_those_of_a_caller_are_in_one_partition
 
 @pytest.mark.parametrize(
     "new_sink",
-    ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+    ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a further broker"))],
     indirect=True,
 )
 def test_after_a_broker_was_killed_and_restarted_every_record_is_stored_once(
@@ -142,7 +142,7 @@ class TestAnUnavailableBroker:
 
     @pytest.mark.parametrize(
         "new_sink",
-        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a further broker"))],
         indirect=True,
     )
     def test_waiting_records_are_bounded(self, own_kafka: NativeKafka, new_sink: NewSink) -> None:
@@ -168,7 +168,7 @@ class TestAnUnavailableBroker:
 
     @pytest.mark.parametrize(
         "new_sink",
-        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a broker of its own again"))],
+        ["kafka-python", pytest.param("librdkafka", marks=pytest.mark.deep("a further broker"))],
         indirect=True,
     )
     def test_records_without_acknowledgement_are_lost_and_counted(

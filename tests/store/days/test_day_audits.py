@@ -20,7 +20,7 @@ from analyzer.billing.reports.day_report import read_report, report_rows
 from analyzer.billing.reports.file_audit import AuditedFile, FileUnreadable, audit_file
 from analyzer.billing.reports.manifest import MANIFEST, encode_manifest, report_contents
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
-from analyzer.billing.reports.row_formats import WRITERS
+from analyzer.billing.reports.row_formats import ROW_FORMATS
 from analyzer.faces.signals.health import Health
 from analyzer.faces.signals.metrics import Metrics
 from analyzer.faces.signals.status import installation_status
@@ -292,12 +292,14 @@ def test_a_day_with_late_counts_is_equal(closed: ClosedDays) -> None:
 @pytest.fixture
 def written(closed: ClosedDays, tmp_path: Path) -> Callable[..., AuditedFile]:
     """Writes a report of the first day, and returns how it is audited."""
-    for name in WRITERS:
+    for name in ROW_FORMATS:
         report = read_report(closed.engine, "UTC", closed.first.date, closed.first.date, "caller")
         sums, file = ReportSums(), tmp_path / f"day.{name}"
         lines = usage_lines(report, report_rows(closed.engine, report), {}, sums)
         columns = report_columns(report)
-        made = write_whole(file, WRITERS[name](columns, (line_cells(line, columns) for line in lines)))
+        made = write_whole(
+            file, ROW_FORMATS[name].encode(columns, (line_cells(line, columns) for line in lines))
+        )
         write_whole(
             tmp_path / f"{file.name}{MANIFEST}", [encode_manifest(report_contents(report), sums, [made])]
         )
@@ -311,7 +313,7 @@ def written(closed: ClosedDays, tmp_path: Path) -> Callable[..., AuditedFile]:
 def test_a_report_file_is_compared_with_its_manifest_and_the_tables(
     closed: ClosedDays, written: Callable[..., AuditedFile], tmp_path: Path
 ) -> None:
-    for name in WRITERS:
+    for name in ROW_FORMATS:
         assert (written(f"day.{name}").differences, written(f"day.{name}").lines) == ([], 4)
         assert written(f"day.{name}{MANIFEST}").equal
     file = tmp_path / "day.csv"

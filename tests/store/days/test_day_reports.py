@@ -32,7 +32,7 @@ from analyzer.billing.reports.report_lines import (
     report_columns,
     usage_lines,
 )
-from analyzer.billing.reports.row_formats import WRITERS, encode_csv
+from analyzer.billing.reports.row_formats import ROW_FORMATS, encode_csv
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.audit_log import RECORDS_RETRIED, record
 from analyzer.kernel.database.engine import open_engine, writing
@@ -276,7 +276,7 @@ def test_a_report_has_the_same_bytes_on_both_databases(
         for number, name in enumerate(names):
             here.count(*here.requests(name, number + 1, slowest=number, m8=number))
         assert here.closing.step() == 1
-        files.append({form: content(here, form) for form in WRITERS})
+        files.append({form: content(here, form) for form in ROW_FORMATS})
     engine.dispose()
     assert files[0] == files[1]
     assert files[0]["csv"].count(b"\r\n") == 1 + len(names) * 3 - 2
@@ -289,7 +289,7 @@ def cells(here: Installation, report: Report, sums: ReportSums) -> Iterator[list
 
 def content(here: Installation, form: str) -> bytes:
     report = here.report()
-    return b"".join(WRITERS[form](report_columns(report), cells(here, report, ReportSums())))
+    return b"".join(ROW_FORMATS[form].encode(report_columns(report), cells(here, report, ReportSums())))
 
 
 def test_parquet_has_the_rows_with_their_types(here: Installation) -> None:
@@ -310,14 +310,14 @@ def test_parquet_has_the_rows_with_their_types(here: Installation) -> None:
 
 
 def test_without_rows_parquet_has_its_columns() -> None:
-    empty = b"".join(WRITERS["parquet"](["day", "value"], []))
+    empty = b"".join(ROW_FORMATS["parquet"].encode(["day", "value"], []))
     assert parquet.read_table(io.BytesIO(empty)).schema.names == ["day", "value"]
 
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(NotInstalled, match=r"pip install 'gatelock\[parquet\]'"):
-        b"".join(WRITERS["parquet"](["day"], []))
+        b"".join(ROW_FORMATS["parquet"].encode(["day"], []))
 
 
 def test_a_manifest_names_what_the_file_has_replaced(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from analyzer.kernel.database.engine import open_engine
-from analyzer.kernel.jobs.step_sizes import MAX_ROWS, MIN_ROWS, STEP_S, StepSize
+from analyzer.kernel.database.sqlite_dialect import STEP_S
+from analyzer.kernel.jobs.step_sizes import MAX_ROWS, MIN_ROWS, StepSize
 from analyzer.kernel.tables.schema import buckets
 from tests.benchmarks.prune import BOUND_MS, JOBS, delays_beside, filled
 
@@ -28,7 +29,7 @@ def test_flushes_wait_little_for_a_job_that_deletes(migrated_url: str, job: str)
 
 
 def test_steps_shrink_when_they_are_slow_and_grow_when_they_are_fast() -> None:
-    size = StepSize(STEP_S["sqlite"])
+    size = StepSize(STEP_S)
     rows = []
     for seconds_per_row in (0.001, 0.001, 0.001, 0.00001, 0.00001, 0.00001, 0.00001):
         rows.append(size.rows)

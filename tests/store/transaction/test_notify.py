@@ -78,7 +78,7 @@ def wanted() -> threading.Event:
 def test_a_version_is_notified_when_it_is_committed_and_not_before(
     migrated_url: str, notified: Notifications, wanted: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(notify.LOOK_EVERY_S, "postgresql", 1000.0)
+    monkeypatch.setattr(notify, "ASK_EVERY_S", 1000.0)
     with opened(migrated_url) as reader, opened(migrated_url) as writer, listening(reader, notified, wanted):
         assert notified.wait(True)
         lock(writer, "api_key:rolled back", commit=False)
@@ -91,7 +91,7 @@ def test_a_version_is_notified_when_it_is_committed_and_not_before(
 def test_a_version_that_is_committed_during_a_look_is_noticed(
     migrated_url: str, notified: Notifications, wanted: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(notify.LOOK_EVERY_S, "postgresql", 1000.0)
+    monkeypatch.setattr(notify, "ASK_EVERY_S", 1000.0)
     monkeypatch.setattr(notify, "VERSION", "select version, mark, pg_sleep(0.5) from feed")
     with opened(migrated_url) as reader, opened(migrated_url) as writer, listening(reader, notified, wanted):
         assert notified.wait(True)
@@ -107,7 +107,7 @@ def test_a_version_that_is_committed_during_a_look_is_noticed(
 def test_a_change_whose_notification_is_lost_is_found_and_ends_the_trust_in_notifications(
     migrated_url: str, notified: Notifications, wanted: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(notify.LOOK_EVERY_S, "postgresql", 0.1)
+    monkeypatch.setattr(notify, "ASK_EVERY_S", 0.1)
     with opened(migrated_url) as reader, opened(migrated_url) as writer, listening(reader, notified, wanted):
         assert notified.wait(True)
         with monkeypatch.context() as lossy:
@@ -124,7 +124,7 @@ def test_while_no_notification_arrives_none_is_relied_on(
 ) -> None:
     """For example behind a connection pooler."""
     monkeypatch.setattr(notify, "feed_changed", lambda db: None)
-    monkeypatch.setitem(notify.LOOK_EVERY_S, "postgresql", 0.1)
+    monkeypatch.setattr(notify, "ASK_EVERY_S", 0.1)
     with opened(migrated_url) as reader, opened(migrated_url) as writer, listening(reader, notified, wanted):
         assert notified.wait(False)
         lock(writer, "api_key:acme")

@@ -48,7 +48,7 @@ def check(context: Context, config: ConfigOption = None, json: JsonOption = Fals
         engine.require_file(settings.database.address)
         revision, head = revisions.current(settings.database.address), revisions.head()
         problem = revisions.schema_problem(revision, settings.database.address)
-        differences = [problem] if problem else migrate.check(settings.database.address)
+        differences = [str(problem)] if problem else migrate.check(settings.database.address)
         if json:
             json_lines([{"current": revision, "head": head, "differences": differences}])
         else:

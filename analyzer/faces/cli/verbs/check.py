@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from zoneinfo import ZoneInfo
@@ -17,7 +16,7 @@ from click.exceptions import Exit
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.tables.actions import parse_rate
 from analyzer.config.values import format_duration
-from analyzer.counting.records.formats import COMBINED, FORMATS
+from analyzer.counting.records.formats import FORMATS
 from analyzer.delays.delay_bound import FrontLimiter
 from analyzer.delays.delay_parts import PolicyOvershoot, delay_max_s, delay_parts
 from analyzer.delays.living_delays import living_delays
@@ -180,8 +179,7 @@ def delay_report(
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
         counts_requests = policy.meter == "requests"
         overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
-        window_s = policy_kind(policy).judged_sum(policy).window.shortest_s
-        most_s = delay_max_s(window_s, is_surge=table.kind != "quota")
+        most_s = delay_max_s(policy)
         if delay_s > most_s:
             too_short.append(
                 f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
@@ -199,7 +197,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
-            return None, problem
+            return None, str(problem)
         return living_delays(engine, totals), ""
     except AnalyzerError as error:
         return None, masked(str(error))
@@ -330,7 +328,7 @@ def remarks(settings: Settings) -> Iterator[str]:
     """Yields sentences about settings that are valid and may not be meant."""
     for source in settings.sources:
         is_unsure = not source.count_if and not source.authenticated
-        if is_unsure and FORMATS[source.format] is COMBINED and _are_users(source):
+        if is_unsure and FORMATS[source.format].has_claimed_users and _are_users(source):
             yield (
                 f"{source.name}: the caller is the user of a {source.format} line, where servers write what "
                 "a client says, also of a login that failed: any client may use up the limit of another; "
@@ -383,12 +381,7 @@ def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:
 def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
     for policy in policies:
-        falls = [(long, short) for long, short in pairwise(policy.lock_for) if short < long]
-        for long, short in falls[:1]:
-            yield (
-                f"{policy.name}: lock_for falls from {format_duration(long)} to {format_duration(short)}: "
-                "who offends again is locked for less time"
-            )
+        yield from policy.remarks()
         if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
             yield (
                 f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "

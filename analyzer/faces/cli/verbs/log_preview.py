@@ -17,7 +17,7 @@ from click.exceptions import Exit
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from analyzer.config.single_tables import TableInvalid, parse_mapping, parse_policy
+from analyzer.config.single_tables import TableInvalid, parse_mapping, parse_surge
 from analyzer.config.values import format_duration, zone_cure
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, reporting_errors, usage_error
@@ -110,11 +110,10 @@ def _zone(name: str) -> ZoneInfo:
 def _policy(by: str, limit: int, per: str) -> Surge:
     """The surge policy of these options, as a configuration would have it. Exits with 2 if it is not one."""
     try:
-        policy = parse_policy(policy_table(by, limit, per))
+        policy = parse_surge(policy_table(by, limit, per))
     except TableInvalid as invalid:
         option = {"per": f"--by {by}", "window": f"--per {per}"}.get(invalid.key, f"--limit {limit}")
         raise usage_error(f"{option}: {invalid}") from invalid
-    assert isinstance(policy, Surge)  # noqa: S101 - the table says so
     if not policy.window.has_slots:
         raise usage_error(f"--per {per}: a window has at most 1h; longer ones are for quotas")
     return policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from analyzer.billing.reports.booked_corrections import BookedAmount, booked_amo
 from analyzer.billing.reports.day_report import days_between, read_report, report_rows
 from analyzer.billing.reports.manifest import Contents, report_contents
 from analyzer.billing.reports.report_lines import ReportSums, line_cells, report_columns, usage_lines
-from analyzer.billing.reports.row_formats import WRITERS, encode_json_lines
+from analyzer.billing.reports.row_formats import ROW_FORMATS, encode_json_lines
 from analyzer.billing.reports.usage_amounts import usage_amounts
 from analyzer.faces.cli.billing_options import (
     CORRECTIONS,
@@ -43,18 +42,6 @@ if TYPE_CHECKING:
     from analyzer.config.settings import Settings
 
 
-class Format(StrEnum):
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    STRIPE = "stripe"
-    LAGO = "lago"
-    CLOUDEVENTS = "cloudevents"
-
-
-ROWS = (Format.CSV, Format.JSONL, Format.PARQUET)
-
-
 def write(
     context: Context,
     what: Annotated[
@@ -75,8 +62,9 @@ def write(
     by: FrozenGroupingOption = "caller",
     meter: MeterOption = None,
     format_: Annotated[
-        Format, Option("--format", help="Rows, or the events of a billing service.")
-    ] = Format.CSV,
+        str,
+        Option("--format", help="Rows, or the events of a billing service.", words=(ROW_FORMATS, SERVICES)),
+    ] = "csv",
     out: Annotated[
         Path | None,
         Option(metavar="FILE", help="Write FILE, and FILE.manifest.json, whole or not at all."),
@@ -99,9 +87,10 @@ def write(
         settings = load_settings(context, config)
         named = zone_of(settings, zone)
         dates = dates_of(engine, what, when, named)
-        if format_ is Format.PARQUET and out is None and sys.stdout.isatty():
-            raise usage_error("--format parquet is not for a terminal: write --out FILE")
-        if format_ not in ROWS:
+        is_binary = format_ in ROW_FORMATS and not ROW_FORMATS[format_].is_text
+        if is_binary and out is None and sys.stdout.isatty():
+            raise usage_error(f"--format {format_} is not for a terminal: write --out FILE")
+        if format_ in SERVICES:
             _write_events(engine, settings, what, dates, named, by, meter, format_, out)
         elif what == CORRECTIONS:
             _write_corrections(engine, named, dates, by, meter, format_, out)
@@ -116,7 +105,7 @@ def _report(engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | No
 
 
 def _write_usage(
-    engine: sa.Engine, settings: Settings, report: Report, format_: Format, out: Path | None, final: bool
+    engine: sa.Engine, settings: Settings, report: Report, format_: str, out: Path | None, final: bool
 ) -> None:
 
     open_days = [day.date for day in report.days if day.closed is None]
@@ -130,7 +119,7 @@ def _write_usage(
     lines = usage_lines(report, report_rows(engine, report), settings.units(), sums)
     with progress_bar("lines") as advance:
         rows = advancing((line_cells(line, columns) for line in lines), advance if out else _silent)
-        _write(WRITERS[format_.value](columns, rows), report_contents(report), sums, out)
+        _write(ROW_FORMATS[format_].encode(columns, rows), report_contents(report), sums, out)
 
 
 def _silent(_count: int) -> None:
@@ -145,7 +134,7 @@ def _write(content: Iterator[bytes], contents: Contents, sums: ReportSums, out: 
 
 
 def _write_corrections(
-    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: Format, out: Path | None
+    engine: sa.Engine, zone: str, dates: Dates, by: str, meter: str | None, format_: str, out: Path | None
 ) -> None:
 
     days = days_between(engine, zone, *dates)
@@ -157,7 +146,7 @@ def _write_corrections(
             sums.add_line(entry.meter, entry.value, entry.denied, joins.get(entry.meter, "sum"))
             yield entry
 
-    content = WRITERS[format_.value](BookedAmount._fields, counted())
+    content = ROW_FORMATS[format_].encode(BookedAmount._fields, counted())
     _write(content, Contents("corrections", zone, by, days, BookedAmount._fields), sums, out)
 
 
@@ -169,12 +158,12 @@ def _write_events(
     zone: str,
     by: str,
     meter: str | None,
-    format_: Format,
+    format_: str,
     out: Path | None,
 ) -> None:
 
     prepared = report_sending.prepare(engine, settings, what, dates, zone, by, meter)
-    service, sums, left_out = SERVICES[format_.value], ReportSums(), ReportSums()
+    service, sums, left_out = SERVICES[format_], ReportSums(), ReportSums()
 
     def objects() -> Iterator[Any]:
         for part, maker in prepared.parts:
@@ -187,7 +176,7 @@ def _write_events(
 
     with progress_bar("events") as advance:
         content = encode_json_lines(advancing(objects(), advance if out else _silent))
-        _write(content, Contents("events", zone, by, prepared.days, [format_.value]), sums, out)
+        _write(content, Contents("events", zone, by, prepared.days, [format_]), sums, out)
     if left_out.lines:
         amounts = ", ".join(f"{value:,} {meter}" for meter, (value, _) in sorted(left_out.meters.items()))
         say(f"{plural(left_out.lines, 'amount')} without a customer left out: {amounts}", err=True)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -65,12 +64,6 @@ TEST_KEY = re.compile(r"[sr]k_test_")  # keys of Stripe's test mode, which has t
 KEEP_EVERY_S = 5.0  # the lease, while a request is repeated
 
 
-class Service(StrEnum):
-    STRIPE = "stripe"
-    LAGO = "lago"
-    CLOUDEVENTS = "cloudevents"
-
-
 class Prepared(NamedTuple):
     """The days that events are of, and their parts."""
 
@@ -98,7 +91,7 @@ def send(
     ] = "yesterday",
     *,
     to: Annotated[str, Option(metavar="URL", help="Of the billing service.")],
-    format_: Annotated[Service, Option("--format", help="The kind of the service.")],
+    format_: Annotated[str, Option("--format", help="The kind of the service.", words=(SERVICES,))],
     token_file: Annotated[
         Path | None, Option(metavar="FILE", help=f"With the API key; otherwise ${TOKEN_NAME}.")
     ] = None,
@@ -132,7 +125,7 @@ def send(
     """
     with reporting_errors(), open_database(context, config) as engine:
         settings = load_settings(context, config)
-        service, server = SERVICES[format_.value], _server(to, allow_http=allow_http)
+        service, server = SERVICES[format_], _server(to, allow_http=allow_http)
         token = _token(token_file)
         named = zone_of(settings, zone)
         prepared = prepare(engine, settings, what, dates_of(engine, what, when, named), named, by, meter)
@@ -229,9 +222,9 @@ def _failures() -> Iterator[None]:
 
 
 @contextmanager
-def _record(engine: sa.Engine, destination: str, format_: Service) -> Iterator[Deliveries]:
+def _record(engine: sa.Engine, destination: str, format_: str) -> Iterator[Deliveries]:
 
-    with delivering(engine, destination, format_.value, operator_name(), new_mark) as record:
+    with delivering(engine, destination, format_, operator_name(), new_mark) as record:
         yield record
 
 

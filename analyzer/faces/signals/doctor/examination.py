@@ -10,7 +10,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -53,6 +52,7 @@ from analyzer.judging.locks.verdict_decisions import UNKNOWN_POLICY
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.usual_history import policies_without_history
 from analyzer.kernel.database.clock import instant
+from analyzer.kernel.database.dialects import dialect_at
 from analyzer.kernel.database.engine import open_engine, require_file
 from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import DatabaseUnusable, SchemaBehind, StoreAway, StoreRefused
@@ -89,12 +89,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         engine = open_engine(settings.database.address)
         yield from _examine_database(settings, engine)
         partitions = _followed(engine)
-    except DatabaseUnusable as unusable:
-        sentence, _, cure = str(unusable).partition("; ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
-    except StoreRefused as refused:
-        sentence, _, cure = str(refused).partition("; ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
+    except (DatabaseUnusable, StoreRefused) as refused:
+        yield Finding("database", "wrong", f"{settings.database.shown}: {refused.what}", refused.cure)
     except StoreAway as away:
         refusal = f"{settings.database.shown} cannot be reached: {away}"
         yield Finding("database", "away", refusal, CHECK_URL)
@@ -114,8 +110,7 @@ def _examine_database(settings: Settings, engine: sa.Engine) -> Iterator[Finding
     """Every check of CHECKS, unless the tables have another version. Raises StoreAway."""
     status = installation_status(engine, head())
     if problem := schema_problem(status.revision, settings.database.address):
-        sentence, _, cure = problem.partition(": ")
-        yield Finding("database", "wrong", f"{settings.database.shown}: {sentence}", cure)
+        yield Finding("database", "wrong", f"{settings.database.shown}: {problem.what}", problem.cure)
         return
     yield Finding("database", "fine", f"{settings.database.shown}: reached, tables at version {head()}")
     before_ms = time.time() * 1000
@@ -147,8 +142,8 @@ def _followed(engine: sa.Engine) -> Sequence[FollowedPartition] | None:
 
 def _free_space(installation: Installation) -> Iterator[Observation]:
     url = sa.make_url(installation.settings.database.address)
-    if url.get_backend_name() == "sqlite":
-        free = shutil.disk_usage(Path(url.database or "").absolute().parent).free
+    if (file := dialect_at(url).file(url)) is not None:
+        free = shutil.disk_usage(file.parent).free
         if free < FREE_BYTES_MIN:
             yield Observation("wrong", f"{free >> 20} MiB are free where its file is", "free space there")
 
