@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a test that asks for no server does not wait for the client
 # No deadline: the time of an example depends on the machine's load. Numbers of examples, here and where tests
 # set them, are those of `make test`, so that its whole run stays short. `make deep` (GATELOCK_TEST_DEEP=1)
 # draws ten times as many, and other ones each time: see `tests.support.depth`.
-EXAMPLES = deeper(30)
+EXAMPLES = deeper(20)
 hypothesis.settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.register_profile(
     "ci", deadline=None, max_examples=EXAMPLES, derandomize=not IS_DEEP, print_blob=True

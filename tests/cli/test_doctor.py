@@ -595,7 +595,9 @@ def test_two_databases_in_one_consumer_group_are_found(
         metadata_max_age_ms=500,
     )
     try:
-        wait_for(lambda: consumer.poll(100) or consumer.assignment(), DEADLINE_S)
+        wait_for(
+            lambda: consumer.poll(3_000) or consumer.assignment(), DEADLINE_S
+        )  # a shorter poll gives a join up
         [problem] = [one for one in findings(gatelock, exit_code=1)["kafka"] if one["state"] == "wrong"]
         assert f"gatelock-other-7-0a1b2c3d on 127.0.0.1 reads {topic}[0], {topic}[1]" in problem["what"]
         assert "group_id" in problem["cure"]

@@ -272,7 +272,7 @@ def test_an_audit_that_agrees_exits_with_0(gatelock: Gatelock, engine: sa.Engine
         "partitions": [
             {"cluster": "c", "topic_id": "t", "partition": 0, "source": "s", "topic": "access-log", "next": 9,
              "seen": 9, "counted": 6, "duplicate": 1, "dead": 1, "late": 1, "skipped": 0, "renamed": 0,
-             "begin": None, "recounted": 0, "holes": 0, "equal": True}
+             "begin": 0, "recounted": 0, "holes": 0, "equal": True}
         ],
         "buckets": 6,
         "counted": 6,

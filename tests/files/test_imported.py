@@ -287,17 +287,6 @@ def test_a_short_file_that_differs_after_its_first_line_is_another_file(world: W
     assert len(world.load(world.write("other.log", "".join([*lines[:3], *lines[7:9]])))) == 35
 
 
-def test_a_position_without_digests_of_lines_is_recognised(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Versions before stored none."""
-    lines = [f"192.0.2.{n} GET /items/{n} 200\n" for n in range(30)]
-    with monkeypatch.context() as before:
-        before.setattr("analyzer.sources.files.line_reader.LINE_DIGESTS_MAX", 0)
-        assert len(world.load(world.write("access.log", "".join(lines)))) == 30
-    assert len(world.load(world.write("access.log", "".join([*lines, "one more\n"])))) == 31
-
-
 def test_equal_logs_of_two_machines_are_two_logs(tmp_path: Path) -> None:
     world = World(tmp_path)
     file = world.write("access.log", "a probe\n" * 20)

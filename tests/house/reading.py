@@ -149,7 +149,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(component for component in components if len(component) > 1)
 
 
-def tracked_files() -> list[Path]:
+@cache
+def tracked_files() -> Sequence[Path]:
     """Returns the files that git tracks, relative to the root."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     return [Path(name) for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]

@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,17 +108,17 @@ def written() -> list[Path]:
     ]
 
 
-def documented(tree: ast.Module) -> Iterator[tuple[int, ast.AST, str]]:
-    for node in ast.walk(tree):
+def documented(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, ast.AST, str]]:
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "lineno", 1), node, text
 
 
-def stored_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def stored_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yields the line and the name of every variable, parameter, function and class that is defined."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield node.lineno, name
@@ -133,14 +133,14 @@ def findings_in(path: Path) -> Iterator[str]:
             yield f"{path}:{number}: {hit[0]!r}: {advice(' '.join(hit[0].split()))}"
     if path.suffix != ".py":
         return
-    tree = ast.parse((ROOT / path).read_text())
-    for number, node, text in documented(tree):
+    nodes = [*ast.walk(ast.parse((ROOT / path).read_text()))]
+    for number, node, text in documented(nodes):
         if (MODULE_OPENINGS if isinstance(node, ast.Module) else OPENINGS).match(text):
             yield f"{path}:{number}: name the thing, or what it returns: {text.splitlines()[0]}"
         summary = text.partition("\n\n")[0].rstrip()
         if ">>>" not in summary and not summary.endswith((".", ":", "?", "!")):
             yield f"{path}:{number}: end the first sentence within its paragraph: {summary.splitlines()[-1]}"
-    for number, name in stored_names(tree):
+    for number, name in stored_names(nodes):
         if name in BANNED_NAMES:
             yield f"{path}:{number}: {name!r}: name the thing"
         if RIDDLES.match(name):

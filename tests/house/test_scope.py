@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -200,10 +201,16 @@ def places(row: str) -> set[str]:
     return {(found[1] or found[2]).rstrip(".,") for found in PLACE.finditer(ROWS[row])}
 
 
+@cache
+def files_and_folders() -> set[str]:
+    """The tracked files and their folders."""
+    files = tracked_files()
+    return {path.as_posix() for path in (*files, *(parent for file in files for parent in file.parents))}
+
+
 def is_there(place: str) -> bool:
     """Whether a file, a folder, or a value of a module has this name."""
-    known = {path.as_posix() for path in tracked_files()}
-    known |= {parent.as_posix() for path in tracked_files() for parent in path.parents}
+    known = files_and_folders()
     if "<" in place or any(path == place or path.endswith(f"/{place}") for path in known):
         return True
     module, _, value = place.rpartition(".")

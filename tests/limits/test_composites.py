@@ -29,7 +29,7 @@ from tests.limits.oracles import LogOracle, StepClock
 from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
-modest = settings(max_examples=deeper(40), deadline=None)
+modest = settings(max_examples=deeper(15), deadline=None)
 
 
 @modest

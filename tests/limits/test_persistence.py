@@ -30,7 +30,7 @@ from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=deeper(30), deadline=None)
+modest = settings(max_examples=deeper(15), deadline=None)
 plays = st.lists(st.tuples(st.integers(0, 2), st.fractions(0, 1, max_denominator=7)), max_size=25)
 
 

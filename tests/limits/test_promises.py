@@ -16,7 +16,7 @@ from tests.support.depth import deeper
 
 NEVER = None
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=deeper(35), deadline=None)
+modest = settings(max_examples=deeper(15), deadline=None)
 
 limits = st.integers(1, 7)
 periods = st.one_of(st.integers(1, 40), st.sampled_from([10_000_000_000, 999_999_937, 60_000_000_001]))

@@ -35,7 +35,7 @@ def test_a_permit_comes_back_exactly_one_period_after_it_was_used():
     assert log.check().retry_after == 1.0
 
 
-@settings(max_examples=deeper(30), deadline=None)
+@settings(max_examples=deeper(15), deadline=None)
 @given(
     st.integers(1, 6),
     st.sampled_from([1, 10 * SECOND_NS, 86_400 * SECOND_NS, 999_999_937]),

@@ -20,7 +20,7 @@ from tests.support.depth import deeper
 
 SECOND_NS = 1_000_000_000
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=repr)
-modest = settings(max_examples=deeper(35), deadline=None)
+modest = settings(max_examples=deeper(15), deadline=None)
 
 
 @every_kind

@@ -26,17 +26,19 @@ ON_POSTGRESQL = (
     "limit-changed",
     "tenant-of-many-callers",
 )
+WEEKS = "several-times-the-usual"  # played to its end in `make deep` alone
+LONG = (WEEKS, "overload-of-a-route", "surge-behind-a-backlog")  # without their rules in `make deep` alone
+CONTRASTS = 1  # of each folder in `make test`
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.deep("weeks")] if name == WEEKS else []) for name in NAMES],
+)
 def test_the_locks_and_answers_are_those_that_the_folder_expects(
     name: str, new_sqlite_url: Callable[[], str]
 ) -> None:
     assert differences(Folder.read(FOLDERS / name), new_sqlite_url()) == []
-
-
-CONTRASTS = 1  # of each folder in `make test`
-LONG = ("several-times-the-usual", "overload-of-a-route", "surge-behind-a-backlog")  # weeks, or many callers
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_without_its_rule_the_folder_fails(name: str, new_sqlite_url: Callable[[
         assert differences(folder.changed(contrast), new_sqlite_url(), must_fail=True), contrast.why
 
 
-@pytest.mark.parametrize("name", ["clock-ahead", "minute-per-caller", "surge-behind-a-backlog"])
+@pytest.mark.parametrize("name", ["clock-ahead", "minute-per-caller", "surge-escalates"])
 def test_a_right_folder_is_played_to_its_end(name: str, new_sqlite_url: Callable[[], str]) -> None:
     assert differences(Folder.read(FOLDERS / name), new_sqlite_url(), must_fail=True) == []
 

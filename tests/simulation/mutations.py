@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from analyzer.callers import changed_limits
 from analyzer.counting import counter_state
-from analyzer.counting.counter.caller_budget import NOT_CALLERS
 from analyzer.counting.counter.counter import PythonCounter
 from analyzer.counting.counter.event_ids import EventIds
 from analyzer.flush import flush
@@ -188,7 +187,6 @@ def empty_resources_judged(patch: Patch) -> None:
         return grown._replace(resources=[resource.removeprefix(mark) for resource in grown.resources])
 
     patch.setattr(judging_totals, "_growth", grow)
-    patch.setattr(judge, "is_judged", lambda _grouping, key, _resource: key not in NOT_CALLERS)
 
 
 def activation_without_clearing(patch: Patch) -> None:

@@ -58,7 +58,7 @@ from analyzer.kernel.model import (
     Verdict,
 )
 from analyzer.kernel.tables.counter_tables import event_ids
-from analyzer.kernel.tables.schema import disbelieved, lock_history, traffic_samples
+from analyzer.kernel.tables.schema import disbelieved, lock_history, metadata, traffic_samples
 from analyzer.maintenance.audit import audit
 from analyzer.plan.catalog import load as load_catalog
 from analyzer.plan.mapping import SourceMapping, TextField
@@ -472,7 +472,15 @@ def fill_tables_of_judgements(engine: sa.Engine) -> None:
         named = "(select i, 'user:x' || i as k from n) named"
         for table, rows in insert.items():
             columns, select = rows.split(" select ", 1)
-            db.exec_driver_sql(f"insert into {table} {columns} {numbers} select {select} from {named}")
+            stated = re.findall(r"\w+", columns)
+            others = {
+                column.name: repr(column.default.arg)
+                for column in metadata.tables[table].columns
+                if column.default is not None and column.name not in stated
+            }
+            columns = ", ".join([columns.strip("()"), *others])
+            select = ", ".join([select, *others.values()])
+            db.exec_driver_sql(f"insert into {table} ({columns}) {numbers} select {select} from {named}")
     gather_statistics(engine)
 
 

@@ -223,13 +223,6 @@ def test_an_empty_part_of_a_key_grows_no_total(
     assert len(found) == 1 + grows
 
 
-def test_a_total_of_an_earlier_version_with_an_empty_resource_earns_no_lock() -> None:
-    total = TotalKey(Sum("caller+resource", "requests", Calendar("hour")), "user:ann", "", TODAY)
-    plan = make_plan([], [], [HOURLY])
-    assert judge(plan, [Standing(total, 900)], {}, AT_NOON).changes == []
-    assert judge(plan, [Standing(total._replace(resource="/a"), 900)], {}, AT_NOON).changes
-
-
 def test_rows_of_one_window_are_one_total_and_come_sorted() -> None:
     rows = [a_row(1, "22:59"), a_row(2, "10:00"), a_row(4, "23:00"), a_row(8, "00:00")]
     assert totals_growth(plan_sums(PLAN).policies_by_sum, tables_of(rows))[DAY_OF_BERLIN] == (
