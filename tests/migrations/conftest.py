@@ -40,3 +40,11 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine = open_engine(database_url)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def migrated(migrated_url: str) -> Iterator[sa.Engine]:
+    """Connections to a database with all tables."""
+    engine = open_engine(migrated_url)
+    yield engine
+    engine.dispose()

@@ -230,11 +230,10 @@ def test_nothing_differs_after_an_upgrade(database_url: str) -> None:
     ],
 )
 def test_a_difference_is_a_sentence_with_a_cure(
-    database_url: str, engine: sa.Engine, statement: str, sentence: str
+    migrated_url: str, migrated: sa.Engine, statement: str, sentence: str
 ) -> None:
-    migrate.upgrade(database_url)
-    changed(engine, statement)
-    assert migrate.check(database_url) == [sentence]
+    changed(migrated, statement)
+    assert migrate.check(migrated_url) == [sentence]
 
 
 @on_postgresql
@@ -248,12 +247,11 @@ def test_a_difference_is_a_sentence_with_a_cure(
     ],
 )
 def test_a_changed_column_is_a_sentence(
-    database_url: str, engine: sa.Engine, statement: str, part: str
+    migrated_url: str, migrated: sa.Engine, statement: str, part: str
 ) -> None:
     """SQLite cannot change a column."""
-    migrate.upgrade(database_url)
-    changed(engine, statement)
-    [sentence] = migrate.check(database_url)
+    changed(migrated, statement)
+    [sentence] = migrate.check(migrated_url)
     assert part in sentence
 
 

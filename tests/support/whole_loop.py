@@ -30,8 +30,8 @@ from tests.support.upkeep import upkeep_jobs
 # 10:00 in Kolkata is 04:30 UTC: its hours begin at half past.
 START = datetime(2026, 11, 21, 4, 29, 58, tzinfo=UTC)
 PART = Partition("cluster", "topic-id", 0, "log", "access-log")
-STEP_S = 0.1
-TAKEN_MAX = 200  # records in a step: an analyzer that was away has a backlog for a while
+STEP_S = 0.2
+TAKEN_MAX = 400  # records in a step: an analyzer that was away has a backlog for a while
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -188,7 +188,7 @@ class World:
             self.step()
 
     def step(self, *, is_running: bool = True) -> None:
-        """Lets the analyzer take, count and flush once, if it is running; a tenth of a second passes."""
+        """Lets the analyzer take, count and flush once, if it is running; a fifth of a second passes."""
         if is_running:
             self.daemon.run_once()
             self.jobs.run_once()
