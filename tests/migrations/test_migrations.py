@@ -19,6 +19,7 @@ from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
 from analyzer.kernel.database import migrate, revisions
+from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import writing
 from analyzer.kernel.errors import SchemaBehind, StoreAway
 from analyzer.kernel.model import CountRow
@@ -253,6 +254,26 @@ def test_a_changed_column_is_a_sentence(
     changed(migrated, statement)
     [sentence] = migrate.check(migrated_url)
     assert part in sentence
+
+
+ON_DAYS = {  # a statement that takes away a trigger, and its name
+    "sqlite": ("drop trigger days_closed_update", "days_closed_update"),
+    "postgresql": ("alter table days disable trigger closed_days", "closed_days"),
+}
+
+
+def test_a_closed_day_without_its_guard_is_a_sentence(
+    database: str, migrated_url: str, migrated: sa.Engine
+) -> None:
+    statement, name = ON_DAYS[database]
+    changed(migrated, statement)
+    [sentence] = migrate.check(migrated_url)
+    assert sentence.startswith(f"the trigger {name} of the table days is missing or disabled, and what is")
+
+
+def test_all_triggers_of_the_migration_are_guards_of_closed_days(migrated: sa.Engine) -> None:
+    with migrated.connect() as db:
+        assert dialect_of(db).triggers(db) == dialect_of(db).guards
 
 
 def test_the_commands_of_sentences_about_indexes_work(database_url: str, engine: sa.Engine) -> None:

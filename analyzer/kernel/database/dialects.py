@@ -6,7 +6,7 @@ its module, a scheme in `config/tables/database.py`, and a run of the tests on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,8 @@ class Dialect(NamedTuple):
         greatest: Returns the larger of two values of a row.
         position: Returns where a text is in a text, and bytes in bytes, from 1; 0: nowhere.
         by_bytes: Returns a text that is compared by its bytes.
+        guards: The triggers that refuse changes of closed days, by "table.trigger".
+        triggers: Returns the triggers that are enabled, by "table.trigger".
         series: Returns a table with the column `at_s`: from a parameter to another one in steps.
     """
 
@@ -72,6 +74,8 @@ class Dialect(NamedTuple):
     greatest: Callable[..., sa.ColumnElement[Any]]
     position: Callable[..., sa.ColumnElement[int]]
     by_bytes: Callable[[sa.ColumnElement[str]], sa.ColumnElement[str]]
+    guards: Collection[str]
+    triggers: Callable[[sa.Connection], set[str]]
     series: Callable[[sa.BindParameter[int], sa.BindParameter[int], int], Any]
 
 
@@ -100,6 +104,8 @@ DIALECTS: dict[str, Dialect] = {
         greatest=sa.func.max,
         position=sa.func.instr,
         by_bytes=sqlite_dialect.by_bytes,
+        guards=sqlite_dialect.GUARDS,
+        triggers=sqlite_dialect.triggers,
         series=sqlite_dialect.series,
     ),
     "postgresql": Dialect(
@@ -126,6 +132,8 @@ DIALECTS: dict[str, Dialect] = {
         greatest=sa.func.greatest,
         position=sa.func.pg_catalog.position,
         by_bytes=postgresql_dialect.by_bytes,
+        guards=postgresql_dialect.GUARDS,
+        triggers=postgresql_dialect.triggers,
         series=postgresql_dialect.series,
     ),
 }

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from analyzer.kernel.database.dialects import dialect_of
 from analyzer.kernel.database.engine import database_errors, open_engine, reading
 from analyzer.kernel.database.revisions import current, folder, is_upgradable, schema_problem, stored_revision
-from analyzer.kernel.database.schema_differences import difference_sentence
+from analyzer.kernel.database.schema_differences import difference_sentence, guard_sentence
 from analyzer.kernel.errors import SchemaBehind
 from analyzer.kernel.tables.schema import metadata
 
@@ -85,7 +85,7 @@ def require_empty(*tables: str) -> None:
 def check(url: str | sa.URL) -> list[str]:
     """Returns a sentence, with its cure, for each difference between the database's tables and schema.py.
 
-    Triggers and server defaults are not compared. Raises StoreAway.
+    Of the triggers that keep closed days the names are compared. Raises StoreAway.
     """
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
@@ -94,7 +94,9 @@ def check(url: str | sa.URL) -> list[str]:
     try:
         with reading(engine) as connection:
             differences = compare_metadata(MigrationContext.configure(connection), metadata)
-            return [difference_sentence(difference, connection.dialect) for difference in differences]
+            of_tables = [difference_sentence(difference, connection.dialect) for difference in differences]
+            present = dialect_of(connection).triggers(connection)
+            return [*of_tables, *map(guard_sentence, sorted({*dialect_of(connection).guards} - present))]
     finally:
         engine.dispose()
 

@@ -13,11 +13,27 @@ from sqlalchemy.dialects import postgresql
 
 from analyzer.kernel.database.timeouts import IDLE_IN_TRANSACTION_MS, Timeouts
 from analyzer.kernel.errors import DatabaseUnusable
+from analyzer.kernel.tables.billing_tables import CLOSED
 from gatekeeper.sources.postgres_sessions import set_up_sessions
 
 CONNECT_S = 5
 STEP_S = 0.05  # flushes wait for rows alone, and steps skip the rows that flushes hold
 NOW_MS = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+# The triggers that refuse changes of closed days, by "table.trigger".
+GUARDS = frozenset(
+    {
+        *(f"{table}.{name}" for table in CLOSED for name in ("closed_days", "closed_days_kept")),
+        *(
+            f"{table}.{table}_{end}"
+            for table in ("corrections", "deleted_days")
+            for end in ("kept", "not_truncated")
+        ),
+    }
+)
+TRIGGERS = sa.text(
+    "select relname || '.' || tgname from pg_trigger join pg_class on pg_class.oid = tgrelid "
+    "where not tgisinternal and tgenabled <> 'D' and pg_table_is_visible(tgrelid)"
+)
 OPEN_CONNECTIONS = sa.text("select count(*) from pg_stat_activity where application_name = :name")
 CONNECTIONS_MAX = sa.text("select current_setting('max_connections')::int")
 
@@ -121,6 +137,11 @@ def notify(db: sa.Connection, channel: str) -> None:
 def insert(table: sa.Table) -> postgresql.Insert:
     """Returns an INSERT that takes ON CONFLICT."""
     return postgresql.insert(table)
+
+
+def triggers(db: sa.Connection) -> set[str]:
+    """Returns the triggers that are enabled, by "table.trigger"."""
+    return set(db.scalars(TRIGGERS))
 
 
 def by_bytes(text: sa.ColumnElement[str]) -> sa.ColumnElement[str]:

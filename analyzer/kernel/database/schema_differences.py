@@ -31,6 +31,15 @@ def difference_sentence(difference: Sequence[Any], dialect: sa.Dialect) -> str:
     return _changed_column_sentence(difference, dialect)
 
 
+def guard_sentence(guard: str) -> str:
+    """Returns what it means that the trigger "table.trigger" is missing, and what to do about it."""
+    table, _, name = guard.partition(".")
+    return (
+        f"the trigger {name} of the table {table} is missing or disabled, and what is closed can be changed: "
+        "enable it, or restore the database from a backup; `gatelock billing audit` finds changed days"
+    )
+
+
 def _table_sentence(word: str, table: sa.Table) -> str:
     if word == "add_table":
         return f"the table {table.name} is missing: restore the database from a backup"

@@ -16,10 +16,24 @@ from sqlalchemy.dialects import sqlite
 
 from analyzer.kernel.database.timeouts import Timeouts
 from analyzer.kernel.errors import DatabaseReplaced
+from analyzer.kernel.tables.billing_tables import CLOSED
 
 STEP_S = 0.02  # there is one writer: a flush waits for it
 NOW_MS = "cast(round((julianday('now') - 2440587.5) * 86400000) as integer)"
 PRIVATE = 0o600
+# The triggers that refuse changes of closed days, by "table.trigger".
+GUARDS = frozenset(
+    {
+        *(f"{table}.{table}_closed_{act}" for table in CLOSED for act in ("insert", "update", "delete")),
+        *(
+            f"{table}.{table}_kept_{act}"
+            for table in ("corrections", "deleted_days")
+            for act in ("update", "delete")
+        ),
+        "deleted_days.deleted_days_old",
+    }
+) - {"days.days_closed_insert"}
+TRIGGERS = sa.text("select tbl_name || '.' || name from sqlite_schema where type = 'trigger'")
 INSTRUCTIONS = 10_000  # between two looks at the clock: a few milliseconds
 
 
@@ -144,6 +158,11 @@ def empty(db: sa.Connection, table: sa.Table) -> None:
 def insert(table: sa.Table) -> sqlite.Insert:
     """Returns an INSERT that takes ON CONFLICT."""
     return sqlite.insert(table)
+
+
+def triggers(db: sa.Connection) -> set[str]:
+    """Returns the triggers, by "table.trigger"."""
+    return set(db.scalars(TRIGGERS))
 
 
 def by_bytes(text: sa.ColumnElement[str]) -> sa.ColumnElement[str]:

@@ -19,6 +19,9 @@ from analyzer.kernel.tables.table_columns import (
     text,
 )
 
+# Those whose rows of closed days triggers keep; see `guards` in kernel/database/dialects.py.
+CLOSED = ("days", "day_positions", "frozen_counts", "adjustments")
+
 # Days of the zones that are billed by. One row of each zone is the open day: the earliest that nothing is cut
 # of, on which adjustments are booked.
 days = Table(
