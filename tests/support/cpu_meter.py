@@ -1,8 +1,9 @@
 """CPU seconds by folder of tests, compared with their budget, at the end of a run.
 
 Those of a test are of its process and of the children that have ended meanwhile: a server that outlives the
-test is not among them. `tests/budget.toml` has the seconds of each folder in `make test`. A folder whose part
-of the whole run has grown by a fifth is named, in red; its part, because machines differ in speed.
+test is not among them; those that end with a worker's last test have a separate line. `tests/budget.toml` has
+the seconds of each folder in `make test`. A folder whose part of the whole run has grown by a fifth is named,
+in red; its part, because machines differ in speed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 BUDGET = ROOT / "tests" / "budget.toml"
 ALL = ROOT / ".cache" / "cpu_seconds.txt"
 NAME = "cpu seconds"
+SHARED = "shared servers"  # they end with the last test of a worker
 PART_TIMES = 1.2
 LARGEST = 10
-WHOLE_RUN = 5_000  # items; of fewer the sum says nothing
+WHOLE_RUN = 3  # items; of fewer the sum says nothing
 
 
 def used_s() -> float:
@@ -48,20 +50,32 @@ class CpuMeter:
         """`is_compared` says whether the run is to keep to the budget."""
         self._is_compared = is_compared
         self._began_s = used_s()
+        self._shared_s = 0.0
         self._cpu_s: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> Iterator[None]:
+        began_s = used_s()
+        try:
+            yield
+        finally:
+            self._shared_s = used_s() - began_s if nextitem is None else 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
         report: Any = yield
         if call.when == "teardown":
             ended_s = used_s()
-            report.user_properties.append((NAME, ended_s - self._began_s))
+            report.user_properties.append((NAME, ended_s - self._began_s - self._shared_s))
+            report.user_properties.append((SHARED, self._shared_s))
             self._began_s = ended_s
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._cpu_s[report.nodeid] += dict(report.user_properties).get(NAME, 0.0)
+            seconds = dict(report.user_properties)
+            self._cpu_s[report.nodeid] += seconds.get(NAME, 0.0)
+            self._cpu_s[SHARED] += seconds.get(SHARED, 0.0)
 
     def _by_folder(self) -> Counter[str]:
         seconds: Counter[str] = Counter()
@@ -78,7 +92,8 @@ class CpuMeter:
         terminalreporter.write_sep("-", f"CPU: {self._cpu_s.total():,.0f} s of {sum(budget.values()):,} s")
         for name, cpu_s in seconds.most_common():
             is_above = self._is_compared and cpu_s > budget.get(name, 0) * speed * PART_TIMES
-            line = f"{name:16}{cpu_s:7.0f} s of {budget.get(name, 0):4} s, {items[name]:6,} tests"
+            tests = "" if name == SHARED else f", {items[name]:6,} tests"
+            line = f"{name:16}{cpu_s:7.0f} s of {budget.get(name, 0):4} s{tests}"
             terminalreporter.write_line(line + ("  ABOVE its budget" if is_above else ""), red=is_above)
         lines = [f"{cpu_s:7.1f} s  {nodeid}" for nodeid, cpu_s in self._cpu_s.most_common()]
         for line in lines[:LARGEST]:
