@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
@@ -150,7 +150,7 @@ class Lock:
             pattern; "" for "everyone".
         policy: The name of the policy.
         began: When the lock was set, with its time zone.
-        until: When it ends by itself, with its time zone.
+        until: When it ends by itself, with its time zone; WITHOUT_END: not by itself.
         resource: A route pattern that the lock is narrowed to; "" (the default) for all resources.
         kind: The kind of the policy: "quota", "share" or "surge".
         action: "deny" refuses requests with `status`. "slow" allows the rate `slow` and refuses the rest.
@@ -190,6 +190,9 @@ class Lock:
         """The key of this lock."""
         return LockKey(self.scope, self.key, self.resource, self.policy)
 
+
+# As the end of a lock: it has none, and ends when its limit does. Waiting alone does not help.
+WITHOUT_END = datetime(9999, 1, 1, tzinfo=UTC)
 
 # A lock that opens every gate until its end. Older gates, which do not know the action, ignore it. Snapshots
 # contain it, and it ends like any other lock. Configuration allows no policy with this name.

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from analyzer.callers.changed_limits import CALLERS_MAX, change
 from analyzer.callers.record_facts import Statement, winners
-from analyzer.judging.caller_limits import NO_PROFILE, Profile, Subject
+from analyzer.judging.caller_limits import NO_PROFILE, Profile, subject_named
 from analyzer.judging.judge import NOTHING, JudgedRows
 from analyzer.judging.sql import plans
 from analyzer.kernel.database.engine import insert, reading, writing
@@ -50,7 +50,7 @@ def apply_waiting(engine: sa.Engine, random_mark: Callable[[], str]) -> JudgedRo
 
         judged = NOTHING
         if different:
-            subjects = [Subject("caller", caller) for caller in sorted(different)]
+            subjects = sorted(map(subject_named, different))
             judged = change(db, subjects, [""], write, random_mark)
         db.execute(sa.delete(waiting_facts).where(is_among(db.dialect.name, waiting_facts.c.caller, names)))
         return JudgedRows(len(names), judged, "facts that records state")

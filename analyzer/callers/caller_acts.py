@@ -36,7 +36,7 @@ from analyzer.callers.caller_file import checked_profile, read_file
 from analyzer.callers.changed_limits import CALLERS_MAX
 from analyzer.callers.forgetting.forget_caller import foresee_forgetting, forget_caller
 from analyzer.config.amounts import parsed_amount
-from analyzer.judging.caller_limits import Profile, Subject
+from analyzer.judging.caller_limits import Profile, Subject, subject_named
 from analyzer.judging.judge import Judged
 from analyzer.judging.judged_changes import JudgedChanges
 from analyzer.judging.kinds import policy_kind
@@ -98,9 +98,9 @@ def set_facts(
 ) -> Done:
     """Set the plan, tenant, time zone or anchor of a caller, or of many from a file.
 
-    Their limits and windows hold at once: who is above a limit is locked, who is below it is freed. What is
-    not given stays as it is. A file is checked before anything is changed; then 1,000 callers at a time are
-    stored and judged.
+    A tenant is written tenant:acme: its plan is also that of its callers without one. Their limits and windows
+    hold at once: who is above a limit is locked, who is below it is freed. What is not given stays as it is.
+    A file is checked before anything is changed; then 1,000 callers at a time are stored and judged.
     """
     texts = {"plan": plan, "tenant": tenant, "zone": zone, "anchor": anchor}
     facts = {name: "" if text == "-" else text for name, text in texts.items() if text is not None}
@@ -148,8 +148,8 @@ def limit(
         str,
         Param(
             OfText(metavar="AMOUNT"),
-            'The limit, in the unit of the meter: 5_000, "2 GiB"; with a plus sign, what a caller may have '
-            "beyond its limit: +5_000.",
+            'The limit, in the unit of the meter: 5_000, "2 GiB"; unlimited, or 0 for nothing; with a plus '
+            "sign, what it may have beyond its limit: +5_000.",
             "9_000",
         ),
     ],
@@ -163,10 +163,11 @@ def limit(
     until: End | None = None,
     for_: OverrideFor | None = None,
 ) -> Done:
-    """Give a caller, or each caller of a tenant, another limit, or a caller an amount beyond its limit.
+    """Give a caller or a tenant another limit, or an amount beyond its limit.
 
-    It holds at once, up and down: who is above it is locked, who is below it is freed. The limit of a caller
-    comes before that of its tenant. Amounts beyond a limit add up.
+    Where a policy is about callers, what is for a tenant is for each of its callers. It holds at once, up and
+    down: who is above it is locked, who is below it is freed. The limit of a caller comes before that of its
+    tenant. Amounts beyond a limit add up.
     """
     kind: OverrideKind = "grant" if amount.startswith("+") else "limit"
     subject = _subject(context, caller, tenant, None, kind)
@@ -265,10 +266,8 @@ def _subject(
         names = "<caller>, <tenant> and <address>" if kind == "exempt" else "<caller> and <tenant>"
         raise Fault("", f"name one of {names}")
     if caller is not None:
-        return Subject("caller", context.counted(caller))
+        return subject_named(context.counted(caller))
     if tenant is not None:
-        if kind == "grant":
-            raise Fault("amount", "an amount beyond a limit is for one caller")
         return Subject("tenant", tenant)
     return Subject("address", str(address))
 

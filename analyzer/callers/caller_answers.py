@@ -17,7 +17,7 @@ COLUMNS = ("caller", "plan", "tenant", "zone", "anchor")
 def shown_caller(engine: Engine, name: str) -> dict[str, object]:
     """Returns a caller, where its facts come from, and its limits. Raises StoreAway, SchemaBehind."""
     profile, limits = caller_profile(engine, name)
-    shown = [{"policy": limit.policy, "limit": limit.limit, "stated": limit.stated} for limit in limits]
+    shown = [limit.fields() for limit in limits]
     by_fact = {origin.fact: origin_values(origin) for origin in fact_origins(engine, name)}
     return {"caller": name, **profile._asdict(), "origins": by_fact, "limits": shown}
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.callers.changed_limits import CALLERS_MAX, change, refill
-from analyzer.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject
+from analyzer.judging.caller_limits import NO_PROFILE, Limits, Profile, Subject, subject_named
 from analyzer.judging.judge import Judged, JudgedRows
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.sql import plans
@@ -34,7 +34,8 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, insert, reading, slow_
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.tables.schema import callers, overrides
-from analyzer.plan.meter_units import Unit, amount_text
+from analyzer.plan.groupings import parse_grouping
+from analyzer.plan.meter_units import UNLIMITED, Unit, amount_text
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import OverrideKind, base_name
 
@@ -120,9 +121,10 @@ def set_callers(
             db.execute(added.on_conflict_do_update(index_elements=callers.primary_key, set_=assigned), rows)
             record(db, who, "callers set", _about(profiles), reason)
 
-        judged = change(db, [Subject("caller", caller) for caller in profiles], [""], write, random_mark)
+        judged = change(db, sorted(map(subject_named, profiles)), [""], write, random_mark)
     if {"zone", "anchor"} & {*fields}:
-        while refilled := refill(engine, random_mark, profiles):
+        keys = {subject_named(name).name for name in profiles}
+        while refilled := refill(engine, random_mark, keys):
             judged = judged.joined(refilled.judged)
     return judged
 
@@ -302,26 +304,32 @@ class CallerLimit(NamedTuple):
     """The limit of one caller by one policy, in the unit of the policy's meter."""
 
     policy: str
-    stated: int  # by the policy for all
+    stated: int  # by the policy for all; UNLIMITED for none
     limit: int | None  # None: exempt
     unit: Unit | None
 
+    def fields(self) -> dict[str, object]:
+        """Returns it as an object, without amounts where there is no limit."""
+        stated, limit = (None if number == UNLIMITED else number for number in (self.stated, self.limit))
+        return {"policy": self.policy, "limit": limit, "stated": stated, "exempt": self.limit is None}
+
 
 def caller_profile(engine: sa.Engine, caller: str) -> tuple[Profile, list[CallerLimit]]:
-    """Returns the facts about a caller, and its limits by the plan in force.
+    """Returns the facts about a caller or a tenant, and its limits by the plan in force.
 
     Shares, which limit no single caller, are not among them. Raises StoreAway, SchemaBehind.
     """
+    kind, key = subject_named(caller)
     with reading(engine) as db:
-        directory = read_directory(db, [caller])
+        directory = read_directory(db, [key])
         row = db.execute(sa.select(*PROFILE).where(callers.c.caller == caller)).first()
         profile = NO_PROFILE if row is None else Profile(*row[1:])
         plan = plans.active(db)[1] if plans.exists(db) else Plan()
     limits = Limits(plan, directory)
     caller_limits = []
     for policy in plan.policies:
-        if policy.per in ("caller", "caller+resource") and policy_kind(policy).whole_sum is None:
-            own: Any = limits.policy_for(policy, caller)
+        if parse_grouping(policy.per).scope == kind and policy_kind(policy).whole_sum is None:
+            own: Any = limits.unlimited_too(policy, key)
             common: Any = policy
             limit = None if own is None else own.limit
             caller_limits.append(CallerLimit(policy.name, common.limit, limit, policy.meter_unit))

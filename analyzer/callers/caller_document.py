@@ -16,7 +16,7 @@ from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import STORED_IN, with_noun
 from analyzer.plan.policies import Policy
 from gatekeeper.feed.feed_json import time_text
-from gatekeeper.model import Lock
+from gatekeeper.model import WITHOUT_END, Lock
 
 FORMAT = 1
 REFUSING = ("deny", "slow")  # the actions that a caller notices
@@ -42,6 +42,8 @@ def caller_document(standing: CallerStanding) -> dict[str, object]:
 
 def unlock_sentence(lock: Lock) -> str:
     """Returns how a caller gets rid of a lock."""
+    if lock.until >= WITHOUT_END:
+        return "The lock ends when the operator of this service changes your plan or your limit."
     return (
         f"The lock ends by itself at {time_text(lock.until)}. "
         "Only the operator of this service can end it earlier."
@@ -70,9 +72,9 @@ def _lock_fields(lock: Lock) -> dict[str, object]:
 
 
 def _limit_fields(use: PolicyUse) -> dict[str, object]:
-    """Returns the fields of one limit; of a caller that is exempt without an amount that it could reach."""
+    """Returns the fields of one limit; without an amount, if there is none that the caller could reach."""
     policy = use.policy
-    limit = None if use.is_exempt else use.limit
+    limit = None if use.is_exempt or use.is_unlimited else use.limit
     return {
         "policy": policy.name,
         "scope": parse_grouping(policy.per).scope,
@@ -93,8 +95,10 @@ def _limit_fields(use: PolicyUse) -> dict[str, object]:
 def _sentence(use: PolicyUse) -> str:
     """Returns the limit and the use in the words of a refusal."""
     policy, counted = use.policy, counted_text(use.policy, use.used)
-    if use.is_exempt:
+    if use.is_exempt or use.is_unlimited:
         return f"no limit, {counted}"
+    if not use.limit:
+        return f"no {policy.meter} are allowed, {counted}"
     window = policy_kind(policy).judged_sum(policy).window
     return f"{with_noun(use.limit, use.unit, policy.meter)} {as_phrase(window)}, {counted}"
 

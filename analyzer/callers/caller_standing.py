@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from analyzer.judging.caller_limits import ADDRESS, Limits
+from analyzer.judging.caller_limits import ADDRESS, Limits, subject_named
 from analyzer.judging.circumstances import Circumstances
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks.lock_feed import NOT_ENFORCED, lock_from_row
@@ -24,7 +24,7 @@ from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import locks, totals
 from analyzer.plan import catalog
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meter_units import Unit
+from analyzer.plan.meter_units import UNLIMITED, Unit
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import SHADOW, Policy
 from analyzer.plan.sums import Sum, sum_text
@@ -44,7 +44,7 @@ class PolicyUse(NamedTuple):
         resource: Of a policy that judges by resource.
         is_exempt: Whether the policy does not hold for the series.
         used: In the present window, in the unit of the meter.
-        limit: The amount that earns a lock.
+        limit: The amount that earns a lock; UNLIMITED for none.
         until_s: When the window ends; None for a rolling one.
         reached_s: When the limit is reached at the pace of the window so far; None if not in this window.
         window_s: The length of the window.
@@ -59,6 +59,11 @@ class PolicyUse(NamedTuple):
     until_s: int | None
     reached_s: int | None
     window_s: int
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the policy has no limit for the series, by its plan or an override."""
+        return self.limit >= UNLIMITED
 
     @property
     def unit(self) -> Unit | None:
@@ -123,6 +128,9 @@ def caller_standing(engine: sa.Engine, caller: str) -> CallerStanding:
 def _names(caller: str, tenant: str) -> Iterator[LockedName]:
     yield "caller", caller
     yield "everyone", ""
+    kind, name = subject_named(caller)
+    if kind == "tenant":
+        yield "tenant", name
     if tenant:
         yield "tenant", tenant
     if (address := _parse_address(caller)) is not None:
@@ -143,10 +151,11 @@ def _parse_address(caller: str) -> str | None:
 def _policy_key(policy: Policy, caller: str, tenant: str) -> str:
     """Returns the key of the policy's series that holds the caller's requests; "" if that is not known."""
     grouping = parse_grouping(policy.per)
+    kind, name = subject_named(caller)
     if grouping.is_of_callers:
-        return caller
+        return caller if kind == "caller" else ""
     if grouping.scope == "tenant":
-        return tenant
+        return name if kind == "tenant" else tenant
     address = _parse_address(caller)
     return address if grouping.scope == "address" and address is not None else ""
 
@@ -162,7 +171,7 @@ class _UseReader:
         """Yields what a series has used of a policy; by resource, those with the most."""
         kind, now_s = policy_kind(policy), self._now_s
         sum_ = kind.judged_sum(policy)
-        own = self._limits.policy_for(policy, key)
+        own = self._limits.unlimited_too(policy, key)
         window = self._limits.series_window(sum_, key, now_s)
         rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
         context = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)

@@ -7,12 +7,20 @@ no other transaction can see or correct it yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from analyzer.judging.activation_steps import ClearStep, JudgeStep, Step, filled_to, steps_with, widths_s
+from analyzer.judging.activation_steps import (
+    ClearStep,
+    JudgeStep,
+    Step,
+    filled_to,
+    refuse_steps,
+    steps_with,
+    widths_s,
+)
 from analyzer.judging.caller_limits import Limits, Subject
 from analyzer.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.judging.kinds import policy_kind
@@ -22,7 +30,8 @@ from analyzer.judging.sql import directory, plans, postponed, refills, stored_no
 from analyzer.judging.sql.activation import Activation, store_steps
 from analyzer.judging.sql.slots import with_slots
 from analyzer.judging.sql.sql_judge import Judge
-from analyzer.judging.sql.totals import held_of_keys, judge_when_grown, set_next
+from analyzer.judging.sql.totals import StoredTotal, held_of_keys, judge_when_grown, set_next
+from analyzer.judging.totals import Standing, TotalKey
 from analyzer.kernel.database.clock import clock_ms, instant, millis
 from analyzer.kernel.database.engine import slow_reading, writing
 from analyzer.kernel.tables.schema import refills as refills_table
@@ -49,8 +58,8 @@ def change(
     `policies` are those that the change is about; "" stands for all. Raises SchemaBehind.
     """
     plans.block_flushes(db)
-    keys = {subject.name for subject in subjects if subject.kind == "caller"}
-    is_wide = len(keys) < len(subjects)
+    keys = {subject.name for subject in subjects if subject.kind != "address"}
+    is_wide = any(subject.kind != "caller" for subject in subjects)
     stored = plans.stored(db)
     plan = Plan() if stored is None else stored.plan
     old_limits = directory.read_limits(db, plan, directory.newest(db), keys)
@@ -64,18 +73,20 @@ def change(
     now = instant(clock_ms(db))
     new_limits = directory.read_limits(db, plan, version, keys)
     judge = Judge(plan, stored.version, numbers, now, 0.0, filling, version, new_limits)
+    moved = refills.begin(
+        db, plan, numbers, (old_limits, new_limits), subjects, version.version, int(now.timestamp())
+    )
     if is_wide:
         names = [
             policy.name for policy in plan.policies if base_name(policy.name) in policies or "" in policies
         ]
         activation = Activation(db, stored, numbers, millis(now), ROWS_MAX)
-        remaining = activation.run(steps_with(steps, _steps(plan, numbers, filling, names)))
+        may_refuse_all = directory.has_refused(db)
+        added = _steps(plan, numbers, filling, names, may_refuse_all=may_refuse_all)
+        remaining = activation.run(steps_with(steps, added))
         store_steps(db, stored.version, remaining)
         judged = activation.judged
     else:
-        moved = refills.begin(
-            db, plan, numbers, (old_limits, new_limits), keys, version.version, int(now.timestamp())
-        )
         changed = _changed(judge, old_limits, keys) - moved
         judged = judge_callers(db, judge, _judged_when_filled(db, judge, changed))
     return judge.publish(db, judged, random_mark())
@@ -140,7 +151,16 @@ def judge_callers(
     ]
     standings = with_slots(db, [total.standing for total in stored], judge.catalog, now_s)
     read = [total._replace(standing=standing) for total, standing in zip(stored, standings, strict=True)]
-    present = lock_feed.of_series(db, "caller", sorted({key for _, key in changed}))
+    standings += _without_total(judge, series, stored)
+    keys_by_scope: dict[str, set[str]] = {}
+    for policy in judge.plan.policies:
+        keys = {key for name, key in changed if name == policy.name}
+        keys_by_scope.setdefault(parse_grouping(policy.per).scope, set()).update(keys)
+    present = {
+        lock_key: lock
+        for scope, keys in sorted(keys_by_scope.items())
+        for lock_key, lock in lock_feed.of_series(db, scope, sorted(keys)).items()
+    }
     locks = {
         lock_key: lock for lock_key, lock in present.items() if (lock_key.policy, lock_key.key) in changed
     }
@@ -151,6 +171,21 @@ def judge_callers(
     changes = [change for change in judged.changes if not _is_known(change, locks.get(change.at), changed_at)]
     notices = stored_notices.store(db, judged.notices, millis(judge.now))
     return Judged(changes, notices, judge.evidence(standings, changes, context))
+
+
+def _without_total(
+    judge: Judge, series: Mapping[Sum, Collection[str]], stored: Collection[StoredTotal]
+) -> list[Standing]:
+    """Returns the series that may have nothing, and have no total in their present window."""
+    assert judge.limits is not None  # noqa: S101 - as of its caller
+    counted = {total.standing.total for total in stored}
+    windows = (
+        TotalKey(sum_, key, "", judge.limits.series_window(sum_, key, int(judge.now.timestamp())))
+        for sum_, keys in series.items()
+        for key in sorted(keys)
+        if judge.limits.refuses(sum_, key)
+    )
+    return [Standing(total, 0) for total in windows if total not in counted]
 
 
 def _is_known(change: Change, present: Lock | None, changed_at: datetime | None) -> bool:
@@ -236,7 +271,12 @@ def _missing(
 
 
 def _steps(
-    plan: Plan, numbers: catalog.Catalog, filling: Collection[Sum], names: Collection[str]
+    plan: Plan,
+    numbers: catalog.Catalog,
+    filling: Collection[Sum],
+    names: Collection[str],
+    *,
+    may_refuse_all: bool,
 ) -> list[Step]:
     """Returns the steps after which the locks of these policies agree with the totals of open windows.
 
@@ -253,5 +293,6 @@ def _steps(
         JudgeStep(numbers.sum_number(sum_), tuple(of_sum)) for sum_, of_sum in filled.items()
     ]
     cleared = sorted(name for of_sum in filled.values() for name in of_sum)
+    steps += refuse_steps(plan, cleared, may_refuse_all=may_refuse_all)
     steps += [ClearStep(tuple(cleared))] if cleared else []
     return [ClearStep(tuple(sorted(names)), exempt=True), *steps] if names else []

@@ -126,7 +126,7 @@ def _policy_fields(standing: CallerStanding) -> Iterator[dict[str, object]]:
             "resource": use.resource,
             "exempt": use.is_exempt,
             "used": use.used,
-            "limit": use.limit,
+            "limit": None if use.is_unlimited else use.limit,
             "until": None if use.until_s is None else format_second(use.until_s),
             "reached": None if use.reached_s is None else format_second(use.reached_s),
         }

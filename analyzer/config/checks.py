@@ -20,6 +20,7 @@ from analyzer.counting.records.forgotten_callers import FORGOTTEN
 from analyzer.counting.records.formats import FORMATS
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.groupings import CALLER, parse_grouping
+from analyzer.plan.mapping import TENANT_FACTS
 from analyzer.plan.meters import BUILT_IN, REQUESTS
 
 NAME_THE_FILE = 'write digest_secret_file = "PATH" in [analyzer], or set GATELOCK_ANALYZER__DIGEST_SECRET'
@@ -314,6 +315,9 @@ def _facts(path: KeyPath, source: SourceTable, metered: frozenset[str]) -> Itera
                 "is a number, and states a fact about callers",
                 "give the number another name, or write facts = [] in the source",
             )
+        if name in TENANT_FACTS and "tenant" not in source.stated:
+            problem = "states a fact about tenants, and no record states the tenant"
+            yield KeyFault((*path, "fields", name), problem, map_it("tenant", source.fields.names))
 
 
 def _shared_paths(path: KeyPath, fields: FieldsTable) -> Iterator[KeyFault]:

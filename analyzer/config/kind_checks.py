@@ -20,7 +20,7 @@ from analyzer.config.tables.policy_values import LimitReadings
 from analyzer.config.tables.shares import PART, LoadRate
 from analyzer.config.values import format_duration, suggestion
 from analyzer.kernel.refused_values import quote
-from analyzer.plan.groupings import BY_RESOURCE, NOT_BY_RESOURCE
+from analyzer.plan.groupings import BY_RESOURCE, NOT_BY_RESOURCE, parse_grouping
 from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit
 from analyzer.plan.meters import JOINS, REQUESTS
 from analyzer.plan.windows import Calendar
@@ -48,7 +48,16 @@ def limit_unit_faults(
 
 
 def _amount_faults(path: KeyPath, policy: PolicyTable, unit: Unit | None) -> Iterator[KeyFault]:
-    """Faults of a limit that is an amount of the meter."""
+    """Faults of a limit that is an amount of the meter, and of limits by plan."""
+    grouping = parse_grouping(policy.per)
+    if policy.limit.by_plan and not grouping.has_facts:
+        problem = f"has limits by plan, and {quote(policy.per)} has none"
+        yield KeyFault((*path, "limit"), problem, 'write one limit, or per = "caller" or "tenant"')
+    refuses = any(0 in reading.values() for reading in (policy.limit.stated, *policy.limit.by_plan.values()))
+    if refuses and (not grouping.is_of_subjects or not policy.can_refuse):
+        problem = "allows nothing, which only a quota of callers or tenants can"
+        cure = 'write kind = "quota" and per = "caller" or "tenant", or a limit of at least 1'
+        yield KeyFault((*path, "limit"), problem, cure)
     if policy.limit.stated:
         readings = [policy.limit.stated, *policy.limit.by_plan.values()]
         yield from limit_unit_faults(path, policy.meter, readings, unit)

@@ -44,9 +44,13 @@ def policy_faults(path: KeyPath, policy: PolicyTable, tables: ParsedTables) -> I
                 f"{quote(policy.per)} needs the field {dimension.field} in {listed(lacking)}",
                 map_it(dimension.field),
             )
-    if policy.window.is_by_caller and not parse_grouping(policy.per).is_of_callers:
-        problem = f"a window of each caller needs series of callers, and {quote(policy.per)} has others"
-        yield KeyFault((*path, "window"), problem, 'write per = "caller", or remove zone and anchor')
+    grouping = parse_grouping(policy.per)
+    has_own = {"caller": grouping.is_of_callers, "tenant": grouping.scope == "tenant"}
+    for whose in policy.window.whose:
+        if not has_own[whose]:
+            problem = f"a window of each {whose} needs series of {whose}s, and {quote(policy.per)} has others"
+            cure = f"write per = {quote(whose)}, or remove zone and anchor"
+            yield KeyFault((*path, "window"), problem, cure)
     if policy.soft and "action" in policy.model_fields_set and policy.action.does != "notify":
         yield KeyFault((*path, "soft"), "sets no lock, so the action has no effect", "remove one of the two")
     yield from KIND_CHECKS[policy.kind].faults(path, policy, tables)
@@ -111,7 +115,7 @@ def _distinct_of_policy(path: KeyPath, policy: PolicyTable, meter: MeterTable) -
         problem = f"{quote(policy.meter)} counts distinct values, which cannot be divided"
         yield KeyFault((*path, "meter"), problem, "name a meter that counts or sums")
         return
-    if policy.window.is_by_caller:
+    if policy.window.whose:
         problem = f"{quote(policy.meter)} counts distinct values, which cannot be moved to another window"
         yield KeyFault((*path, "window"), problem, "name one zone, and remove anchor")
     if policy.window.rolling is not None and policy.window.rolling > HOUR_S:

@@ -14,6 +14,7 @@ with the plan and done step by step, each in a transaction of bounded length tha
             series that are exempt
             (and writes an earned one again that still has the settings of the old plan, because the total
             reached its limit between the steps)
+    refuse  raises the locks of known callers and tenants that may have nothing, and need no total for it
 
 Pure: `analyzer.judging.sql.activation` does the steps.
 """
@@ -28,9 +29,10 @@ import msgspec
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import BucketPosition
+from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import base_name
+from analyzer.plan.policies import Policy, base_name
 from analyzer.plan.sums import Sum
 from analyzer.plan.windows import Calendar, window_at
 from gatekeeper.model import LockKey
@@ -67,7 +69,14 @@ class ClearStep(msgspec.Struct, tag="clear", frozen=True):
         return msgspec.structs.replace(self, behind=(last.scope, last.key, last.resource, last.policy))
 
 
-Step = FillStep | JudgeStep | ClearStep
+class RefuseStep(msgspec.Struct, tag="refuse", frozen=True):
+    """Callers and tenants behind a name, by its order, to which policies may allow nothing."""
+
+    policies: tuple[str, ...]
+    behind: str = ""
+
+
+Step = FillStep | JudgeStep | ClearStep | RefuseStep
 _decoder = msgspec.json.Decoder(tuple[Step, ...])
 
 
@@ -152,6 +161,7 @@ def steps_after(
         )
         steps += [JudgeStep(sums[sum_], names) for sum_, names in judged]
         names = {name for names in names_by_sum.values() for name in names}
+        steps += refuse_steps(plan, names)
         if sums is not filled:
             names |= {name for name in changed if plan.policy(name) is None}
         existed = sorted(name for name in names if earlier.policy(name) or unfinished)
@@ -159,6 +169,30 @@ def steps_after(
             cleared = tuple(name for name in existed if (name in lasting) is exempt)
             steps += [ClearStep(cleared, exempt=exempt)] if cleared else []
     return steps
+
+
+def refuse_steps(plan: Plan, names: Collection[str], *, may_refuse_all: bool = False) -> list[Step]:
+    """Returns the step that locks those to whom any of these policies allows nothing; none if none does.
+
+    With `may_refuse_all` overrides that the plan does not state may do so.
+    """
+    overridden = {
+        override.policy for override in plan.overrides if override.kind == "limit" and not override.amount
+    }
+    refusing = sorted(
+        policy.name
+        for policy in plan.policies
+        if policy.name in names
+        and parse_grouping(policy.per).is_of_subjects
+        and policy_kind(policy).whole_sum is None
+        and (may_refuse_all or base_name(policy.name) in overridden or 0 in _limits(policy))
+    )
+    return [RefuseStep(tuple(refusing))] if refusing else []
+
+
+def _limits(policy: Policy) -> Collection[int]:
+    by_plan = getattr(policy, "plan_limits", msgspec.UNSET)
+    return {policy.limit, *(() if isinstance(by_plan, msgspec.UnsetType) else dict(by_plan).values())}
 
 
 def _fill_steps(sum_: Sum, number: int, now_s: int) -> list[Step]:
@@ -176,9 +210,9 @@ def widths_s(sum_: Sum) -> Sequence[int]:
     return (QUARTER_S, MINUTE_S) if is_year else (MINUTE_S,)
 
 
-def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep]:
+def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep | RefuseStep]:
     """Whether the step is about policies that have changed, rather than limits of some series."""
-    return isinstance(step, JudgeStep) or (isinstance(step, ClearStep) and not step.exempt)
+    return isinstance(step, (JudgeStep, RefuseStep)) or (isinstance(step, ClearStep) and not step.exempt)
 
 
 def _has_lasting_locks(plan: Plan, name: str) -> bool:
@@ -225,6 +259,7 @@ def steps_to_judge_again(
     names = sorted(
         p.name for sum_ in numbers if sum_ not in filling for p in plan_sums(plan).policies_by_sum[sum_]
     )
+    again += refuse_steps(plan, names)
     for exempt in (False, True):
         lasting = set() if clock_was_ahead else {name for name in names if _has_lasting_locks(plan, name)}
         cleared = tuple(name for name in names if (name in lasting) is exempt)

@@ -1,7 +1,8 @@
-"""The limits of each series, and its windows: by the plan, zone and anchor of its caller, and by overrides.
+"""The limits of each series, and its windows: by plan, zone and anchor of its caller or tenant, by overrides.
 
 A policy has a limit, and may have others for the plans that callers are sold. Its calendar may be that of
-each caller. The directory says which caller has which plan, zone and anchor, and which have an override.
+each caller, or of each tenant. The directory says which caller and which tenant has which plan, zone and
+anchor, and which have an override. A caller without a plan has that of its tenant.
 `Limits` joins both: the policies as they apply to one series. Kinds judge such a policy like any other, so
 that locks and sentences name the limit and the window of this caller.
 
@@ -22,13 +23,15 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing
 from analyzer.plan.groupings import Grouping, parse_grouping
+from analyzer.plan.mapping import TENANT
+from analyzer.plan.meter_units import UNLIMITED
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Window, Windows, is_zone, window_at
 
 ADDRESS = "address:"  # beginning of the names of callers that are known by their address
-LIMIT_MAX = 1 << 62  # totals are 64-bit integers, and a flush adds to them before it compares
+LIMIT_MAX = UNLIMITED - 1
 KEYS_CACHED = 1 << 16
 
 
@@ -65,6 +68,25 @@ class Override(NamedTuple):
 
     def is_for(self, policy: str) -> bool:
         return self.policy in ("", policy)
+
+
+def fact_name(grouping: Grouping, key: str) -> str:
+    """Returns the name under which facts about a series of callers or of tenants stand.
+
+    >>> fact_name(parse_grouping("tenant"), "acme"), fact_name(parse_grouping("caller"), "api_key:acme")
+    ('tenant:acme', 'api_key:acme')
+    """
+    return TENANT + key if grouping.scope == "tenant" else key
+
+
+def subject_named(name: str) -> Subject:
+    """Returns whom a name stands for.
+
+    >>> subject_named("tenant:acme"), subject_named("api_key:acme")
+    (Subject(kind='tenant', name='acme'), Subject(kind='caller', name='api_key:acme'))
+    """
+    is_tenant = name.startswith(TENANT)
+    return Subject("tenant" if is_tenant else "caller", name.removeprefix(TENANT))
 
 
 NO_PROFILE = Profile()
@@ -127,12 +149,16 @@ class Directory:
         self.numbers[caller] = self._shared.get(number, number)
 
     def caller_group(self, caller: str) -> Group:
-        """Returns the plan and the tenant of a caller."""
+        """Returns the plan and the tenant of a caller, or the plan of a tenant."""
         return self.group_named(self.numbers.get(caller, 0) >> CLOCK_BITS)
 
     def group_named(self, group: int) -> Group:
         """Returns the plan and the tenant that a caller's number has above its clock."""
-        return Group(self._plans.names[group & (1 << PLAN_BITS) - 1], self._tenants.names[group >> PLAN_BITS])
+        tenant = self._tenants.names[group >> PLAN_BITS]
+        plan = group & (1 << PLAN_BITS) - 1
+        if not plan and tenant:
+            plan = self.numbers.get(TENANT + tenant, 0) >> CLOCK_BITS & (1 << PLAN_BITS) - 1
+        return Group(self._plans.names[plan], tenant)
 
     @property
     def tenants(self) -> set[str]:
@@ -194,7 +220,12 @@ class Limits:
         self._windows: dict[tuple[Calendar, int], Window] = {}  # those that were asked for last
 
     def policy_for(self, policy: Policy, key: str) -> Policy | None:
-        """Returns the policy with the limit and the calendar of the series `key`; None if that is exempt."""
+        """Returns the policy with the limit and the calendar of the series `key`; None if none limits it."""
+        own = self.unlimited_too(policy, key)
+        return None if own is None or _is_unlimited(own) else own
+
+    def unlimited_too(self, policy: Policy, key: str) -> Policy | None:
+        """Returns what `policy_for` does, and for a series without a limit the policy with UNLIMITED."""
         grouping = parse_grouping(policy.per)
         if self._is_exempt_address(grouping, key):
             return None
@@ -217,7 +248,14 @@ class Limits:
             (override.amount for override in overrides if override.kind == "limit"), _plan_limit(of_plan)
         )
         granted = sum(override.amount for override in overrides if override.kind == "grant")
-        return _with(policy, "limit", min(limit + granted, LIMIT_MAX))
+        return _with(policy, "limit", UNLIMITED if limit >= UNLIMITED else min(limit + granted, LIMIT_MAX))
+
+    def refuses(self, sum_: Sum, key: str) -> bool:
+        """Whether a policy of the sum allows `key` nothing: its lock needs no total."""
+        policies = plan_sums(self._plan).policies_by_sum[sum_]
+        return parse_grouping(sum_.grouping).is_of_subjects and any(
+            is_refused(self.policy_for(policy, key)) for policy in policies
+        )
 
     def series_thresholds(self, sum_: Sum, key: str) -> Sequence[int]:
         """Returns the values of the sum at which one of its policies must be judged for `key`, ascending."""
@@ -279,9 +317,9 @@ class Limits:
         grouping, numbers = parse_grouping(sum_.grouping), self._directory.numbers
         first: int | list[int]
         # The usual case, for ten thousand keys: their groups decide, and there are few.
-        if numbers and grouping.is_of_callers:
+        if numbers and grouping.has_facts:
             get, names = numbers.get, self._directory.group_named
-            groups = [get(key, 0) >> CLOCK_BITS for key in keys]
+            groups = [get(name, 0) >> CLOCK_BITS for name in self._fact_names(grouping, keys)]
             of_group = {group: _first(self._thresholds_of_group(sum_, names(group))) for group in {*groups}}
             first = [of_group[group] for group in groups]
         else:
@@ -312,24 +350,25 @@ class Limits:
         """Returns the window of a series' total that holds `at_s`."""
         if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
             return window_at(sum_.window, at_s)
-        return self._window(sum_.window, self._directory.numbers.get(key, 0) & CLOCK, at_s)
+        return self._window(sum_.window, self._clock(sum_.grouping, key), at_s)
 
     def calendar_for(self, sum_: Sum, key: str) -> Windows:
         """Returns the windows of a sum as the series `key` has them."""
         if not isinstance(sum_.window, Calendar) or not sum_.window.facts:
             return sum_.window
-        return self._calendar(sum_.window, self._directory.numbers.get(key, 0) & CLOCK)
+        return self._calendar(sum_.window, self._clock(sum_.grouping, key))
 
     def window_starts(self, sum_: Sum, keys: Sequence[str], times_s: Sequence[int]) -> list[int]:
         """Returns the starts of the windows of totals, each for a series and a time.
 
-        The windows of `sum_` are those of callers.
+        The windows of `sum_` are those of callers, or of tenants.
         """
         get, calendar = self._directory.numbers.get, sum_.window
         assert isinstance(calendar, Calendar)  # noqa: S101 - as promised
         cached: dict[tuple[int, int], int] = {}
         starts_s = []
-        for key, at_s in zip(keys, times_s, strict=True):
+        names = self._fact_names(parse_grouping(sum_.grouping), keys)
+        for key, at_s in zip(names, times_s, strict=True):
             arguments = get(key, 0) & CLOCK, at_s
             start_s = cached.get(arguments)
             if start_s is None:
@@ -355,15 +394,20 @@ class Limits:
         window = getattr(policy, "window", None)
         if not isinstance(window, Calendar) or not window.facts:
             return policy
-        clock = self._directory.numbers.get(key, 0) & CLOCK
-        return _with(policy, "window", self._calendar(window, clock))
+        return _with(policy, "window", self._calendar(window, self._clock(policy.per, key)))
 
     def _of_plan(self, policy: Policy, plan: str) -> Policy:
         limits = _limits_of_plans(policy)
         return _with(policy, "limit", limits[plan]) if plan in limits else policy
 
     def _group(self, grouping: Grouping, key: str) -> Group:
-        return self._directory.caller_group(key) if grouping.is_of_callers else NO_GROUP
+        return self._directory.caller_group(fact_name(grouping, key)) if grouping.has_facts else NO_GROUP
+
+    def _clock(self, grouping: str, key: str) -> int:
+        return self._directory.numbers.get(fact_name(parse_grouping(grouping), key), 0) & CLOCK
+
+    def _fact_names(self, grouping: Grouping, keys: Sequence[str]) -> Sequence[str]:
+        return keys if grouping.is_of_callers else [TENANT + key for key in keys]
 
     def _override_subjects(self, grouping: Grouping, key: str, group: Group) -> Sequence[Subject]:
         """Returns whose overrides a series has, its caller first."""
@@ -417,12 +461,21 @@ class ExemptRanges:
         )
 
 
+def is_refused(policy: Policy | None) -> bool:
+    """Whether a series whose policy this is may not have one request: its lock needs no count."""
+    return policy is not None and not policy.limit and 0 in policy_kind(policy).thresholds(policy)
+
+
+def _is_unlimited(policy: Policy) -> bool:
+    return policy.limit >= UNLIMITED
+
+
 def _thresholds(policies: Iterable[Policy | None]) -> Sequence[int]:
     return sorted(
         {
             value
             for policy in policies
-            if policy is not None
+            if policy is not None and not _is_unlimited(policy)
             for value in policy_kind(policy).thresholds(policy)
         }
     )

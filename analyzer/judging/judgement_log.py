@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from analyzer.judging.judge import BY_PLAN, Judged
-from gatekeeper.model import Change, Set
+from gatekeeper.model import WITHOUT_END, Change, Set
 
 log = logging.getLogger(__name__)
 
@@ -60,4 +60,5 @@ def _change_line(change: Change, by_plan: str) -> str:
         return f"unlocked {who}: its lock by {key.policy} has ended"
     lock = change.lock
     since, until = (f"{time:%Y-%m-%d %H:%M:%SZ}" for time in (lock.began, lock.until))
-    return f"locked {who} from {since} until {until}: {lock.action} by {key.policy}: {lock.detail}"
+    end = "without an end" if lock.until >= WITHOUT_END else f"until {until}"
+    return f"locked {who} from {since} {end}: {lock.action} by {key.policy}: {lock.detail}"

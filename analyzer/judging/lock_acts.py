@@ -43,7 +43,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.judging.sql.raised_notices import RaisedNotice, raised_notices
 from analyzer.kernel.database.clock import instant, millis
 from gatekeeper.feed.feed_json import time_text
-from gatekeeper.model import Lock, LockHits
+from gatekeeper.model import WITHOUT_END, Lock, LockHits
 
 SUSPENDED_MAX_DAYS = 30  # for longer, remove the gates from the applications
 BY_HAND_MAX_DAYS = 366  # for longer, a policy
@@ -104,7 +104,7 @@ def list_locks(
         met = {"checks": hits.checks, "denials": hits.denials, "gates": number}
         cells = {
             "since": time_text(lock.began),
-            "until": time_text(lock.until),
+            "until": "no end" if lock.until >= WITHOUT_END else time_text(lock.until),
             "does": describe_action(lock),
             "denied": hits.denials if number else "",
         }

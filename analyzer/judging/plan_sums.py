@@ -189,7 +189,8 @@ class PlanSums:
         For a calendar window that has not begun this is the least threshold, reached or not, so that the
         first record after its beginning causes a judgement. A rolling sum can reach a threshold only after it
         has grown by the distance from the largest window that has not reached it. What the present window has
-        reached is judged when the lock ends, and after the growth that the policy's kind says.
+        reached is judged when the lock ends, and after the growth that the policy's kind says. A lock by a
+        limit of 0 has no end.
         `thresholds` and `policies` are those of the series, if it has separate limits.
         """
         total = standing.total
@@ -197,7 +198,7 @@ class PlanSums:
             thresholds = self.thresholds_by_sum[total.sum]
         windows, used = total.sum.window, standing.used
         if isinstance(windows, Rolling):
-            growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds]
+            growths = [growth_to(standing.slots, windows, value, int(now_s)) for value in thresholds if value]
             # Of a window that a clock ahead has filled, more than the limit may be needed, too.
             least = min(thresholds, default=NEVER)
             if None in growths or largest_sum(standing.slots, windows, int(now_s)) >= least:

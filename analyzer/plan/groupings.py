@@ -54,6 +54,16 @@ class Grouping(NamedTuple):
         return self.key == CALLER
 
     @property
+    def has_facts(self) -> bool:
+        """Whether a plan, a zone or an anchor may be known of its series: of callers, and of tenants."""
+        return self.is_of_callers or self.scope == "tenant"
+
+    @property
+    def is_of_subjects(self) -> bool:
+        """Whether its series are callers or tenants themselves, and not what they do with a resource."""
+        return self.has_facts and self.resource is None
+
+    @property
     def is_judged(self) -> bool:
         """Whether policies may judge its series."""
         return bool(self.scope)

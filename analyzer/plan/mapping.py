@@ -78,7 +78,11 @@ CALLER_FIELDS = ("api_key", "user", "address")  # tried in this order, but in fo
 Field = TextField | AddressField | ResourceField | NumberField
 UNLIMITED = 1 << 62
 DURATION = "duration"  # name of the field with the time that a request took
-FACTS = ("plan", "tenant", "zone", "anchor")  # names of the fields that state facts about callers
+# Names of the fields that state facts about callers, and about their tenants by the fact.
+CALLER_FACTS = ("plan", "tenant", "zone", "anchor")
+TENANT_FACTS = {"tenant_plan": "plan", "tenant_zone": "zone", "tenant_anchor": "anchor"}
+TENANT = "tenant:"  # beginning of the names under which facts about tenants stand
+FACTS = (*CALLER_FACTS, *TENANT_FACTS)
 NO_WEIGHT = msgspec.UNSET
 COUNT_ALL = msgspec.UNSET
 NO_FACTS = msgspec.UNSET
@@ -142,7 +146,7 @@ class SourceMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A record counts under its caller's name if all of these hold. Absent where every record does, as the
     # weight is.
     count_if: tuple[Condition, ...] | msgspec.UnsetType = COUNT_ALL
-    # The text fields, among FACTS, that state facts about callers. Absent where none does.
+    # The text fields, among FACTS, that state facts about callers and tenants. Absent where none does.
     facts: tuple[str, ...] | msgspec.UnsetType = NO_FACTS
     # Which field has the id of the event. Absent where records have none.
     id: EventIdRule | msgspec.UnsetType = NO_ID

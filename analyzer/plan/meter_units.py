@@ -59,6 +59,9 @@ def _scaled(number: str, factor: int) -> Decimal:
     return Decimal(number.replace("_", "")) * factor
 
 
+UNLIMITED = 1 << 62  # as a limit: none. No total reaches it, and a flush adds to totals before it compares
+
+
 def amount_text(value: int, unit: str | None) -> str:
     """Returns a stored value with its unit, exactly.
 
@@ -68,9 +71,11 @@ def amount_text(value: int, unit: str | None) -> str:
     ('1,250.00', '0.00005')
     >>> amount_text(2 << 30, "bytes"), amount_text(3_000, "bytes"), amount_text(2_147_483_649, "bytes")
     ('2 GiB', '3 kB', '2,147,483,649 B')
-    >>> amount_text(100_000, None)
-    '100,000'
+    >>> amount_text(100_000, None), amount_text(UNLIMITED, "bytes")
+    ('100,000', 'unlimited')
     """
+    if value >= UNLIMITED:
+        return "unlimited"
     match unit:
         case "duration":
             return _duration_text(value)
@@ -112,7 +117,8 @@ def with_noun(value: int, unit: str | None, meter: str) -> str:
     >>> with_noun(100_000, None, "requests"), with_noun(3_600_000_000, "duration", "busy")
     ('100,000 requests', '1h of busy')
     """
-    return f"{amount_text(value, unit)} {meter}" if unit is None else f"{amount_text(value, unit)} of {meter}"
+    has_unit = unit is not None and value < UNLIMITED
+    return f"{amount_text(value, unit)} of {meter}" if has_unit else f"{amount_text(value, unit)} {meter}"
 
 
 def _duration_text(value: int) -> str:

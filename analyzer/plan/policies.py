@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 import msgspec
 
 from analyzer.plan.groupings import BY_RESOURCE
-from analyzer.plan.meter_units import Unit
+from analyzer.plan.meter_units import UNLIMITED, Unit
 from analyzer.plan.sums import NEVER
 from analyzer.plan.windows import DAY_S, Calendar, Rolling
 from gatekeeper.model import Rate
@@ -160,6 +160,8 @@ class WithThresholds(Limited, frozen=True, kw_only=True):
     @property
     def thresholds(self) -> tuple[int, ...]:
         """Thousandths of the limit at which a notice is raised, ascending."""
+        if not self.limit:  # nothing is allowed, from the first request on
+            return ()
         fractions = () if isinstance(self.notify, msgspec.UnsetType) else self.notify
         # The time of this notice tells since when the limit is reached.
         needs_limit = self.action == "notify" and not fractions
@@ -174,10 +176,13 @@ class WithThresholds(Limited, frozen=True, kw_only=True):
     def locks_at(self) -> int:
         """The value of the total from which on a lock is raised, at once or after the time of grace.
 
-        Beyond any total for a policy without locks.
+        Beyond any total for a policy without locks, and without a limit. 0 where nothing is allowed: there is
+        no grace from a limit of 0.
         """
-        if self.action == "notify":
+        if self.action == "notify" or self.limit >= UNLIMITED:
             return NEVER
+        if not self.limit:
+            return 0
         grace = self.grace_given
         beyond = grace.amount - (-self.limit * grace.thousandths // 1_000)
         return min(self.limit + beyond, NEVER)

@@ -11,7 +11,16 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from analyzer.plan.format_decoder import RawValue
-from analyzer.plan.mapping import HOST, AddressField, Condition, Field, NumberField, ResourceField, TextField
+from analyzer.plan.mapping import (
+    HOST,
+    TENANT_FACTS,
+    AddressField,
+    Condition,
+    Field,
+    NumberField,
+    ResourceField,
+    TextField,
+)
 from analyzer.plan.route_matcher import RouteMatcher
 from gatekeeper.identity import MISSING, NameDigest, TrustedProxies, client_address, is_name, typed
 
@@ -196,7 +205,7 @@ def text_rule(field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> Me
 
 
 def fact_rule(name: str, field: Field, bytes_max: int, digests: Digests = NO_DIGESTS) -> MemoizedRule:
-    """Returns the rule of the fact `name` about a caller.
+    """Returns the rule of the fact `name` about a caller or a tenant.
 
     "" where the field is missing; UNUSABLE for what cannot be a name, a time zone's name or a day. Raises
     ValueError for a field that is not text; SecretMissing.
@@ -208,6 +217,7 @@ def fact_rule(name: str, field: Field, bytes_max: int, digests: Digests = NO_DIG
     if not isinstance(field, TextField):
         raise ValueError(f"{name}: a {type(field).__name__} states no fact")  # noqa: TRY004 - a wrong mapping
     digest = field_digest(field, digests)
+    is_anchor_text, is_zone_text = (TENANT_FACTS.get(name, name) == fact for fact in ("anchor", "zone"))
 
     def fact(raw: RawValue) -> str | bool:
         plain = as_text(raw)
@@ -215,7 +225,7 @@ def fact_rule(name: str, field: Field, bytes_max: int, digests: Digests = NO_DIG
             return UNUSABLE if plain is None else ""
         if not is_name(plain, bytes_max):
             return UNUSABLE
-        if (name == "anchor" and not is_anchor(plain)) or (name == "zone" and not ZONE.fullmatch(plain)):
+        if (is_anchor_text and not is_anchor(plain)) or (is_zone_text and not ZONE.fullmatch(plain)):
             return UNUSABLE
         return plain if digest is None else digest.of(plain)
 

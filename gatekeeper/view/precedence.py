@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gatekeeper.model import Decision
+from gatekeeper.model import WITHOUT_END, Decision
 from gatekeeper.view.lock_tuples import ACTION, DETAIL, END, POLICY, REASON, SLOW, STATUS, UNTIL, LockTuple
 
 
@@ -32,7 +32,8 @@ def decide(locks: Sequence[LockTuple], now_ns: int, slow_limit: SlowLimit | None
     by_end = sorted(locks, key=_latest_end_first)
     denying = next((lock for lock in by_end if lock[ACTION] == "deny"), None)
     if denying is not None:
-        return _decision(denying, by_end, allowed=False, retry_after=(denying[END] - now_ns) / 1e9)
+        retry_after = None if denying[UNTIL] >= WITHOUT_END else (denying[END] - now_ns) / 1e9
+        return _decision(denying, by_end, allowed=False, retry_after=retry_after)
     slowing = [lock for lock in by_end if lock[ACTION] == "slow"]
     if slowing and slow_limit is not None:
         return _decide_slow(slowing, by_end, slow_limit)

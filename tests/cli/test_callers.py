@@ -100,7 +100,7 @@ def test_a_callers_plan_is_set_shown_and_judged(gatelock: Gatelock, locks: Calla
     assert rows(gatelock("callers", "list", "--json")) == [FREE | {"tenant": "shop"}]
     assert rows(gatelock("callers", "list", "--plan", "pro", "--json")) == []
     (shown,) = rows(gatelock("callers", "list", ACME, "--json"))
-    assert shown["limits"] == [{"policy": "daily", "limit": 10, "stated": 100}]
+    assert shown["limits"] == [{"policy": "daily", "limit": 10, "stated": 100, "exempt": False}]
     shown_row = gatelock("callers", "list", ACME).output.splitlines()[-1]
     assert shown_row.split() == ["daily", "10", "100"]
     assert {(one["act"], one["about"]) for one in rows(gatelock("upkeep", "events", "list", "--json"))} >= {

@@ -66,8 +66,20 @@ def test_a_word_of_a_later_version_in_an_override_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (POLICY.replace(", default = 100", ""), "has no limit for callers without a plan"),
-        (POLICY.replace("free = 10", "free = 0"), "0 is too small"),
+        (POLICY.replace("default = 100", "defalt = 100"), "has no limit for callers without a plan"),
+        (POLICY.replace("free = 10, ", ""), "has no limit of a plan"),
+        (POLICY.replace("free = 10", "free = -1"), "-1 is too small"),
+        (POLICY.replace("free = 10", "free = false"), "must be a whole number"),
+        (POLICY.replace("free = 10", 'free = "none"'), "must be a whole number"),
+        (POLICY.replace("{ free = 10, default = 100 }", "0"), "0 is too small"),
+        (POLICY.replace("{ free = 10, default = 100 }", '"unlimited"'), "must be a whole number"),
+        (POLICY.replace("free = 10", "free = 0") + 'per = "caller+resource"', "allows nothing, which only"),
+        (POLICY.replace("free = 10", "free = 0") + 'per = "everyone"', "has limits by plan"),
+        (
+            POLICY.replace("free = 10", "free = 0").replace('per = "day"', 'rolling = "1m"')
+            + 'kind = "surge"',
+            "allows nothing, which only a quota",
+        ),
         (POLICY.replace("free = 10", '"a b" = 5'), '"a b" is not the name of a plan'),
         (POLICY.replace("free = 10", 'free = "1h"'), '"requests" has no unit'),
         (POLICY + OVERRIDE.replace("daily", "dayly"), '"dayly" is not the name of a policy'),

@@ -82,11 +82,13 @@ def test_a_plan_without_windows_of_callers_is_stored_as_before() -> None:
     ("window", "changes", "message"),
     [
         ('per = "day", anchor = "caller"', {}, "months or weeks begin, and the period is a day"),
-        ('per = "month", anchor = "2026-01-31"', {}, 'must be "caller", not "2026-01-31"'),
+        ('per = "month", anchor = "2026-01-31"', {}, 'must be "caller" or "tenant", not "2026'),
         ('rolling = "10m", anchor = "caller"', {}, "a rolling window has no anchor"),
         ('rolling = "10m", zone = "caller"', {}, "a rolling window has no zone"),
         ('per = "day", default_zone = "UTC"', {}, 'default_zone stands beside zone = "caller"'),
         ('per = "day", zone = "caller"', {"caller": "tenant"}, "needs series of callers"),
+        ('per = "day", zone = "tenant"', {}, "needs series of tenants"),
+        ('per = "month", zone = "tenant", anchor = "caller"', {}, "and anchor of a caller"),
         ('per = "month", anchor = "caller"', {"requests": "routes"}, "counts distinct values"),
     ],
 )

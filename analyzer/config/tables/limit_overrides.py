@@ -10,8 +10,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
-from analyzer.config.tables.policy_values import LimitReadings, in_unit, limit_readings
+from analyzer.config.tables.policy_values import LimitReadings, in_unit, plan_readings
 from analyzer.config.values import Name, Text
+from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import StatedOverride, SubjectKind
@@ -62,7 +63,7 @@ class ExceptionTable(ConfigTable):
         """The kind and name of the callers that it is for; `counted_name` returns the name of counts."""
         if self.caller is None:
             return "tenant", self.tenant or ""
-        return "caller", counted_name(self.caller)
+        return subject_named(counted_name(self.caller))
 
     @model_validator(mode="after")
     def _ends_later(self) -> Self:
@@ -75,7 +76,7 @@ class OverrideTable(ExceptionTable):
     """Another limit of one policy for a caller, or for each caller of a tenant."""
 
     policy: Name
-    limit: Annotated[LimitReadings, BeforeValidator(limit_readings)]
+    limit: Annotated[LimitReadings, BeforeValidator(plan_readings)]
 
     @model_validator(mode="after")
     def _is_for_one(self) -> Self:

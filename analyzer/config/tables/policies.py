@@ -130,12 +130,14 @@ class PolicyTable(ConfigTable):
     Attributes:
         window_example: What to write where the window is missing.
         has_caller_limits: Whether single callers can have another limit, by overrides.
+        can_refuse: Whether a limit of 0 has a meaning: refused from the first request on.
         of_policy_alone: Keys that a candidate does not take from its policy.
         candidate_class: The class that reads the key `candidate`.
     """
 
     window_example: ClassVar[str] = 'window = { per = "day", zone = "UTC" }'
     has_caller_limits: ClassVar[bool] = True
+    can_refuse: ClassVar[bool] = False
     of_policy_alone: ClassVar[tuple[str, ...]] = ("candidate", "brake")
     candidate_class: ClassVar[type[CandidateTable]] = CandidateTable
 
@@ -217,6 +219,7 @@ class PolicyTable(ConfigTable):
 class QuotaTable(PolicyTable):
     """At most `limit` of a meter for each series of `per` in each window."""
 
+    can_refuse: ClassVar[bool] = True
     of_policy_alone: ClassVar[tuple[str, ...]] = (*PolicyTable.of_policy_alone, "notify")
     candidate_class: ClassVar[type[CandidateTable]] = QuotaCandidate
 

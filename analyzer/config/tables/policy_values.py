@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -25,7 +25,7 @@ from analyzer.config.values import (
 )
 from analyzer.judging.caller_limits import LIMIT_MAX
 from analyzer.kernel.refused_values import quote, raise_fault
-from analyzer.plan.meter_units import STORED_IN, Unit, readings
+from analyzer.plan.meter_units import STORED_IN, UNLIMITED, Unit, readings
 from analyzer.plan.policies import Brake, Grace
 from analyzer.plan.windows import (
     ANCHORED,
@@ -64,13 +64,16 @@ def brake_of_table(value: object) -> Brake:
     )
 
 
-CALLER = "caller"  # as a zone or an anchor: that of each caller
+OWN: tuple[str, ...] = ("caller", "tenant")  # as a zone or an anchor: that of each of them
 DEFAULT = "default"  # in a table of limits by plan: those of callers without a plan
+WITHOUT_LIMIT = "unlimited"
 ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
 LOCK_S_MAX = 31 * DAY_S
 NOTIFY_MAX = 10
 NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
-ANCHOR_CURE = 'write anchor = "caller", and state the days by `gatelock callers set CALLER --anchor DATE`'
+ANCHOR_CURE = (
+    'write anchor = "caller" or "tenant", and state the days by `gatelock callers set CALLER --anchor DATE`'
+)
 PERCENT = re.compile(r"(\d{1,3}(?:\.\d)?) ?%")
 
 
@@ -85,26 +88,38 @@ class PolicyLimit(NamedTuple):
 
 
 def policy_limit(value: object) -> PolicyLimit:
-    """One limit, or a table of limits by the callers' plan: { free = 100, default = 1_000 }."""
+    """One limit, or a table of limits by the plan of callers or tenants: { free = 100, default = 1_000 }.
+
+    In a table "unlimited" is no limit, and 0 allows nothing. Without `default` those of other plans and of
+    none have no limit.
+    """
     if not isinstance(value, Mapping):
         return PolicyLimit(limit_readings(value))
-    if DEFAULT not in value:
-        misspelt = closest(DEFAULT, map(str, value))
-        raise_fault(
-            "has no limit for callers without a plan"
-            + ("" if misspelt is None else f", and one for those of a plan called {quote(misspelt)}"),
-            "write { free = 10_000, pro = 1_000_000, default = 1_000 }"
-            if misspelt is None
-            else f"did you mean {quote(DEFAULT)}?",
+    misspelt = closest(DEFAULT, map(str, value)) if DEFAULT not in value else None
+    if misspelt is not None:
+        problem = (
+            f"has no limit for callers without a plan, and one for those of a plan called {quote(misspelt)}"
         )
+        raise_fault(problem, f"did you mean {quote(DEFAULT)}?")
+    if not value.keys() - {DEFAULT}:
+        raise_fault("has no limit of a plan", "write { free = 10_000, pro = 1_000_000, default = 1_000 }")
     for name in value:
         if not NAME.fullmatch(str(name)):
             raise_fault(
                 f"{quote(name)} is not the name of a plan",
                 "use letters, digits, points, hyphens, underscores",
             )
-    by_plan = {str(name): limit_readings(limit) for name, limit in value.items() if name != DEFAULT}
-    return PolicyLimit(limit_readings(value[DEFAULT]), by_plan)
+    by_plan = {str(name): plan_readings(limit) for name, limit in value.items() if name != DEFAULT}
+    return PolicyLimit(plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan)
+
+
+def plan_readings(value: object) -> LimitReadings:
+    """A limit; "unlimited" for none; 0 where nothing is allowed."""
+    if value == WITHOUT_LIMIT:
+        return dict.fromkeys((None, *STORED_IN), UNLIMITED)
+    if type(value) is int and value == 0:
+        return dict.fromkeys((None, *STORED_IN), 0)
+    return limit_readings(value)
 
 
 def in_unit(limit: LimitReadings, unit: Unit | None) -> int:
@@ -113,9 +128,12 @@ def in_unit(limit: LimitReadings, unit: Unit | None) -> int:
 
 
 def readings_from_text(value: object) -> LimitReadings:
-    """Returns what a limit means, outside of a configuration. Raises ValueError with the fault."""
+    """Returns what the limit of one caller means, outside of a configuration.
+
+    Raises ValueError with the fault.
+    """
     try:
-        return limit_readings(value)
+        return plan_readings(value)
     except PydanticCustomError as fault:
         raise ValueError(fault.message()) from fault
 
@@ -195,23 +213,23 @@ def grace_of_limit(value: object) -> Grace:
     )
 
 
-def _zone_or_caller(value: object) -> str:
-    return CALLER if value == CALLER else time_zone(value)
+def _zone_or_own(value: object) -> str:
+    return str(value) if value in OWN else time_zone(value)
 
 
 def _anchor(value: object) -> str:
-    if value != CALLER:
-        raise_fault(f"must be {quote(CALLER)}, not {quote(value)}", ANCHOR_CURE)
-    return CALLER
+    if value not in OWN:
+        raise_fault(f"must be {' or '.join(map(quote, OWN))}, not {quote(value)}", ANCHOR_CURE)
+    return str(value)
 
 
 class WindowTable(ConfigTable):
     """A calendar period, or a rolling window."""
 
     per: Annotated[CalendarPeriod, known_words(CalendarPeriod), BeforeValidator(_period)] | None = None
-    zone: Annotated[str, BeforeValidator(_zone_or_caller)] = "UTC"
+    zone: Annotated[str, BeforeValidator(_zone_or_own)] = "UTC"
     default_zone: Zone = "UTC"
-    anchor: Annotated[Literal["caller"], BeforeValidator(_anchor)] | None = None
+    anchor: Annotated[Literal["caller", "tenant"], BeforeValidator(_anchor)] | None = None
     rolling: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, *ROLLING_S))] | None = None
 
     @model_validator(mode="after")
@@ -229,8 +247,12 @@ class WindowTable(ConfigTable):
                 f"an anchor is the day on which years, months or weeks begin, and the period is a {self.per}",
                 'remove it, or write per = "year", "month" or "week"',
             )
-        if self.zone != CALLER and "default_zone" in self.model_fields_set:
-            raise_fault('default_zone stands beside zone = "caller"', "remove it, or write it as zone")
+        if self.zone not in OWN and "default_zone" in self.model_fields_set:
+            raise_fault(
+                'default_zone stands beside zone = "caller" or "tenant"', "remove it, or write it as zone"
+            )
+        if len(self.whose) > 1:
+            raise_fault(f"zone is that of a {self.zone}, and anchor of a {self.anchor}", "name one of them")
         if self.rolling is not None and self.rolling > HOUR_S and self.rolling % 60:
             raise_fault("a rolling window of more than an hour must be whole minutes", "round it to minutes")
         return self
@@ -241,14 +263,14 @@ class WindowTable(ConfigTable):
             return Rolling(self.rolling)
         assert self.per is not None  # noqa: S101 - one of the two is there
         facts: list[CallerFact] = ["anchor"] if self.anchor is not None else []
-        if self.zone == CALLER:
+        if self.zone in OWN:
             return Calendar(self.per, self.default_zone, (*facts, "zone"))
         return Calendar(self.per, self.zone, tuple(facts) or NOT_BY_CALLER)
 
     @property
-    def is_by_caller(self) -> bool:
-        """Whether each caller has its own windows."""
-        return self.anchor is not None or self.zone == CALLER
+    def whose(self) -> Collection[str]:
+        """Who has windows of its own: "caller", "tenant" or nobody."""
+        return {name for name in (self.zone, self.anchor) if name in OWN}
 
     @property
     def phrase(self) -> str:

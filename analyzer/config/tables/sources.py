@@ -46,7 +46,7 @@ EnvelopeNames = Annotated[
     tuple[Annotated[EnvelopeName, known_words(EnvelopeName)], ...], BeforeValidator(several)
 ]
 StartPosition = Literal["earliest", "latest"]
-FactName = Literal["plan", "tenant", "zone", "anchor"]
+FactName = Literal["plan", "tenant", "zone", "anchor", "tenant_plan", "tenant_zone", "tenant_anchor"]
 FactNames = tuple[Annotated[FactName, known_words(FactName)], ...]
 
 
@@ -65,7 +65,7 @@ class SourceTable(ConfigTable):
     count_if: ConditionTable = Field(default_factory=dict)
     authenticated: bool = False
     start: Annotated[StartPosition, known_words(StartPosition)] = "earliest"
-    # The fields that state facts about callers; None: those among FACTS that are mapped.
+    # The fields that state facts about callers and tenants; None: those among FACTS that are mapped.
     facts: FactNames | None = None
     weight: Text | None = None  # the field with the number of requests that a record stands for
     # The field with the event's id: each (caller, id) counts once within the horizon, in seconds. At most so
@@ -105,7 +105,7 @@ class SourceTable(ConfigTable):
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """The facts about callers that its records state."""
+        """The facts about callers and tenants that its records state."""
         is_wanted = [self.facts is None or name in self.facts for name in FACTS]
         return tuple(name for name in compress(FACTS, is_wanted) if name in self.fields.plain)
 

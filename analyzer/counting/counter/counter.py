@@ -156,7 +156,7 @@ class PythonCounter:
             [verdict for partition in progressed for verdict in partition.verdicts.of(partition.part)],
             tables.slots + outcomes,
             distinct_value_tables(self._layout, [partition.distinct for partition in progressed]),
-            [partition_facts for partition_facts in facts if partition_facts is not None],
+            [stated for of_partition in facts for stated in of_partition],
         )
 
     def _partition(self, part: Partition, start: int) -> PartitionCounter:

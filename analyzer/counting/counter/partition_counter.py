@@ -13,7 +13,7 @@ from analyzer.counting.counter.distinct_values import DistinctValues
 from analyzer.counting.counter.event_ids import EventIds, without_ids
 from analyzer.counting.counter.outcomes import Outcomes
 from analyzer.counting.counter.reject_runs import RejectRun
-from analyzer.counting.counter.stated_facts import FactLog
+from analyzer.counting.counter.stated_facts import PartitionFacts
 from analyzer.counting.counter.verdict_counts import VerdictCounts, minutes_s
 from analyzer.counting.records.forgotten_callers import ForgottenCallers
 from analyzer.counting.records.formats import with_default_fields
@@ -43,7 +43,7 @@ class PartitionMemory:
         resource = mapping.fields.get("resource")
         # A client chooses paths, and the mapping has no routes to choose among.
         self.bounds_resources = isinstance(resource, ResourceField) and not resource.routes
-        self.facts = FactLog(mapping.fact_names)
+        self.facts = PartitionFacts(mapping.fact_names)
         rule = mapping.event_ids
         self.ids = None if rule is None else EventIds(rule, secret, state.ids)
         self._unused_ids = state.ids if rule is None and state.ids is not None else None

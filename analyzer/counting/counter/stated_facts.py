@@ -1,4 +1,4 @@
-"""Facts that records state about their callers: those that have changed, and the record that changed them.
+"""Facts that records state about callers and tenants: those that have changed, and the record of the change.
 
 Nearly every record repeats what the caller's last one has stated. So a column of values is compared with the
 last known ones at once, and only the callers with a difference are read record by record.
@@ -12,11 +12,65 @@ from typing import Any
 
 from analyzer.counting.counter.caller_budget import NOT_CALLERS
 from analyzer.kernel.model import FactRun, Moment, Partition, StatedFacts
+from analyzer.plan.mapping import CALLER_FACTS, TENANT, TENANT_FACTS
 from analyzer.plan.value_rules import UNUSABLE
+
+KINDS = CALLER_FACTS, TENANT_FACTS
+
+
+class PartitionFacts:
+    """The facts that one partition states, about callers and about tenants.
+
+    Args:
+        names: Those of the mapping, in the order of their columns.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        of_callers, of_tenants = ([name for name in names if name in kind] for kind in KINDS)
+        self._columns = [[names.index(name) for name in kind] for kind in (of_callers, of_tenants)]
+        self._tenant = names.index("tenant") if of_tenants else None
+        self._logs = FactLog(of_callers), FactLog([TENANT_FACTS[name] for name in of_tenants])
+
+    def __len__(self) -> int:
+        """The number of values that the next drain returns, or more."""
+        return sum(map(len, self._logs))
+
+    @property
+    def known(self) -> int:
+        """The number of values in memory."""
+        return sum(log.known for log in self._logs)
+
+    def forget(self) -> None:
+        """Forgets what was stated before the last drain: what is repeated is returned once more."""
+        for log in self._logs:
+            log.forget()
+
+    def add(
+        self,
+        callers: Sequence[str],
+        facts: Sequence[Sequence[Any]],
+        renamed: Sequence[bool],
+        moment: Callable[[int], Moment],
+    ) -> None:
+        """Adds what records state, as columns; `moment` returns when the record at an index was written.
+
+        Records that are counted under another name than their own (`renamed`), or beyond the limit on names,
+        state nothing about their callers.
+        """
+        of_callers, of_tenants = ([facts[index] for index in columns] for columns in self._columns)
+        log, tenant_log = self._logs
+        log.add(callers, of_callers, renamed, moment)
+        if self._tenant is not None:
+            tenants = [TENANT + name if name else "" for name in facts[self._tenant]]
+            tenant_log.add(tenants, of_tenants, (), moment)
+
+    def drain(self, part: Partition) -> list[StatedFacts]:
+        """Returns what has changed since the last call, about callers and about tenants."""
+        return [stated for log in self._logs if (stated := log.drain(part)) is not None]
 
 
 class FactLog:
-    """The facts that one partition states, and those that have changed since the last drain.
+    """The facts that one partition states about one kind of names, and what has changed since the last drain.
 
     Args:
         names: The facts, in the order of their columns.
@@ -50,8 +104,7 @@ class FactLog:
     ) -> None:
         """Adds what records state, as columns; `moment` returns when the record at an index was written.
 
-        Records that are counted under another name than their own (`renamed`), or beyond the limit on names,
-        state nothing.
+        Those that are `renamed` state nothing, nor do those without a name.
         """
         touched: set[str] = set()
         for name, values_by_caller, column in zip(self._names, self._known, facts, strict=True):
@@ -60,7 +113,7 @@ class FactLog:
                 self._unusable[name] += column.count(UNUSABLE)
                 pairs = zip(callers, last_values, column, strict=True)
                 touched |= {caller for caller, last, value in pairs if value and last != value}
-        touched.difference_update(NOT_CALLERS)
+        touched.difference_update(("", *NOT_CALLERS))
         if touched:
             for index, caller in enumerate(callers):
                 if caller in touched and not (renamed and renamed[index]):

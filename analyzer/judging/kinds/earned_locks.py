@@ -8,7 +8,7 @@ import msgspec
 
 from analyzer.judging.totals import TotalKey
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meter_units import amount_text
+from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.meters import DAY_S, JOINS
 from analyzer.plan.policies import SHADOW, Policy
 from gatekeeper.model import Lock, LockKey
@@ -60,13 +60,26 @@ def is_of_all_clients(policy: Policy) -> bool:
     return parse_grouping(policy.per).scope in SHARED_SCOPES
 
 
-def by_plan(policy: Policy) -> str:
-    """Returns the limits of callers with a plan, behind that of all others; "" where there are none."""
+def limits_text(policy: Policy) -> str:
+    """Returns the limit of a policy, and those of callers with a plan.
+
+    >>> from analyzer.plan.meter_units import UNLIMITED
+    >>> from analyzer.plan.policies import Quota
+    >>> from analyzer.plan.windows import Calendar
+    >>> limits_text(Quota("daily", 9, Calendar("day"), plan_limits=(("free", 0), ("pro", UNLIMITED))))
+    '9 requests (none for the plan free, unlimited for the plan pro)'
+    >>> limits_text(Quota("trial", UNLIMITED, Calendar("day"), plan_limits=(("free", 100),)))
+    'unlimited requests (100 for the plan free)'
+    """
     limits = getattr(policy, "plan_limits", msgspec.UNSET)
+    stated = with_noun(policy.limit, policy.meter_unit, policy.meter)
     if isinstance(limits, msgspec.UnsetType):
-        return ""
-    shown = (f"{amount_text(limit, policy.meter_unit)} for the plan {plan}" for plan, limit in limits)
-    return f" ({', '.join(shown)})"
+        return stated
+    shown = (
+        f"{amount_text(limit, policy.meter_unit) if limit else 'none'} for the plan {plan}"
+        for plan, limit in limits
+    )
+    return f"{stated} ({', '.join(shown)})"
 
 
 def effect(policy: Policy, ends: str) -> str:

@@ -9,7 +9,13 @@ import msgspec
 
 from analyzer.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.judging.earned_notices import LASTS_S, WHOLE, LastNotice, Notice, amount_at, notice_key, percent
-from analyzer.judging.kinds.earned_locks import by_plan, counted_text, earned_lock, effect, is_of_all_clients
+from analyzer.judging.kinds.earned_locks import (
+    counted_text,
+    earned_lock,
+    effect,
+    is_of_all_clients,
+    limits_text,
+)
 from analyzer.judging.rolling import begins_s, below_s, largest_sum, present_sum
 from analyzer.judging.totals import Standing
 from analyzer.plan.groupings import parse_grouping
@@ -17,7 +23,7 @@ from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.policies import NO_GRACE, Quota, RollingQuota, Surge
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Rolling, Windows
-from gatekeeper.model import Lock
+from gatekeeper.model import WITHOUT_END, Lock
 
 AnyQuota = Quota | RollingQuota
 
@@ -60,9 +66,11 @@ def judge_calendar(
 
     A window that is over earns none: late records are counted where they belong and lock nothing. One that
     has not begun waits for its beginning, because a clock runs ahead. A grace of time begins with the notice
-    that the limit is reached.
+    that the limit is reached. A limit of 0 locks without an end and without a count, in every window.
     """
     window, now_s = standing.total.window, context.now.timestamp()
+    if locks_without_count(policy):
+        return _lock(policy, standing, standing.used, context.now, WITHOUT_END)
     if now_s >= window.until_s:
         return None
     if now_s < window.start_s:
@@ -76,7 +84,7 @@ def judge_calendar(
         ends_s = (now_s if last is None else last.raised_s) + grace_s
         if now_s < ends_s:  # growth does not shorten a grace of time
             return Wait(ends_s) if ends_s < window.until_s else None
-    return _lock(policy, standing, standing.used, context.now, window.until_s)
+    return _lock(policy, standing, standing.used, context.now, datetime.fromtimestamp(window.until_s, UTC))
 
 
 def calendar_notices(policy: Quota, standing: Standing, context: Circumstances) -> list[Notice]:
@@ -123,6 +131,8 @@ def judge_rolling(
     A sum with thresholds is judged again when it may fall below one that it has reached, and when a window
     begins that a clock ahead has filled.
     """
+    if locks_without_count(policy):
+        return _lock(policy, standing, standing.used, context.now, WITHOUT_END)
     rolling, slots, now_s = policy.window, standing.slots, context.now_s
     answer = _rolling_lock(policy, standing, context)
     looks_s = [float(answer.until_s)] if isinstance(answer, Wait) else []
@@ -150,7 +160,8 @@ def _rolling_lock(policy: RollingQuota, standing: Standing, context: Circumstanc
             ends_s = (last.raised_s if last is not None and last.lasts else context.now.timestamp()) + grace_s
             if context.now.timestamp() < ends_s:
                 return Wait(ends_s)  # growth does not shorten a grace of time
-        return _lock(policy, standing, used, context.now, below_s(slots, rolling, policy.locks_at, now_s))
+        until_s = below_s(slots, rolling, policy.locks_at, now_s)
+        return _lock(policy, standing, used, context.now, datetime.fromtimestamp(until_s, UTC))
     if largest_sum(slots, rolling, now_s) >= policy.locks_at:
         # Growth of a window that holds the present is the total's `next`: see `rolling.growth_to`.
         return Wait(begins_s(slots, rolling, policy.locks_at, now_s))
@@ -160,7 +171,8 @@ def _rolling_lock(policy: RollingQuota, standing: Standing, context: Circumstanc
 def growth_to_extend(policy: RollingQuota, standing: Standing, now_s: int) -> int | None:
     """Returns how much more must be counted, at the least, before a lock lasts longer by more than a slot.
 
-    None below the limit, and of locks that no gate gets: their end reaches no client. A client whose
+    None below the limit, and of locks that no gate gets: their end reaches no client. None where nothing is
+    allowed, because such a lock has no end. A client whose
     requests continue to count would see an end that has long been moved, and would come back too early.
 
     None also while the present slot has the limit alone: until the next slot begins, nothing that is counted
@@ -169,7 +181,7 @@ def growth_to_extend(policy: RollingQuota, standing: Standing, now_s: int) -> in
     that look.
     """
     rolling, slots = policy.window, standing.slots
-    if policy.is_shadow or present_sum(slots, rolling, now_s) < policy.locks_at:
+    if policy.is_shadow or not policy.limit or present_sum(slots, rolling, now_s) < policy.locks_at:
         return None
     until_s = below_s(slots, rolling, policy.locks_at, now_s)
     if _is_latest(rolling, datetime.fromtimestamp(until_s, UTC), now_s):
@@ -221,7 +233,12 @@ def _may_be_raised_again(policy: RollingQuota, threshold: int, last: LastNotice,
     return now_s >= last.window_s + rest_s
 
 
-def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until_s: int) -> Lock:
+def locks_without_count(policy: AnyQuota) -> bool:
+    """Whether a policy, with the limit of a series, refuses its first request: nothing is allowed."""
+    return policy.locks_at == 0
+
+
+def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until: datetime) -> Lock:
     return earned_lock(
         policy,
         standing.total,
@@ -229,7 +246,7 @@ def _lock(policy: AnyQuota, standing: Standing, used: int, now: datetime, until_
         reason="quota-exceeded",
         detail=explain(policy, used),
         began=now,
-        until=datetime.fromtimestamp(until_s, UTC),
+        until=until,
     )
 
 
@@ -257,7 +274,14 @@ def explain(policy: AnyQuota, used: int) -> str:
 
     >>> explain(Quota("soft", 1_000, Calendar("day"), grace=Grace(thousandths=100)), 1_104)
     '1,000 requests per day (UTC) and a grace of 10%, 1,104 counted'
+
+    A limit of 0 is not about a window.
+
+    >>> explain(Quota("exports", 0, Calendar("day", "UTC")), 0)
+    'no requests are allowed'
     """
+    if not policy.limit:
+        return f"no {policy.meter} are allowed"
     unit = policy.meter_unit
     limit = f"{with_noun(policy.limit, unit, policy.meter)} {as_phrase(policy.window)}"
     if policy.grace_given != NO_GRACE:
@@ -297,7 +321,7 @@ def describe(policy: AnyQuota) -> str:
     'soft: at most 9 requests for each caller per day (UTC), then a notice, and no lock; notices at 50%, 100%'
     """
     phrase = parse_grouping(policy.per).phrase
-    limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
+    limit = limits_text(policy)
     ends = "until it ends" if isinstance(policy, Quota) else "until less is in the window"
     text = f"{policy.name}: at most {limit} for {phrase} {as_phrase(policy.window)}"
     if policy.grace_given != NO_GRACE:

@@ -9,12 +9,12 @@ from analyzer.judging.circumstances import Circumstances, Needs, Wait
 from analyzer.judging.kinds import surge_share, surge_windows
 from analyzer.judging.kinds.compared import MILLION, percent
 from analyzer.judging.kinds.earned_locks import (
-    by_plan,
     counted_text,
     duration_text,
     earned_lock,
     effect,
     is_of_all_clients,
+    limits_text,
     lock_key,
 )
 from analyzer.judging.kinds.quota import as_phrase
@@ -158,7 +158,7 @@ def describe(policy: Surge) -> str:
     'guessing: at most 20 errors or 50 % of the requests for each caller in any 1m, then 429 for 10m'
     """
     phrase = parse_grouping(policy.per).phrase
-    limit = with_noun(policy.limit, policy.meter_unit, policy.meter) + by_plan(policy)
+    limit = limits_text(policy)
     limit += f" or {_of_base(policy)}" if surge_share.largest_share(policy) else ""
     durations = ", ".join(map(duration_text, policy.lock_for_s))
     ends = f"for {durations}" if len(policy.lock_for_s) == 1 else f"for {durations}, ..."

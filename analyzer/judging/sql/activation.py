@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.counting.sql_joins import bounded_join
-from analyzer.judging.activation_steps import ClearStep, FillStep, JudgeStep, Step, first_start_s, stored_text
+from analyzer.judging.activation_steps import (
+    ClearStep,
+    FillStep,
+    JudgeStep,
+    RefuseStep,
+    Step,
+    first_start_s,
+    stored_text,
+)
+from analyzer.judging.caller_limits import is_refused, subject_named
 from analyzer.judging.earned_notices import Notice
 from analyzer.judging.judge import (
     BY_PLAN,
@@ -25,7 +34,7 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql import postponed, stored_notices
-from analyzer.judging.sql.directory import NO_DIRECTORY, newest, read_limits
+from analyzer.judging.sql.directory import NO_DIRECTORY, known_names, newest, read_limits
 from analyzer.judging.sql.slots import with_addresses, with_bases, with_slots
 from analyzer.judging.sql.sql_judge import Judge
 from analyzer.judging.sql.totals import join_used, judged_series
@@ -92,6 +101,8 @@ class Activation:
                     unfinished = self._judge(step)
                 case ClearStep():
                     unfinished = self._clear(step)
+                case RefuseStep():
+                    unfinished = self._refuse(step)
             remaining = following if unfinished is None else [unfinished, *following]
         return tuple(remaining)
 
@@ -222,18 +233,43 @@ class Activation:
             # Others are of windows that are over, or that the caller does not have any more.
             if (window := limits.series_window(sum_, key, self._now_s)).start_s == window_s
         ]
-        earned = self._earned_changes(step.policies, standings)
+        self._set_earned(step.policies, standings)
+        self._count(len(rows))
+        if len(rows) < most:
+            return None
+        last = rows[-1]
+        return JudgeStep(step.sum, step.policies, (last.key, last.resource), last.window_s)
+
+    def _set_earned(self, policies: Collection[str], standings: Sequence[Standing]) -> None:
+        """Sets the locks that these totals have earned, without those that a flush has set since."""
+        earned = self._earned_changes(policies, standings)
         present = lock_feed.locked(self._db, [change.at for change in earned])
         self.changes += [
             change
             for change in earned
             if change.at not in present or not self._is_by_this_plan(present[change.at])
         ]
-        self._count(len(rows))
-        if len(rows) < most:
-            return None
-        last = rows[-1]
-        return JudgeStep(step.sum, step.policies, (last.key, last.resource), last.window_s)
+
+    def _refuse(self, step: RefuseStep) -> RefuseStep | None:
+        most = self._take()
+        names = known_names(self._db, step.behind, most)
+        limits = read_limits(
+            self._db, self._plan, self._directory, {subject_named(name).name for name in names}
+        )
+        policies = [policy for name in step.policies if (policy := self._plan.policy(name)) is not None]
+        standings = []
+        for policy in policies:
+            sum_, scope = policy_kind(policy).judged_sum(policy), parse_grouping(policy.per).scope
+            subjects = [subject for name in names if (subject := subject_named(name)).kind == scope]
+            standings += [
+                Standing(TotalKey(sum_, key, "", limits.series_window(sum_, key, self._now_s)), 0)
+                for _, key in subjects
+                if is_refused(limits.policy_for(policy, key))
+            ]
+        if standings:
+            self._set_earned(step.policies, standings)
+        self._count(len(names))
+        return None if len(names) < most else RefuseStep(step.policies, names[-1])
 
     def _judge_growth(self, step: JudgeStep, last: tuple[str, str]) -> None:
         """Has the next growth of rolling totals judged, up to `last`.

@@ -7,7 +7,7 @@ transaction that found a newer one; a judgement of a few series reads the rows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.database.engine import NowMs, insert
 from analyzer.kernel.database.row_parameters import is_among
 from analyzer.kernel.tables.schema import callers, directory_versions, overrides
+from analyzer.plan.mapping import TENANT
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import StatedOverride
 
@@ -214,10 +215,9 @@ def read_directory(db: sa.Connection, keys: Collection[str]) -> Directory:
     """Returns the part of the directory that series with these keys depend on."""
     directory, in_order = Directory(), sorted(keys)
     dialect = db.dialect.name
-    for first in range(0, len(in_order), ROWS_AT_ONCE):
-        chunk = in_order[first : first + ROWS_AT_ONCE]
-        statement = sa.select(*PROFILE).where(is_among(dialect, callers.c.caller, chunk))
-        _add_profiles(directory, db.execute(statement))
+    _read_profiles(db, directory, in_order)
+    tenants = {*(TENANT + key for key in keys), *(TENANT + tenant for tenant in directory.tenants)}
+    _read_profiles(db, directory, sorted(tenants - {*keys}))
     subjects = sorted({*in_order, *directory.tenants})
     for first in range(0, len(subjects), ROWS_AT_ONCE):
         is_subject = is_among(dialect, overrides.c.subject, subjects[first : first + ROWS_AT_ONCE])
@@ -227,6 +227,32 @@ def read_directory(db: sa.Connection, keys: Collection[str]) -> Directory:
     is_range = sa.and_(overrides.c.subject_kind == "address", overrides.c.state == IN_FORCE)
     _add_overrides(directory, db.execute(sa.select(*OVERRIDE).where(is_range)))
     return directory
+
+
+def has_refused(db: sa.Connection) -> bool:
+    """Whether an override in force allows somebody nothing."""
+    refused = overrides.c.kind == "limit", overrides.c.amount == 0, overrides.c.state == IN_FORCE
+    return db.execute(sa.select(overrides.c.id).where(*refused).limit(1)).first() is not None
+
+
+def known_names(db: sa.Connection, behind: str, most: int) -> list[str]:
+    """Returns the first names behind one, in their order, of callers and tenants with a fact or a limit."""
+    of_callers = sa.select(callers.c.caller.label("name")).where(callers.c.caller > behind)
+    is_tenant = overrides.c.subject_kind == "tenant"
+    name = sa.case((is_tenant, TENANT + overrides.c.subject), else_=overrides.c.subject)
+    limited = sa.select(name.label("name")).where(
+        overrides.c.kind == "limit", overrides.c.state == IN_FORCE, name > behind
+    )
+    first = of_callers.order_by(callers.c.caller).limit(most).subquery()
+    names = sa.union(sa.select(first.c.name), limited).subquery()
+    return list(db.execute(sa.select(names.c.name).order_by(names.c.name).limit(most)).scalars())
+
+
+def _read_profiles(db: sa.Connection, directory: Directory, names: Sequence[str]) -> None:
+    for first in range(0, len(names), ROWS_AT_ONCE):
+        chunk = names[first : first + ROWS_AT_ONCE]
+        statement = sa.select(*PROFILE).where(is_among(db.dialect.name, callers.c.caller, chunk))
+        _add_profiles(directory, db.execute(statement))
 
 
 def _streamed(statement: sa.Select[Any]) -> sa.Select[Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from analyzer.judging.activation_steps import widths_s
-from analyzer.judging.caller_limits import Limits
+from analyzer.judging.caller_limits import Limits, Subject
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.sql.stored_values import AHEAD_S
 from analyzer.judging.sql.totals import join_used
@@ -59,15 +59,15 @@ def begin(
     plan: Plan,
     catalog: Catalog,
     limits: tuple[Limits, Limits],
-    callers: Collection[str],
+    subjects: Collection[Subject],
     version: int,
     now_s: int,
 ) -> set[tuple[str, str]]:
-    """Deletes the totals of callers whose windows have changed, and notes that they must be refilled.
+    """Deletes the totals of callers and tenants whose windows have changed, and notes what must be refilled.
 
-    `limits` are those before and after the change, whose version of the directory is `version`. Returns these
-    callers with the names of the policies, which are judged when the refill is done. The transaction holds
-    the lock of an activation.
+    `limits` are those before and after the change, whose version of the directory is `version`. Returns the
+    keys of their series with the names of the policies, which are judged when the refill is done. The
+    transaction holds the lock of an activation.
     """
     changed: set[tuple[str, str]] = set()
     earlier, later = limits
@@ -77,8 +77,9 @@ def begin(
             continue
         moved = sorted(
             caller
-            for caller in callers
-            if earlier.calendar_for(sum_, caller) != later.calendar_for(sum_, caller)
+            for kind, caller in subjects
+            if (kind == "caller") == parse_grouping(sum_.grouping).is_of_callers
+            and earlier.calendar_for(sum_, caller) != later.calendar_for(sum_, caller)
         )
         if not moved:
             continue

@@ -120,7 +120,8 @@ class Judge(NamedTuple):
     def lock_standings(self, db: sa.Connection, locks: Mapping[LockKey, int]) -> list[Standing]:
         """Returns the totals by which the policies of these locks judge, each once, without their slots.
 
-        Of calendar windows the total of the window that holds the lock's second.
+        Of calendar windows the total of the window that holds the lock's second. A series that may have
+        nothing stands there without a total, too.
         """
         limits = read_limits(db, self.plan, self.directory, {key.key for key in locks})
         series_by_window: dict[tuple[Sum, Window], set[tuple[str, str]]] = {}
@@ -130,13 +131,15 @@ class Judge(NamedTuple):
                 sum_ = policy_kind(policy).judged_sum(policy)
                 window = limits.series_window(sum_, key.key, at_s)
                 series_by_window.setdefault((sum_, window), set()).add((key.key, key.resource))
-        return [
-            Standing(TotalKey(sum_, key, resource, window), used)
-            for (sum_, window), series in series_by_window.items()
-            for (key, resource), used in used_by(
-                db, self.catalog.sum_number(sum_), window.start_s, sorted(series)
-            ).items()
-        ]
+        standings: list[Standing] = []
+        for (sum_, window), series in series_by_window.items():
+            used = used_by(db, self.catalog.sum_number(sum_), window.start_s, sorted(series))
+            refused = (pair for pair in series if pair not in used and limits.refuses(sum_, pair[0]))
+            standings += [
+                Standing(TotalKey(sum_, *pair, window), amount)
+                for pair, amount in (used | dict.fromkeys(refused, 0)).items()
+            ]
+        return standings
 
     def rolling_totals(self, locks: Iterable[Lock]) -> list[TotalKey]:
         """Returns the totals of rolling sums that earned these locks, which may last.

@@ -24,6 +24,7 @@ from analyzer.kernel.database.engine import writing
 from analyzer.kernel.model import CountRow, DrainedCounts
 from analyzer.kernel.tables.schema import locks, notices, refills, totals
 from analyzer.plan import catalog, windows
+from analyzer.plan.mapping import TENANT
 from analyzer.plan.meters import Meter
 from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
@@ -43,8 +44,10 @@ DAILY = Quota("daily", 8, Calendar("day", "UTC", ("zone",)))
 WEEKLY = Quota("weekly", 10, Calendar("week", "UTC", ("anchor",)), per="caller+resource")
 SIZE = Quota("size", 5, Calendar("month", "UTC", ("anchor", "zone")), meter="largest")
 ALL = Quota("all", 20, Calendar("month"))
-PLAN = make_plan([], [Meter("largest", "bytes", "max")], [MONTHLY, DAILY, WEEKLY, SIZE, ALL])
-WITHOUT = make_plan(["caller+resource"], [Meter("largest", "bytes", "max")], [ALL])
+ORG = "acme"  # a tenant, to which no caller belongs
+CONTRACT = Quota("contract", 20, Calendar("month", BERLIN, ("anchor", "zone")), per="tenant")
+PLAN = make_plan([], [Meter("largest", "bytes", "max")], [MONTHLY, DAILY, WEEKLY, SIZE, ALL, CONTRACT])
+WITHOUT = make_plan(["caller+resource", "tenant"], [Meter("largest", "bytes", "max")], [ALL])
 ZONES = [
     "", BERLIN, "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "America/St_Johns",
     "America/New_York", "Asia/Beirut", "Pacific/Kiritimati",
@@ -66,7 +69,7 @@ STARTS = [
 
 
 class Count(NamedTuple):
-    """Requests that are flushed now, and were logged some minutes off."""
+    """Requests of a caller, or of a tenant, that are flushed now, and were logged some minutes off."""
 
     caller: str
     resource: str
@@ -75,7 +78,7 @@ class Count(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a caller's zone and anchor; by a command that may be killed before it refills."""
+    """A change of zone and anchor of a caller or tenant; by a command that may be killed before it refills."""
 
     caller: str
     zone: str
@@ -131,7 +134,8 @@ class Story:
                 with pytest.MonkeyPatch.context() as patch:
                     if act.killed:
                         patch.setattr(caller_changes, "refill", lambda *_: JudgedRows(0))
-                    caller_changes.set_callers(self.engine, {act.caller: profile}, "ann", "", new_mark)
+                    name = TENANT + ORG if act.caller == ORG else act.caller
+                    caller_changes.set_callers(self.engine, {name: profile}, "ann", "", new_mark)
             case Pass():
                 self.clock.jump(act.seconds)
             case Replace():
@@ -143,7 +147,9 @@ class Story:
         bucket_s = (self.now_s + MINUTE_S * act.off_min) // MINUTE_S * MINUTE_S
         added = [
             CountRow(grouping, act.caller, resource, meter, MINUTE_S, bucket_s, act.value, 0)
-            for grouping, resource in (("caller", ""), ("caller+resource", act.resource))
+            for grouping, resource in (
+                [("tenant", "")] if act.caller == ORG else [("caller", ""), ("caller+resource", act.resource)]
+            )
             for meter in ("requests", "largest")
         ]
         self.counted += added
@@ -240,13 +246,17 @@ def story(clock: ManualClock, new_engine: Callable[[], sa.Engine]) -> Callable[[
 
 counts = st.builds(
     Count,
-    st.sampled_from([ACME, ANN]),
+    st.sampled_from([ACME, ANN, ORG]),
     st.sampled_from(["/a", "/b", ""]),
     st.sampled_from([-40_000, -3_000, -1_500, -61, -1, 0, 0, 0, 0, 4]),
     st.integers(1, 12),
 )
 changes = st.builds(
-    Change, st.sampled_from([ACME, ANN]), st.sampled_from(ZONES), st.sampled_from(ANCHORS), st.booleans()
+    Change,
+    st.sampled_from([ACME, ANN, ORG]),
+    st.sampled_from(ZONES),
+    st.sampled_from(ANCHORS),
+    st.booleans(),
 )
 passing = st.builds(
     Pass, st.sampled_from([30, 900, HOUR_S, 5 * HOUR_S, 23 * HOUR_S, 3 * DAY_S, 17 * DAY_S, 29 * DAY_S])
@@ -282,6 +292,10 @@ IN_MID_PERIOD: list[Act] = [
     Change(ACME, "Asia/Kathmandu", "2020-06-15", True),
     Count(ACME, "/a", 0, 7),
     Change(ACME, BERLIN, "", False),
+    Count(ORG, "", -2_000, 7),
+    Count(ORG, "", 0, 14),
+    Change(ORG, "Asia/Kathmandu", "2020-06-15", True),
+    Count(ORG, "", 0, 7),
     Change(ACME, "Pacific/Apia", "2011-12-30", False),
     Replace(2),
     Count(ACME, "/a", 0, 7),

@@ -28,7 +28,8 @@ PAUSE_MAX_S = 1.0  # between two transactions of an import, on SQLite
 
 
 CallerArgument = Annotated[
-    str, Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme.")
+    str,
+    Argument(metavar="CALLER", help="The caller, with its kind in front: api_key:acme; or tenant:acme."),
 ]
 
 

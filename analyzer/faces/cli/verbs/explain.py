@@ -34,6 +34,7 @@ from analyzer.kernel.database.clock import instant
 from analyzer.kernel.time_texts import format_second
 from analyzer.plan.meter_units import amount_text
 from gatekeeper.feed.feed_json import time_text
+from gatekeeper.model import WITHOUT_END, Lock
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from analyzer.callers.caller_standing import CallerStanding, PolicyUse
     from analyzer.judging.locks.lock_outcomes import LockOutcome
     from analyzer.plan.policies import Policy
-    from gatekeeper.model import Lock
+
 
 HISTORY_MAX = 20  # locks that are shown; --json has all
 
@@ -153,8 +154,9 @@ def _next_commands(name: str, locks: Sequence[Lock], policies: Sequence[Policy])
 def _lock_text(lock: Lock) -> str:
 
     on = " ".join(part for part in (lock.scope, lock.key, lock.resource) if part)
-    times = " to ".join(format_second(int(time.timestamp())) for time in (lock.began, lock.until))
-    return f"{lock.policy}, {describe_action(lock)}, {times}, on {on}: {lock.detail}"
+    began, until = (format_second(int(time.timestamp())) for time in (lock.began, lock.until))
+    end = "without an end" if lock.until >= WITHOUT_END else f"to {until}"
+    return f"{lock.policy}, {describe_action(lock)}, {began} {end}, on {on}: {lock.detail}"
 
 
 def _mode(use: PolicyUse, standing: CallerStanding) -> str:
@@ -165,7 +167,8 @@ def _mode(use: PolicyUse, standing: CallerStanding) -> str:
 
 def _use_row(use: PolicyUse, standing: CallerStanding) -> list[str]:
 
-    limit, left = amount_text(use.limit, use.unit), amount_text(max(0, use.limit - use.used), use.unit)
+    limit = amount_text(use.limit, use.unit)
+    left = limit if use.is_unlimited else amount_text(max(0, use.limit - use.used), use.unit)
     return [
         use.policy.name,
         _mode(use, standing),
