@@ -98,7 +98,7 @@ def set_facts(
 ) -> Done:
     """Set the plan, tenant, time zone or anchor of a caller, or of many from a file.
 
-    A tenant is written tenant:acme: its plan is also that of its callers without one. Their limits and windows
+    A tenant is written tenant:acme: its plan is also that of its callers without one. Limits and windows
     hold at once: who is above a limit is locked, who is below it is freed. What is not given stays as it is.
     A file is checked before anything is changed; then 1,000 callers at a time are stored and judged.
     """

@@ -32,7 +32,7 @@ from analyzer.judging.totals import BucketPosition
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Policy, base_name
+from analyzer.plan.policies import base_name, limits_by_plan
 from analyzer.plan.sums import Sum
 from analyzer.plan.windows import Calendar, window_at
 from gatekeeper.model import LockKey
@@ -185,14 +185,13 @@ def refuse_steps(plan: Plan, names: Collection[str], *, may_refuse_all: bool = F
         if policy.name in names
         and parse_grouping(policy.per).is_of_subjects
         and policy_kind(policy).whole_sum is None
-        and (may_refuse_all or base_name(policy.name) in overridden or 0 in _limits(policy))
+        and (
+            may_refuse_all
+            or base_name(policy.name) in overridden
+            or 0 in (policy.limit, *limits_by_plan(policy).values())
+        )
     )
     return [RefuseStep(tuple(refusing))] if refusing else []
-
-
-def _limits(policy: Policy) -> Collection[int]:
-    by_plan = getattr(policy, "plan_limits", msgspec.UNSET)
-    return {policy.limit, *(() if isinstance(by_plan, msgspec.UnsetType) else dict(by_plan).values())}
 
 
 def _fill_steps(sum_: Sum, number: int, now_s: int) -> list[Step]:

@@ -26,7 +26,7 @@ from analyzer.plan.groupings import Grouping, parse_grouping
 from analyzer.plan.mapping import TENANT
 from analyzer.plan.meter_units import UNLIMITED
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name
+from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name, limits_by_plan
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Window, Windows, is_zone, window_at
 
@@ -302,7 +302,7 @@ class Limits:
         if answer is None:
             policies = plan_sums(self._plan).policies_by_sum[sum_]
             names = {"", *(base_name(policy.name) for policy in policies)}
-            has_plans = bool(self._directory.numbers) and any(map(_limits_of_plans, policies))
+            has_plans = bool(self._directory.numbers) and any(map(limits_by_plan, policies))
             answer = self._has_own[sum_] = has_plans or bool(self._named & names)
         return answer
 
@@ -397,7 +397,7 @@ class Limits:
         return _with(policy, "window", self._calendar(window, self._clock(policy.per, key)))
 
     def _of_plan(self, policy: Policy, plan: str) -> Policy:
-        limits = _limits_of_plans(policy)
+        limits = limits_by_plan(policy)
         return _with(policy, "limit", limits[plan]) if plan in limits else policy
 
     def _group(self, grouping: Grouping, key: str) -> Group:
@@ -499,11 +499,6 @@ def _latest_first(overrides: Mapping[str, Override]) -> list[Override]:
 
 def _policies(overrides: Iterable[Override]) -> set[str]:
     return {override.policy for override in overrides}
-
-
-def _limits_of_plans(policy: Any) -> Mapping[str, int]:
-    limits = getattr(policy, "plan_limits", msgspec.UNSET)
-    return {} if isinstance(limits, msgspec.UnsetType) else dict(limits)
 
 
 def _plan_limit(policy: Any) -> int:

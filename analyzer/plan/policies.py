@@ -307,6 +307,12 @@ POLICY_CLASSES: Mapping[str, type[Policy]] = {  # by the name in stored plans
 }
 
 
+def limits_by_plan(policy: Policy) -> Mapping[str, int]:
+    """Returns the limits of callers, or of tenants, by their plan; empty where all have one limit."""
+    limits = getattr(policy, "plan_limits", msgspec.UNSET)
+    return {} if isinstance(limits, msgspec.UnsetType) else dict(limits)
+
+
 def base_name(policy: str) -> str:
     """Returns the name that overrides use for a policy: of a candidate that of its policy.
 

@@ -16,6 +16,7 @@ from analyzer.counting.measured_delays import MeasuredDelays, PartitionClock, So
 from analyzer.flush.analyzers import AnalyzerFile, SqlAgreement
 from analyzer.flush.sql_store import SqlStore
 from analyzer.kernel.database.clock import clock_ms
+from analyzer.kernel.database.engine import open_engine
 from analyzer.kernel.tables.schema import buckets
 from analyzer.plan import catalog
 from tests.support.gate_reports import SOURCE, gate_status, report
@@ -120,3 +121,28 @@ def test_a_database_that_is_away_gives_defaults_and_says_so(
         assert "the installation was not asked: " in result.output
         assert "hidden" not in result.output
     assert not Path("missing.db").exists()
+
+
+def test_callers_known_of_each_plan_are_counted(
+    gatelock: Gatelock, configure: Callable[[str], Path], migrated_url: str
+) -> None:
+    daily = 'name = "daily"\nlimit = { free = 0, pro = "unlimited" }\nwindow = { per = "day" }\n'
+    monthly = daily.replace("daily", "monthly") + 'per = "tenant"\n'
+    tenants = SOURCE.replace("[sources.fields]", '[sources.fields]\ntenant = "org"')
+    text = f"[[policies]]\n{daily}[[policies]]\n{monthly}"
+    configure(f'[database]\nurl = "{migrated_url}"\n{tenants}{text}')
+    engine = open_engine(migrated_url)
+    SqlStore(engine, "here").activate(load(Path("gatelock.toml")).plan())
+    engine.dispose()
+    stated = {"tenant:acme": "pro", "api_key:a": "free", "api_key:b": "-", "api_key:c": "gold"}
+    for name, plan in stated.items():
+        gatelock("callers", "set", name, "--plan", plan, "--reason", "sold")
+    for name in ("api_key:b", "api_key:d"):
+        gatelock("callers", "set", name, "--tenant", "acme", "--reason", "sold")
+    assert check(gatelock)["known_by_plan"] == [
+        "daily: free (0): 1 caller, pro (unlimited): 2 callers, others (unlimited): 1 caller",
+        "monthly: free (0): 0 tenants, pro (unlimited): 1 tenant, others (unlimited): 0 tenants",
+    ]
+    printed = gatelock("check").output
+    assert "\nplans       daily: free (0): 1 caller," in printed
+    assert "remark      daily: the limits by plan have no default" in printed

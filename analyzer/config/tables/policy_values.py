@@ -85,13 +85,14 @@ class PolicyLimit(NamedTuple):
 
     stated: LimitReadings = MappingProxyType({})  # empty: the policy does not state one
     by_plan: Mapping[str, LimitReadings] = MappingProxyType({})
+    is_open: bool = False  # whether nothing is stated for those without a plan, who have no limit then
 
 
 def policy_limit(value: object) -> PolicyLimit:
     """One limit, or a table of limits by the plan of callers or tenants: { free = 100, default = 1_000 }.
 
-    In a table "unlimited" is no limit, and 0 allows nothing. Without `default` those of other plans and of
-    none have no limit.
+    In a table "unlimited" takes the limit away, and 0 allows nothing. Without `default` those of other plans
+    and of none have no limit.
     """
     if not isinstance(value, Mapping):
         return PolicyLimit(limit_readings(value))
@@ -110,7 +111,7 @@ def policy_limit(value: object) -> PolicyLimit:
                 "use letters, digits, points, hyphens, underscores",
             )
     by_plan = {str(name): plan_readings(limit) for name, limit in value.items() if name != DEFAULT}
-    return PolicyLimit(plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan)
+    return PolicyLimit(plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan, DEFAULT not in value)
 
 
 def plan_readings(value: object) -> LimitReadings:
@@ -269,7 +270,7 @@ class WindowTable(ConfigTable):
 
     @property
     def whose(self) -> Collection[str]:
-        """Who has windows of its own: "caller", "tenant" or nobody."""
+        """The kinds of names with separate windows: "caller", "tenant", or neither."""
         return {name for name in (self.zone, self.anchor) if name in OWN}
 
     @property

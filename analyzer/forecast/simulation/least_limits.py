@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from analyzer.judging.kinds import policy_kind
-from analyzer.plan.policies import Policy
+from analyzer.plan.policies import Policy, limits_by_plan
 from analyzer.plan.sums import NEVER
 
 
@@ -31,9 +31,6 @@ def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:
     >>> least_threshold(Quota("daily", 1_000, Calendar("day"), plan_limits=(("free", 100),)), [50])
     50
     """
-    of_plans = getattr(policy, "plan_limits", msgspec.UNSET)
-    limits = [policy.limit, *overridden]
-    if not isinstance(of_plans, msgspec.UnsetType):
-        limits += [limit for _, limit in of_plans]
+    limits = [policy.limit, *overridden, *limits_by_plan(policy).values()]
     kind = policy_kind(policy)
     return min(next(iter(kind.thresholds(with_limit(policy, limit))), NEVER) for limit in limits)

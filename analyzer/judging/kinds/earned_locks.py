@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
 from analyzer.judging.totals import TotalKey
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.meters import DAY_S, JOINS
-from analyzer.plan.policies import SHADOW, Policy
+from analyzer.plan.policies import SHADOW, Policy, limits_by_plan
 from gatekeeper.model import Lock, LockKey
 
 SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
@@ -71,13 +69,13 @@ def limits_text(policy: Policy) -> str:
     >>> limits_text(Quota("trial", UNLIMITED, Calendar("day"), plan_limits=(("free", 100),)))
     'unlimited requests (100 for the plan free)'
     """
-    limits = getattr(policy, "plan_limits", msgspec.UNSET)
+    limits = limits_by_plan(policy)
     stated = with_noun(policy.limit, policy.meter_unit, policy.meter)
-    if isinstance(limits, msgspec.UnsetType):
+    if not limits:
         return stated
     shown = (
         f"{amount_text(limit, policy.meter_unit) if limit else 'none'} for the plan {plan}"
-        for plan, limit in limits
+        for plan, limit in limits.items()
     )
     return f"{stated} ({', '.join(shown)})"
 

@@ -230,7 +230,7 @@ def read_directory(db: sa.Connection, keys: Collection[str]) -> Directory:
 
 
 def has_refused(db: sa.Connection) -> bool:
-    """Whether an override in force allows somebody nothing."""
+    """Whether an override in force allows a caller or a tenant nothing."""
     refused = overrides.c.kind == "limit", overrides.c.amount == 0, overrides.c.state == IN_FORCE
     return db.execute(sa.select(overrides.c.id).where(*refused).limit(1)).first() is not None
 

@@ -78,7 +78,7 @@ class Count(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of zone and anchor of a caller or tenant; by a command that may be killed before it refills."""
+    """A change of zone and anchor of one of them; by a command that may be killed before it refills."""
 
     caller: str
     zone: str

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from click import Context
 from click.exceptions import Exit
 
+from analyzer.callers.plan_members import members_by_plan, members_text
 from analyzer.config.diagnostics.faults import ConfigInvalid
 from analyzer.config.tables.actions import parse_rate
 from analyzer.config.values import format_duration
@@ -38,11 +39,14 @@ from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.secrets import masked
 from analyzer.kernel.sentences import plural
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meter_units import NOUNS, with_noun
+from analyzer.plan.meter_units import NOUNS, UNLIMITED, with_noun
 from analyzer.plan.meters import BUCKET_S
+from analyzer.plan.policies import limits_by_plan
 from analyzer.plan.windows import Calendar, window_at
+from gatekeeper.model import WITHOUT_END
 
 if TYPE_CHECKING:
+    from analyzer.callers.plan_members import Members
     from analyzer.config.diagnostics.faults import ConfigFault
     from analyzer.config.settings import Settings
     from analyzer.config.tables.meters import MeterTable
@@ -124,6 +128,7 @@ class DelayReport(NamedTuple):
     overshoots: Sequence[PolicyOvershoot]  # of each policy
     too_short: Sequence[str]  # a sentence for each policy whose window is too short for the delay
     unasked: str  # why the installation was not asked; "": it was
+    members: Sequence[str]  # a sentence for each policy with limits by plan: who is known of each
 
     def fields(self) -> dict[str, object]:
         delay = self.parts.delay
@@ -144,6 +149,7 @@ class DelayReport(NamedTuple):
             ],
             "too_short": list(self.too_short),
             "not_asked": self.unasked,
+            "known_by_plan": list(self.members),
         }
 
     def lines(self) -> Iterator[str]:
@@ -161,6 +167,8 @@ class DelayReport(NamedTuple):
                 f"overshoot   {', '.join(unknown)}: unknown, as much as a caller sends in {total_s:.2f} s: "
                 "no rate was measured in the last ten minutes, and --limiter names no limiter in front"
             )
+        for sentence in self.members:
+            yield f"plans       {sentence}"
         for sentence in self.too_short:
             yield f"warning     {sentence}"
 
@@ -169,7 +177,7 @@ def delay_report(
     settings: Settings, front: FrontLimiter | None, shipping_s: float | None, *, is_offline: bool
 ) -> DelayReport:
     """Returns the delay by what the living installation has measured, and by defaults where it has not."""
-    living, unasked = (None, "--offline") if is_offline else _living(settings)
+    living, members, unasked = (None, None, "--offline") if is_offline else _living(settings)
     measured, ages_s = ((), ()) if living is None else (living.measured, living.view_ages_s)
     parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
     delay_s = parts.delay.total_s
@@ -185,11 +193,16 @@ def delay_report(
                 f"{policy.name}: the window {table.window.phrase} is too short for this delay: locks should "
                 f"come within {most_s:.3g} s, and take up to {delay_s:.3g} s"
             )
-    return DelayReport(parts, overshoots, too_short, unasked)
+    by_plan = [policy for policy in settings.plan().policies if limits_by_plan(policy)]
+    known = [] if members is None else [members_text(policy, members) for policy in by_plan]
+    return DelayReport(parts, overshoots, too_short, unasked, known)
 
 
-def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
-    """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
+def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, str]:
+    """Returns what the installation has measured, and who has which plan.
+
+    If it cannot be asked, None and why. Waits some seconds.
+    """
     totals = [(policy.per, policy.meter) for policy in settings.policies]
     engine = None
     try:
@@ -197,10 +210,10 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
         engine = open_engine(settings.database.address)
         revision = installation_status(engine, head()).revision
         if problem := schema_problem(revision, settings.database.address):
-            return None, str(problem)
-        return living_delays(engine, totals), ""
+            return None, None, str(problem)
+        return living_delays(engine, totals), members_by_plan(engine), ""
     except AnalyzerError as error:
-        return None, masked(str(error))
+        return None, None, masked(str(error))
     finally:
         if engine is not None:
             engine.dispose()
@@ -310,13 +323,17 @@ def dry_run(policy: Policy, now_s: float) -> Iterator[str]:
     total = TotalKey(judged, "", "", window_at(judged.window, int(now_s)))
     circumstances = Circumstances(datetime.fromtimestamp(now_s, UTC))
     for threshold in kind.thresholds(policy):
+        if threshold >= UNLIMITED:
+            continue
         standing = Standing(total, threshold, [Slot(int(now_s), threshold)])
         lock = lock_in(kind.judge(policy, standing, None, circumstances))
         if lock is None:
             continue
         amount = with_noun(threshold, policy.meter_unit, policy.meter)
         phrase = parse_grouping(policy.per).phrase
-        if isinstance(judged.window, Calendar):
+        if lock.until >= WITHOUT_END:
+            ends = "until its limit is another one"
+        elif isinstance(judged.window, Calendar):
             until = lock.until.astimezone(ZoneInfo(judged.window.zone)).isoformat().replace("+00:00", "Z")
             ends = f"until {until}"
         else:
@@ -382,6 +399,11 @@ def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
 
     for policy in policies:
         yield from policy.remarks()
+        if policy.limit.is_open:
+            yield (
+                f"{policy.name}: the limits by plan have no default: who has another plan, or none, has no "
+                "limit"
+            )
         if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
             yield (
                 f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "
