@@ -26,9 +26,9 @@ from analyzer.plan import catalog
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import UNLIMITED, Unit
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import SHADOW, Policy
+from analyzer.plan.policies import SHADOW, Policy, with_limit
 from analyzer.plan.sums import Sum, sum_text
-from analyzer.plan.windows import Rolling, Window
+from analyzer.plan.windows import Calendar, Rolling, Window
 from gatekeeper.model import Lock
 
 RESOURCES_MAX = 5  # of one policy that judges by resource: those with the most
@@ -175,7 +175,9 @@ class _UseReader:
         window = self._limits.series_window(sum_, key, now_s)
         rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
         context = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
-        judged = own or policy
+        judged: Policy = own or policy
+        if isinstance(sum_.window, Calendar) and not sum_.window.limits(window):
+            judged = with_limit(judged, UNLIMITED)
         for standing in self._standings(sum_, key, window):
             used, limit = kind.amounts(judged, standing, context)
             yield PolicyUse(

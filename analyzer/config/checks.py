@@ -44,7 +44,9 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
         path = ("policies", index)
-        yield from policy_faults(path, policy, tables)
+        # Those of several periods have many faults in common.
+        faults = (fault for table in policy.of_periods for fault in policy_faults(path, table, tables))
+        yield from dict.fromkeys(faults)
         yield from mode_faults(path, policy, tables)
     for index, override in tables.overrides.items():
         yield from override_faults(("overrides", index), override, tables)

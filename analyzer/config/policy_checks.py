@@ -118,6 +118,9 @@ def _distinct_of_policy(path: KeyPath, policy: PolicyTable, meter: MeterTable) -
     if policy.window.whose:
         problem = f"{quote(policy.meter)} counts distinct values, which cannot be moved to another window"
         yield KeyFault((*path, "window"), problem, "name one zone, and remove anchor")
+    if policy.window.per == "lifetime" or policy.window.from_ is not None:
+        problem = f"{quote(policy.meter)} counts distinct values, which are kept for a year at most"
+        yield KeyFault((*path, "window"), problem, 'write a calendar period: window = { per = "month" }')
     if policy.window.rolling is not None and policy.window.rolling > HOUR_S:
         problem = (
             f"{quote(policy.meter)} counts distinct values, which are kept for rolling windows of at most 1h"
@@ -137,9 +140,14 @@ def _distinct_of_policy(path: KeyPath, policy: PolicyTable, meter: MeterTable) -
 
 def override_faults(path: KeyPath, override: OverrideTable, tables: ParsedTables) -> Iterator[KeyFault]:
     """A fault if there is no such policy, or the limit is not written in the unit of its meter."""
-    policies = {policy.name: policy for policy in tables.policies.values()}
+    policies = {policy.name: policy for table in tables.policies.values() for policy in table.of_periods}
     policy = policies.get(override.policy)
     if policy is None:
+        periods = [name for name in policies if name.startswith(f"{override.policy}/")]
+        if periods:
+            problem = f"{quote(override.policy)} has a limit for each of several periods"
+            yield KeyFault((*path, "policy"), problem, f"name one: {' or '.join(map(quote, periods))}")
+            return
         problem = f"{quote(override.policy)} is not the name of a policy"
         yield KeyFault(
             (*path, "policy"), problem, suggestion(override.policy, policies, "name a policy of this file")

@@ -163,17 +163,13 @@ class Settings(BaseSettings):
                 *self.billing.groupings,
             ],
             [meter.meter() for meter in self.meters],
-            [
-                policy.policy(units.get(policy.meter))
-                for table in self.policies
-                for policy in table.with_candidate
-            ],
+            [policy.policy(units.get(policy.meter)) for table in self.policies for policy in table.stated],
             self.mappings(),
             self._overrides(units),
         )
 
     def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
-        meters = {policy.name: policy.meter for policy in self.policies}
+        meters = {policy.name: policy.meter for table in self.policies for policy in table.of_periods}
         limits = [
             override.stated(units.get(meters.get(override.policy, "")), self.counted_name)
             for override in self.overrides

@@ -289,6 +289,12 @@ def zone_cure(name: str) -> str:
     return suggestion(name, zones, 'write the name of a region, such as "Europe/Berlin", or "UTC"')
 
 
+def _policy_name(value: object) -> str:
+    """The name of a policy, or of one of its periods: "api", "api/month"."""
+    name, slash, period = str(value).partition("/") if isinstance(value, str) else (value, "", "")
+    return f"{_name(name)}{slash}{_name(period) if slash else ''}"
+
+
 def _listen(value: object) -> str:
     """HOST:PORT to listen on, or "off"."""
     if value == "off":
@@ -303,6 +309,7 @@ def _listen(value: object) -> str:
 
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
+PolicyName = Annotated[str, BeforeValidator(_policy_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]

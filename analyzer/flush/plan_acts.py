@@ -19,7 +19,7 @@ from analyzer.judging.sql.plans import plan_in_force
 from analyzer.kernel.sentences import plural
 from analyzer.plan.plan import Plan
 from analyzer.plan.plan_differences import differences
-from analyzer.plan.policies import CANDIDATE
+from analyzer.plan.policies import CANDIDATE, base_name
 from analyzer.plan.proposals import applied, promoted
 
 
@@ -47,9 +47,16 @@ def enforce(context: ActContext, policy: PolicyName) -> Done:
     as it is. Exit code 1 if the policy is enforced already and has no candidate.
     """
     plan = _plan_with(context, policy)
-    state = brake_states(context.engine).get(policy)
-    if state is not None and state.braked_ms is not None:
-        return _release(context, policy, state.why)
+    states = brake_states(context.engine)
+    held = [
+        _release(context, member.name, state.why)
+        for member in plan.family(policy)
+        if (state := states.get(member.name)) is not None and state.braked_ms is not None
+    ]
+    if held:
+        fields = [changed for done in held for changed in done.fields]
+        sentences = [sentence for done in held for sentence in done.sentences]
+        return Done(fields, sentences, "" if len(held) == 1 else "policies")
     return _promote(context, plan, policy)
 
 
@@ -57,7 +64,8 @@ def _promote(context: ActContext, plan: Plan, policy: str) -> Done:
     if promoted(plan, policy) is None:
         raise NothingFound(f"{policy} is enforced, and has no candidate")
     has_candidate = plan.policy(policy + CANDIDATE) is not None
-    waiting = shadow_locks(context.engine, policy + CANDIDATE if has_candidate else policy)
+    names = [policy + CANDIDATE] if has_candidate else [member.name for member in plan.family(policy)]
+    waiting = sum(shadow_locks(context.engine, name) for name in names)
     by = context.by
     done = promote_policy(context.engine, policy, by.who, by.why, is_shown_only=by.is_shown_only)
     changes = JudgedChanges(done.judged)
@@ -93,9 +101,8 @@ def _release(context: ActContext, policy: str, braked: str) -> Done:
 def _plan_with(context: ActContext, policy: str) -> Plan:
     """Returns the plan in force. Raises Fault if it has no such policy."""
     plan = plan_in_force(context.engine) or Plan()
-    context.require_name(
-        "policy", policy, {stated.name for stated in plan.policies if "/" not in stated.name}
-    )
+    names = {name for name in plan.policy_names if name == base_name(name)}
+    context.require_name("policy", policy, names)
     return plan
 
 

@@ -30,12 +30,19 @@ from analyzer.judging.kinds import policy_kind
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import BucketPosition
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.meters import MINUTE_S, QUARTER_S
+from analyzer.plan.meters import DAY_S, MINUTE_S, QUARTER_S
 from analyzer.plan.plan import Plan
 from analyzer.plan.policies import base_name, limits_by_plan
 from analyzer.plan.sums import Sum
 from analyzer.plan.windows import Calendar, window_at
 from gatekeeper.model import LockKey
+
+# Of periods for which minutes are not kept long enough.
+BUCKETS_OF_LONG: Mapping[str, Sequence[int]] = {
+    "year": (QUARTER_S, MINUTE_S),
+    "contract": (DAY_S, QUARTER_S, MINUTE_S),
+    "lifetime": (DAY_S, QUARTER_S, MINUTE_S),
+}
 
 
 class FillStep(msgspec.Struct, tag="fill", frozen=True):
@@ -43,8 +50,8 @@ class FillStep(msgspec.Struct, tag="fill", frozen=True):
 
     sum: int  # its number in the catalog
     filled_to: BucketPosition
-    # Of a sum by years the quarter-hours come first, then, from the beginning, the minutes. Flushes add to
-    # minutes alone, so the position that they look at is that of the minutes.
+    # Of long windows the widest buckets come first, and last, from the beginning again, the minutes. Flushes
+    # add to minutes alone, so the position that they look at is that of the minutes.
     width_s: int = MINUTE_S
 
 
@@ -201,12 +208,12 @@ def _fill_steps(sum_: Sum, number: int, now_s: int) -> list[Step]:
 
 
 def widths_s(sum_: Sum) -> Sequence[int]:
-    """Returns the widths of the buckets that hold what was counted in an open window.
+    """Returns the widths of the buckets that hold what was counted in an open window, the widest first.
 
-    Minutes are kept for longer than any other window lasts.
+    Minutes and quarters of an hour are kept for longer than other windows last.
     """
-    is_year = isinstance(sum_.window, Calendar) and sum_.window.per == "year"
-    return (QUARTER_S, MINUTE_S) if is_year else (MINUTE_S,)
+    period = sum_.window.per if isinstance(sum_.window, Calendar) else ""
+    return BUCKETS_OF_LONG.get(period, (MINUTE_S,))
 
 
 def _is_of_changed(step: Step) -> TypeGuard[JudgeStep | ClearStep | RefuseStep]:
@@ -224,6 +231,9 @@ def first_start_s(sum_: Sum, now_s: int) -> int:
     windows = sum_.window
     if isinstance(windows, Calendar) and windows.facts:
         return max(0, now_s - windows.longest_s)
+    if isinstance(windows, Calendar) and windows.contract is not None:
+        # Nothing is limited before it.
+        return max(windows.contract.start_s, window_at(windows, now_s).start_s)
     return window_at(windows, now_s).start_s
 
 

@@ -119,7 +119,7 @@ def _require_known(context: ActContext, key: str | None, policy: str | None) -> 
     """Raises Fault for a policy that does not exist, NothingFound for a caller that was never counted."""
     plan = plan_in_force(context.engine)
     names = {stated.name for stated in context.settings.policies}
-    names |= set() if plan is None else {stated.name for stated in plan.policies}
+    names |= set() if plan is None else plan.policy_names
     context.require_name("policy", policy, names)
     if key is not None and (absence := never_counted(context.engine, key)) is not None:
         raise NothingFound(f"no lock is in force, and {absence}")

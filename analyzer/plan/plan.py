@@ -62,6 +62,16 @@ class Plan:
     def policy(self, name: str) -> Policy | None:
         return next((policy for policy in self.policies if policy.name == name), None)
 
+    def family(self, name: str) -> Sequence[Policy]:
+        """Returns the policy of this name, or its policies of several periods, and its candidate."""
+        return [policy for policy in self.policies if name in (policy.name, policy.name.partition("/")[0])]
+
+    @property
+    def policy_names(self) -> set[str]:
+        """The names of all policies, and those that several periods share."""
+        names = (policy.name for policy in self.policies)
+        return {part for name in names for part in (name, name.partition("/")[0])}
+
     @property
     def bucket_meters(self) -> Sequence[Meter]:
         """The meters whose values are kept in buckets, built-in ones included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -305,6 +305,13 @@ class UsualShare(ComparedLoad, frozen=True):
 POLICY_CLASSES: Mapping[str, type[Policy]] = {  # by the name in stored plans
     policy.kind: policy for policy in (Quota, RollingQuota, Surge, LoadShare, CapacityShare, UsualShare)
 }
+
+
+def with_limit(policy: Policy, limit: int) -> Policy:
+    """Returns the policy with another limit of series without a separate one."""
+    changed: Any = policy
+    result: Policy = msgspec.structs.replace(changed, limit=limit)
+    return result
 
 
 def limits_by_plan(policy: Policy) -> Mapping[str, int]:

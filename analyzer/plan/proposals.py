@@ -150,8 +150,15 @@ def merged(in_force: Plan, file: Plan, accepted: list[str] | tuple[str, ...]) ->
 def promoted(in_force: Plan, name: str) -> Plan | None:
     """Returns the plan in which a policy has the settings of its candidate, or else is enforced.
 
-    None if it has no candidate and is enforced. Raises LookupError if there is no such policy.
+    One of several periods is enforced in all of them. None if it has no candidate and is enforced. Raises
+    LookupError if there is no such policy.
     """
+    periods = [policy.name for policy in in_force.family(name) if base_name(policy.name) != name]
+    if periods:
+        plan = in_force
+        for period in periods:
+            plan = promoted(plan, period) or plan
+        return None if plan is in_force else plan
     policy, candidate = in_force.policy(name), in_force.policy(name + CANDIDATE)
     if policy is None or name != base_name(name):
         raise LookupError(name)

@@ -1,7 +1,9 @@
 """Windows that policies look at: calendar periods, and rolling windows.
 
 A calendar window is the minute, hour, day, week, month or year that a moment belongs to, in the policy's zone
-or in that of the caller. A caller's own weeks, months and years begin on the day of its anchor.
+or in that of the caller. A caller's own weeks, months and years begin on the day of its anchor. A lifetime is
+one window without begin and end. A contract begins and ends on stated days; before and after it are windows
+in which nothing is limited.
 These windows divide time without gap or overlap, across every clock change of the zone: a day begins when its
 date is first shown, an hour that a clock change cuts is a shorter window, and an hour that is shown twice is
 two windows. A rolling window ends at any moment; `rolling` adds up what is in it.
@@ -25,7 +27,8 @@ DAY_S = 86_400
 BUCKETS_MIN = 5  # of stored counts in a rolling window, when they stand for its slots
 ONE_DAY = timedelta(days=1)
 
-CalendarPeriod = Literal["minute", "hour", "day", "week", "month", "year"]
+Period = Literal["minute", "hour", "day", "week", "month", "year", "lifetime"]
+CalendarPeriod = Period | Literal["contract"]
 CallerFact = Literal["anchor", "zone"]
 ANCHORED: tuple[CalendarPeriod, ...] = ("week", "month", "year")  # an anchor is a date
 NOT_BY_CALLER = msgspec.UNSET
@@ -42,22 +45,30 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Of one caller's calendar, which no plan has: the day on which weeks (0 is Monday), months (1 to 31) or
     # years (229 is 29 February) begin. In a month that is too short it is the last one.
     first_day: int | msgspec.UnsetType = msgspec.UNSET
+    # Of a contract: its first day, and the day after its last one, as 2026-01-31. Absent otherwise.
+    days: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         """The key of these windows in stored totals: "day Europe/Berlin", "month@caller UTC@caller"."""
+        if not isinstance(self.days, msgspec.UnsetType):
+            return f"{self.per}:{self.days[0]}:{self.days[1]} {self.zone}"
         per, zone = (BY_CALLER if fact in self.facts else "" for fact in ("anchor", "zone"))
         return f"{self.per}{per} {self.zone}{zone}"
 
     @classmethod
     def from_key(cls, per: str, zone: str) -> Calendar:
         """Returns the windows with this key."""
+        period, *days = per.split(":")
+        if days:
+            first, after = days
+            return cls(cast(CalendarPeriod, period), zone, days=(first, after))
         facts: list[CallerFact] = []
         if per.endswith(BY_CALLER):
             facts.append("anchor")
         if zone.endswith(BY_CALLER):
             facts.append("zone")
-        period = cast(CalendarPeriod, per.removesuffix(BY_CALLER))
-        return cls(period, zone.removesuffix(BY_CALLER), tuple(facts) or msgspec.UNSET)
+        calendar_period = cast(CalendarPeriod, per.removesuffix(BY_CALLER))
+        return cls(calendar_period, zone.removesuffix(BY_CALLER), tuple(facts) or msgspec.UNSET)
 
     @property
     def facts(self) -> tuple[CallerFact, ...]:
@@ -65,20 +76,43 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return () if isinstance(self.by_caller, msgspec.UnsetType) else self.by_caller
 
     @property
+    def contract(self) -> Window | None:
+        """The window between the stated days; None of windows that repeat, and of a lifetime."""
+        if isinstance(self.days, msgspec.UnsetType):
+            return None
+        first_s, after_s = (_shown_s(ZoneInfo(self.zone), date.fromisoformat(day)) for day in self.days)
+        return Window(first_s, after_s)
+
+    def limits(self, window: Window) -> bool:
+        """Whether something is limited in a window: not before and after a contract."""
+        return self.per != "contract" or window == self.contract
+
+    @property
     def longest_s(self) -> int:
         """More seconds than any window has, in any zone."""
+        if self.per == "lifetime":
+            return ALWAYS.until_s
+        if (contract := self.contract) is not None:
+            return contract.until_s - contract.start_s
         days = {"week": 7, "month": 31, "year": 366}.get(self.per, 1)
         return (days + 1) * DAY_S
 
     @property
     def shortest_s(self) -> int:
         """Seconds of the shortest window; an hour that a clock change cuts counts as a whole one."""
+        if self.per in ("lifetime", "contract"):
+            return self.longest_s
         days = {"day": 1, "week": 7, "month": 28, "year": 365}
         return {"minute": 60, "hour": HOUR_S}.get(self.per) or days[self.per] * DAY_S
 
     @property
     def widest_bucket_s(self) -> int:
-        """Seconds of the widest stored buckets of which each lies in one window: days are days in UTC."""
+        """Seconds of the widest stored buckets of which each lies in one window: days are days in UTC.
+
+        0 of windows that repeat so rarely, or never, that stored counts of them say nothing.
+        """
+        if self.per in ("lifetime", "contract"):
+            return 0
         if self.per == "minute":
             return MINUTE_S
         has_utc_days = self.zone == "UTC" and "zone" not in self.facts and self.per != "hour"
@@ -164,7 +198,7 @@ def is_zone(name: str) -> bool:
 
 @lru_cache(maxsize=4096)  # every flush asks for the same few minutes
 def window_at(windows: Windows, at_s: int) -> Window:
-    """Returns the window of a total that holds `at_s`: of a calendar's period, ALWAYS of a rolling sum.
+    """Returns the window of a total that holds `at_s`: of a calendar's period; of a rolling sum ALWAYS.
 
     Weeks begin on Monday. Raises OverflowError or ValueError before the year 1 and after 9998,
     ZoneInfoNotFoundError for an unknown zone.
@@ -175,6 +209,12 @@ def window_at(windows: Windows, at_s: int) -> Window:
 
 
 def _calendar_window_at(calendar: Calendar, at_s: int) -> Window:
+    if calendar.per == "lifetime":
+        return ALWAYS
+    if (contract := calendar.contract) is not None:
+        if at_s < contract.start_s:
+            return Window(0, contract.start_s)
+        return contract if at_s < contract.until_s else Window(contract.until_s, ALWAYS.until_s)
     if calendar.per == "minute":  # the offsets of all zones have been whole minutes since 1972
         return Window(at_s - at_s % 60, at_s - at_s % 60 + 60)
     zone = ZoneInfo(calendar.zone)

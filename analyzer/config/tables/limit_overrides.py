@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.policy_values import LimitReadings, in_unit, plan_readings
-from analyzer.config.values import Name, Text
+from analyzer.config.values import PolicyName, Text
 from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.meter_units import Unit
@@ -73,9 +73,12 @@ class ExceptionTable(ConfigTable):
 
 
 class OverrideTable(ExceptionTable):
-    """Another limit of one policy for a caller, or for each caller of a tenant."""
+    """Another limit of one policy for a caller, or for each caller of a tenant.
 
-    policy: Name
+    That of one period of `limits` has the period behind the name: "api/month".
+    """
+
+    policy: PolicyName
     limit: Annotated[LimitReadings, BeforeValidator(plan_readings)]
 
     @model_validator(mode="after")

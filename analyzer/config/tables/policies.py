@@ -23,6 +23,7 @@ from analyzer.config.tables.policy_values import (
     durations,
     grace_of_limit,
     in_unit,
+    limits_of_periods,
     part_limit,
     policy_limit,
     thresholds_of_limit,
@@ -66,7 +67,7 @@ from analyzer.plan.policies import (
     Surge,
     UsualShare,
 )
-from analyzer.plan.windows import DAY_S, HOUR_S, Rolling
+from analyzer.plan.windows import ANCHORED, DAY_S, HOUR_S, Period, Rolling
 
 SURGE_S_MAX = HOUR_S  # longest window of a surge
 SHARE_S = (10, HOUR_S)  # shortest and longest window of a share
@@ -75,6 +76,7 @@ HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
 OnStale = Literal["keep", "allow"]
 PolicyMode = Literal["enforce", "shadow"]
 Limit = Annotated[PolicyLimit, BeforeValidator(policy_limit)]
+LimitsOfPeriods = Annotated[Mapping[Period, PolicyLimit], BeforeValidator(limits_of_periods)]
 PartLimit = Annotated[PolicyLimit, BeforeValidator(part_limit)]
 GraceOfLimit = Annotated[Grace, PlainValidator(grace_of_limit)]
 LockTimes = Annotated[tuple[int, ...], BeforeValidator(durations)]
@@ -165,8 +167,18 @@ class PolicyTable(ConfigTable):
         return True
 
     @property
+    def of_periods(self) -> Sequence[Self]:
+        """The tables of which each states one policy: this one, or one for each period of `limits`."""
+        return [self]
+
+    @property
+    def stated(self) -> Sequence[Self]:
+        """The policies that this table states: one, that and its candidate, or one for each period."""
+        return [policy for table in self.of_periods for policy in table.with_candidate]
+
+    @property
     def with_candidate(self) -> Sequence[Self]:
-        """The policies that this table states: one, or that and its candidate."""
+        """The policy of this table, and its candidate if it has one."""
         if self.candidate is None:
             return [self]
         changed = dict.fromkeys(self.of_policy_alone) | {"name": self.name + CANDIDATE, "mode": SHADOW}
@@ -224,9 +236,42 @@ class QuotaTable(PolicyTable):
     candidate_class: ClassVar[type[CandidateTable]] = QuotaCandidate
 
     kind: KindName = "quota"
+    limits: LimitsOfPeriods | None = None
     candidate: QuotaCandidate | None = None
     notify: Annotated[tuple[int, ...], BeforeValidator(thresholds_of_limit)] | None = None
     grace: GraceOfLimit | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_of_limits(cls, table: object) -> object:
+        """With `limits` the table has the limit of its first entry, and a period that stands for all."""
+        if not isinstance(table, Mapping) or "limits" not in table:
+            return table
+        if "limit" in table:
+            raise_fault("has limit and limits", "remove limit")
+        window = table.get("window", {})
+        if isinstance(window, Mapping) and window.keys() & {"per", "rolling", "from", "until"}:
+            raise_fault("limits have the periods, and window has one, too", "leave zone and anchor in window")
+        if "candidate" in table:
+            raise_fault("limits have no candidate", 'write mode = "shadow" in another policy')
+        limits = table["limits"]
+        limit = next(iter(limits.values()), 1) if isinstance(limits, Mapping) else 1
+        if isinstance(window, Mapping):
+            window = {**window, "per": ANCHORED[0] if "anchor" in window else "day"}
+        return {**table, "limit": limit, "window": window}
+
+    @property
+    def of_periods(self) -> Sequence[Self]:
+        """The tables of which each states one policy: this one, or one for each period of `limits`."""
+        return [self] if self.limits is None else [self._of_period(period) for period in self.limits]
+
+    def _of_period(self, period: Period) -> Self:
+        assert self.limits is not None  # noqa: S101 - it is one of its periods
+        anchor = self.window.anchor if period in ANCHORED else None
+        window = self.window.model_copy(update={"per": period, "anchor": anchor})
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values |= {"name": f"{self.name}/{period}", "limit": self.limits[period], "window": window}
+        return self.model_construct(_fields_set=self.model_fields_set, **values)
 
     def policy(self, unit: Unit | None = None) -> Quota | RollingQuota:
         """Returns the quota that is stored and judged; `unit` is that of its meter."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from datetime import date, datetime
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from analyzer.config.tables import ConfigTable
@@ -33,8 +34,8 @@ from analyzer.plan.windows import (
     HOUR_S,
     NOT_BY_CALLER,
     Calendar,
-    CalendarPeriod,
     CallerFact,
+    Period,
     Rolling,
     Windows,
 )
@@ -70,6 +71,8 @@ WITHOUT_LIMIT = "unlimited"
 ROLLING_S = (5, 31 * DAY_S)  # shortest and longest rolling window
 LOCK_S_MAX = 31 * DAY_S
 NOTIFY_MAX = 10
+EARLIEST, LATEST = date(1970, 1, 2), date(9998, 12, 31)
+WINDOW_CURE = 'write { per = "day" }, { rolling = "10m" } or { from = 2026-01-01, until = 2027-01-01 }'
 NOTIFY_CURE = "write notify = [0.5, 0.8, 1.0]"
 ANCHOR_CURE = (
     'write anchor = "caller" or "tenant", and state the days by `gatelock callers set CALLER --anchor DATE`'
@@ -112,6 +115,17 @@ def policy_limit(value: object) -> PolicyLimit:
             )
     by_plan = {str(name): plan_readings(limit) for name, limit in value.items() if name != DEFAULT}
     return PolicyLimit(plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan, DEFAULT not in value)
+
+
+def limits_of_periods(value: object) -> Mapping[str, PolicyLimit]:
+    """A limit, or a table of limits by plan, for each of some calendar periods."""
+    cure = "write { minute = 100, hour = 2_000, month = 100_000 }"
+    if not isinstance(value, Mapping) or not value:
+        raise_fault("must be a table of limits by period", cure)
+    for period in value:
+        if period not in get_args(Period):
+            raise_fault(f"{quote(period)} is not a period", suggestion(str(period), get_args(Period), cure))
+    return {str(period): policy_limit(limit) for period, limit in value.items()}
 
 
 def plan_readings(value: object) -> LimitReadings:
@@ -224,45 +238,78 @@ def _anchor(value: object) -> str:
     return str(value)
 
 
-class WindowTable(ConfigTable):
-    """A calendar period, or a rolling window."""
+def _day(value: object) -> date:
+    """A date, without a time."""
+    if isinstance(value, str):
+        try:
+            value = date.fromisoformat(value)
+        except ValueError:
+            raise_fault(f"{quote(value)} is not a day", "write 2026-12-31")
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise_fault(f"must be a day, not {quote(value)}", "write 2026-12-31")
+    if not EARLIEST <= value <= LATEST:
+        raise_fault(f"{value} is too far away", f"write a day from {EARLIEST} to {LATEST}")
+    return value
 
-    per: Annotated[CalendarPeriod, known_words(CalendarPeriod), BeforeValidator(_period)] | None = None
+
+class WindowTable(ConfigTable):
+    """A calendar period, a rolling window, or the days of a contract."""
+
+    per: Annotated[Period, known_words(Period), BeforeValidator(_period)] | None = None
     zone: Annotated[str, BeforeValidator(_zone_or_own)] = "UTC"
     default_zone: Zone = "UTC"
     anchor: Annotated[Literal["caller", "tenant"], BeforeValidator(_anchor)] | None = None
     rolling: Annotated[int, BeforeValidator(lambda value: whole_seconds(value, *ROLLING_S))] | None = None
+    from_: Annotated[date | None, Field(alias="from"), BeforeValidator(_day)] = None
+    until: Annotated[date | None, BeforeValidator(_day)] = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if (self.per is None) == (self.rolling is None):
-            raise_fault("needs either per or rolling", 'write { per = "day" } or { rolling = "10m" }')
-        if self.rolling is not None and "zone" in self.model_fields_set:
-            raise_fault(
-                "a rolling window has no zone", f'write {{ rolling = "{format_duration(self.rolling)}" }}'
-            )
-        if self.rolling is not None and self.anchor is not None:
-            raise_fault("a rolling window has no anchor", "remove anchor")
+        for problem, cure in self._problems():
+            raise_fault(problem, cure)
+        return self
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yields what is wrong between keys, and the cure."""
+        rolling, days = self.rolling, (self.from_, self.until)
+        if [self.per, rolling, self.from_ or self.until].count(None) != 2 or days.count(None) == 1:
+            yield "needs either per or rolling, or from and until", WINDOW_CURE
+        if self.from_ is not None and self.until is not None and self.from_ >= self.until:
+            yield "until is not later than from", "write the day after its last one"
+        if rolling is not None and "zone" in self.model_fields_set:
+            yield "a rolling window has no zone", f'write {{ rolling = "{format_duration(rolling)}" }}'
+        if rolling is not None and self.anchor is not None:
+            yield "a rolling window has no anchor", "remove anchor"
+        if rolling is not None and rolling > HOUR_S and rolling % 60:
+            yield "a rolling window of more than an hour must be whole minutes", "round it to minutes"
+        yield from self._calendar_problems()
+
+    def _calendar_problems(self) -> Iterator[tuple[str, str]]:
+        if self.per == "lifetime" and "zone" in self.model_fields_set:
+            yield "a lifetime has no zone", 'write { per = "lifetime" }'
+        if self.zone in OWN and self.from_ is not None:
+            yield f"the days of a contract are the same for each {self.zone}", "write the name of one zone"
         if self.anchor is not None and self.per not in ANCHORED:
-            raise_fault(
-                f"an anchor is the day on which years, months or weeks begin, and the period is a {self.per}",
+            yield (
+                "an anchor is the day on which years, months or weeks begin, and the period is a "
+                f"{self.per or 'contract'}",
                 'remove it, or write per = "year", "month" or "week"',
             )
         if self.zone not in OWN and "default_zone" in self.model_fields_set:
-            raise_fault(
-                'default_zone stands beside zone = "caller" or "tenant"', "remove it, or write it as zone"
+            yield (
+                'default_zone stands beside zone = "caller" or "tenant"',
+                "remove it, or write it as zone",
             )
         if len(self.whose) > 1:
-            raise_fault(f"zone is that of a {self.zone}, and anchor of a {self.anchor}", "name one of them")
-        if self.rolling is not None and self.rolling > HOUR_S and self.rolling % 60:
-            raise_fault("a rolling window of more than an hour must be whole minutes", "round it to minutes")
-        return self
+            yield f"zone is that of a {self.zone}, and anchor of a {self.anchor}", "name one of them"
 
     @property
     def windows(self) -> Windows:
         if self.rolling is not None:
             return Rolling(self.rolling)
-        assert self.per is not None  # noqa: S101 - one of the two is there
+        if self.from_ is not None and self.until is not None:
+            return Calendar("contract", self.zone, days=(self.from_.isoformat(), self.until.isoformat()))
+        assert self.per is not None  # noqa: S101 - one of the three is there
         facts: list[CallerFact] = ["anchor"] if self.anchor is not None else []
         if self.zone in OWN:
             return Calendar(self.per, self.default_zone, (*facts, "zone"))
@@ -276,4 +323,6 @@ class WindowTable(ConfigTable):
     @property
     def phrase(self) -> str:
         """The window in a sentence."""
+        if self.from_ is not None:
+            return f"from {self.from_} until {self.until}"
         return f"of one {self.per}" if self.rolling is None else f"of {format_duration(self.rolling)}"

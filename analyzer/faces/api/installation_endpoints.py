@@ -13,13 +13,12 @@ from analyzer.faces.api.requested_values import parameter
 from analyzer.judging.policy_answers import shown_policies
 from analyzer.judging.sql.plans import plan_in_force
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import CANDIDATE
 
 
 def show_policy(context: ApiContext, request: ApiRequest) -> Mapping[str, object]:
-    """Returns a policy and its candidate, and what each has done."""
+    """Returns a policy, or its periods, and its candidate, and what each has done."""
     plan, name = plan_in_force(context.engine) or Plan(), request["policy"]
-    shown = [policy for title in (name, name + CANDIDATE) if (policy := plan.policy(title)) is not None]
+    shown = plan.family(name)
     if not shown:
         raise NotThere("no such policy is in force")
     return {"policies": shown_policies(context.engine, shown, context.second(request["since"]))}

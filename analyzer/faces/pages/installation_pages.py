@@ -28,7 +28,6 @@ from analyzer.kernel.logs import printable
 from analyzer.maintenance.job_answers import listed_jobs
 from analyzer.maintenance.job_table import schedules
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import CANDIDATE
 from gatekeeper.feed.feed_json import change_fields, time_text
 from gatekeeper.model import Set
 
@@ -71,9 +70,7 @@ def policy(request: PageRequest) -> Content:
     """Returns a policy, its candidate, and what both have done. Raises NotThere for an unknown one."""
     engine, name = request.engine, request.filters.policy
     plan = plan_in_force(engine) or Plan()
-    shown = [
-        stated for policy_name in (name, name + CANDIDATE) if (stated := plan.policy(policy_name)) is not None
-    ]
+    shown = plan.family(name)
     if not shown:
         raise NotThere("no such policy is in force")
     fields = shown_policies(engine, shown, request.filters.now_s - SPANS_S[request.filters.span])

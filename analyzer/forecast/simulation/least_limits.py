@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
 
 from analyzer.judging.kinds import policy_kind
-from analyzer.plan.policies import Policy, limits_by_plan
+from analyzer.plan.policies import Policy, limits_by_plan, with_limit
 from analyzer.plan.sums import NEVER
-
-
-def with_limit(policy: Policy, limit: int) -> Policy:
-    """Returns the policy with another limit of series without a separate one."""
-    changed: Any = policy
-    result: Policy = msgspec.structs.replace(changed, limit=limit)
-    return result
 
 
 def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:

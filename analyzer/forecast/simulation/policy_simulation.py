@@ -129,6 +129,11 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, numbers: catalog.Catalog) -> int
     if sum_.meter not in numbers.meters:
         raise NotSimulated(f"the meter {sum_.meter} was never counted")
     widest_s = kind.widest_bucket_s(policy)
+    if not widest_s and isinstance(sum_.window, Calendar):
+        raise NotSimulated(
+            "a lifetime or a contract is one window, which does not come again; `gatelock usage` shows what "
+            "callers have used since it began"
+        )
     if not widest_s:
         raise NotSimulated(
             f"its windows of {sum_.window.shortest_s} s are too short: stored counts are minutes, and a "

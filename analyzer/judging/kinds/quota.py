@@ -26,6 +26,7 @@ from analyzer.plan.windows import Calendar, Rolling, Windows
 from gatekeeper.model import WITHOUT_END, Lock
 
 AnyQuota = Quota | RollingQuota
+LIFETIME = Calendar("lifetime")
 
 
 def judged_sum(policy: AnyQuota | Surge) -> Sum:
@@ -71,7 +72,7 @@ def judge_calendar(
     window, now_s = standing.total.window, context.now.timestamp()
     if locks_without_count(policy):
         return _lock(policy, standing, standing.used, context.now, WITHOUT_END)
-    if now_s >= window.until_s:
+    if now_s >= window.until_s or not policy.window.limits(window):
         return None
     if now_s < window.start_s:
         # No growth ends it: nothing is locked for a window that has not begun.
@@ -95,7 +96,7 @@ def calendar_notices(policy: Quota, standing: Standing, context: Circumstances) 
     total, now_s = standing.total, context.now.timestamp()
     if not policy.thresholds:
         return []
-    if not total.window.start_s <= now_s < total.window.until_s:
+    if not total.window.start_s <= now_s < total.window.until_s or not policy.window.limits(total.window):
         return []
     return [
         Notice(
@@ -323,6 +324,8 @@ def describe(policy: AnyQuota) -> str:
     phrase = parse_grouping(policy.per).phrase
     limit = limits_text(policy)
     ends = "until it ends" if isinstance(policy, Quota) else "until less is in the window"
+    if policy.window == LIFETIME:
+        ends = "without an end"
     text = f"{policy.name}: at most {limit} for {phrase} {as_phrase(policy.window)}"
     if policy.grace_given != NO_GRACE:
         text += f" and a grace of {grace_text(policy)}"
@@ -347,7 +350,18 @@ def as_phrase(window: Windows) -> str:
     ('per year (UTC)', 'per year from 29 February (UTC)')
     >>> as_phrase(Calendar("month", "UTC", ("anchor", "zone")))
     'per month from the day of its anchor (its zone, or UTC)'
+
+    Of windows that do not repeat:
+
+    >>> as_phrase(Calendar("lifetime"))
+    'in all'
+    >>> as_phrase(Calendar("contract", "UTC", days=("2026-01-01", "2027-01-01")))
+    'from 2026-01-01 to 2027-01-01 (UTC)'
     """
+    if isinstance(window, Calendar) and window.per == "lifetime":
+        return "in all"
+    if isinstance(window, Calendar) and not isinstance(window.days, msgspec.UnsetType):
+        return f"from {window.days[0]} to {window.days[1]} ({window.zone})"
     if isinstance(window, Calendar):
         return f"per {window.per}{_beginning(window)} ({_zone(window)})"
     return f"in any {amount_text(window.period_s * 10**6, 'duration')}"

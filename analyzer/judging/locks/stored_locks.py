@@ -23,12 +23,14 @@ def locks_in_force(
 ) -> Iterator[Lock]:
     """Yields the locks whose time is not over by the database's clock, the latest end first.
 
-    Those that gates enforce, or with `in_shadow` those of policies in this mode. In constant memory. Raises
-    StoreAway.
+    Those that gates enforce, or with `in_shadow` those of policies in this mode; of a policy also those of
+    its periods and of its candidate. In constant memory. Raises StoreAway.
     """
     conditions = [locks.c.until_ms > NowMs(), locks.c.action == SHADOW] if in_shadow else in_force()
     conditions += [locks.c.key == key] if key is not None else []
-    conditions += [locks.c.policy == policy] if policy is not None else []
+    if policy is not None:
+        is_of_family = locks.c.policy.startswith(f"{policy}/", autoescape=True)
+        conditions.append(sa.or_(locks.c.policy == policy, is_of_family))
     order = (locks.c.until_ms.desc(), locks.c.policy, locks.c.scope, locks.c.key, locks.c.resource)
     with slow_reading(engine) as db:
         statement = sa.select(locks).where(*conditions).order_by(*order)

@@ -37,7 +37,7 @@ from analyzer.kernel.time_texts import format_second
 from analyzer.plan.meter_units import amount_text
 from analyzer.plan.plan import Plan
 from analyzer.plan.plan_differences import in_words
-from analyzer.plan.policies import CANDIDATE, SHADOW
+from analyzer.plan.policies import SHADOW
 
 if TYPE_CHECKING:
     from analyzer.flush.analyzers import AppliedPlan
@@ -58,12 +58,8 @@ def show(
     begin = parse_time(since or "7d")
     with reporting_errors(), open_database(context, config) as engine:
         plan, since_s = plan_in_force(engine) or Plan(), second_at(engine, begin)
-        require_name("NAME", name, {policy.name for policy in plan.policies})
-        shown = [
-            policy
-            for policy_name in (name, name + CANDIDATE)
-            if (policy := plan.policy(policy_name)) is not None
-        ]
+        require_name("NAME", name, plan.policy_names)
+        shown = plan.family(name)
         if json:
             json_lines(shown_policies(engine, shown, since_s))
             return

@@ -182,7 +182,7 @@ def delay_report(
     parts = delay_parts(settings.analyzer.flush_every, measured, ages_s, shipping_s)
     delay_s = parts.delay.total_s
     overshoots, too_short = [], []
-    for table in settings.policies:
+    for table in _periods(settings):
         policy = table.policy()
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
         counts_requests = policy.meter == "requests"
@@ -203,7 +203,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, st
 
     If it cannot be asked, None and why. Waits some seconds.
     """
-    totals = [(policy.per, policy.meter) for policy in settings.policies]
+    totals = [(policy.per, policy.meter) for policy in _periods(settings)]
     engine = None
     try:
         require_file(settings.database.address)
@@ -217,6 +217,11 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, st
     finally:
         if engine is not None:
             engine.dispose()
+
+
+def _periods(settings: Settings) -> Sequence[PolicyTable]:
+    """Returns a table for each policy: one of several periods is that of each."""
+    return [table for stated in settings.policies for table in stated.of_periods]
 
 
 def _print(
@@ -383,7 +388,7 @@ def remarks(settings: Settings) -> Iterator[str]:
                 yield f"{source.name}: deny_if has no {status}: what {policy.name} denies is counted as usage"
 
     yield from _remarks_of_meters(settings.meters)
-    yield from _remarks_of_policies(settings.policies)
+    yield from _remarks_of_policies(_periods(settings))
 
 
 def _remarks_of_meters(meters: Iterable[MeterTable]) -> Iterator[str]:

@@ -32,9 +32,9 @@ from analyzer.faces.cli.options import (
 from analyzer.faces.cli.output import json_lines, say
 from analyzer.faces.cli.simulation_report import ASSUMPTIONS, SimulationReport
 from analyzer.forecast.simulation.comparison import compare
-from analyzer.forecast.simulation.least_limits import with_limit
 from analyzer.forecast.simulation.policy_simulation import NOTHING_COUNTED
 from analyzer.judging.sql.plans import plan_in_force
+from analyzer.plan.policies import with_limit
 
 if TYPE_CHECKING:
     from analyzer.forecast.simulation.policy_simulation import Progress
