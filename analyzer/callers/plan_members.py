@@ -1,4 +1,4 @@
-"""How many known callers and tenants have each plan, and so each of a policy's limits."""
+"""The numbers of known callers and tenants by their plan, and so by the limits of a policy."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def _listen(value: object) -> str:
 
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_name)]
-PolicyName = Annotated[str, BeforeValidator(_policy_name)]
+PolicyReference = Annotated[str, BeforeValidator(_policy_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_routes)]

@@ -153,8 +153,8 @@ def promoted(in_force: Plan, name: str) -> Plan | None:
     One of several periods is enforced in all of them. None if it has no candidate and is enforced. Raises
     LookupError if there is no such policy.
     """
-    periods = [policy.name for policy in in_force.family(name) if base_name(policy.name) != name]
-    if periods:
+    family = () if name != base_name(name) else in_force.family(name)
+    if periods := [policy.name for policy in family if base_name(policy.name) != name]:
         plan = in_force
         for period in periods:
             plan = promoted(plan, period) or plan

@@ -27,8 +27,8 @@ DAY_S = 86_400
 BUCKETS_MIN = 5  # of stored counts in a rolling window, when they stand for its slots
 ONE_DAY = timedelta(days=1)
 
-Period = Literal["minute", "hour", "day", "week", "month", "year", "lifetime"]
-CalendarPeriod = Period | Literal["contract"]
+PeriodName = Literal["minute", "hour", "day", "week", "month", "year", "lifetime"]
+CalendarPeriod = PeriodName | Literal["contract"]
 CallerFact = Literal["anchor", "zone"]
 ANCHORED: tuple[CalendarPeriod, ...] = ("week", "month", "year")  # an anchor is a date
 NOT_BY_CALLER = msgspec.UNSET

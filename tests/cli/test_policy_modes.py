@@ -152,3 +152,28 @@ def test_the_plans_that_came_in_force_are_listed(
     latest, first = lines(gatelock("upkeep", "events", "list", "--json").output)
     assert (latest["about"], latest["why"]) == ("plan 2", "more is sold: policy daily: limit 5 to 7")
     assert (first["act"], first["about"]) == ("plan put in force", "plan 1")
+
+
+def test_a_policy_of_several_periods_has_one_name_in_lists_and_is_enforced_in_all(
+    gatelock: Gatelock, counted: Callable[[str], None]
+) -> None:
+    api = '[[policies]]\nname = "api"\nlimits = { day = 8, month = 7 }\nmode = "shadow"\n'
+    counted(api)
+    assert gatelock("locks", "list", "--policy", "api").output == "nothing matches\n"
+    tried = gatelock("policies", "enforce", "api", "--reason", "x", "--dry-run")
+    assert "in shadow it has 2 locks at this time" in tried.output
+    assert gatelock("policies", "enforce", "api", "--reason", "a week").exit_code == 0
+    held = lines(gatelock("locks", "list", "--policy", "api", "--json").output)
+    assert sorted((lock["policy"], lock["key"]) for lock in held) == [
+        ("api/day", "api_key:ann"), ("api/month", "api_key:ann"),
+    ]  # fmt: skip
+    shown = lines(gatelock("policies", "list", "api", "--json").output)
+    assert [(fields["name"], fields["mode"]) for fields in shown] == [
+        ("api/day", "enforce"), ("api/month", "enforce"),
+    ]  # fmt: skip
+    assert gatelock("policies", "enforce", "api", "--reason", "x").exit_code == 1
+    raised = ("callers", "limit", "api_key:ann", "--amount", "50", "--reason", "sold")
+    assert "use one of api/day, api/month" in gatelock(*raised, "--policy", "api").output
+    assert gatelock(*raised, "--policy", "api/day").exit_code == 0
+    held = lines(gatelock("locks", "list", "--policy", "api", "--json").output)
+    assert [lock["policy"] for lock in held] == ["api/month"]

@@ -203,7 +203,6 @@ GUESTS = {
         "analyzer.billing.dependent_readers",
         "analyzer.counting",
         "analyzer.faces.cli.output",
-        "analyzer.forecast.simulation",
         "analyzer.judging",
         "analyzer.plan",
         "analyzer.replay.replayed_plan",

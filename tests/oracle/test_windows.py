@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from analyzer.plan.windows import Calendar, CalendarPeriod, window_at
+from analyzer.plan.windows import ALWAYS, Calendar, CalendarPeriod, Window, window_at
 from tests.oracle.slow_windows import begins_on, slow_window_at
 from tests.support.depth import deeper
 
@@ -160,3 +160,33 @@ def test_windows_follow_each_other_without_gap_or_overlap(
     inside_s = window.start_s + int(where * (window.until_s - window.start_s))
     assert window_at(calendar, inside_s) == window_at(calendar, window.until_s - 1) == window
     assert window.start_s % (900 if per in {"day", "week", "month"} else 60) == 0
+
+
+def slow_first_s(zone: str, day: date) -> int:
+    """Returns the first minute in which the clocks of a zone show a day, or one behind it."""
+    noon_s = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
+    minutes = range(noon_s - 40 * 3_600, noon_s + 40 * 3_600, 60)
+    return next(at_s for at_s in minutes if datetime.fromtimestamp(at_s, ZoneInfo(zone)).date() >= day)
+
+
+@settings(max_examples=deeper(15))
+@given(moments(), st.integers(0, 400), st.integers(1, 400), st.integers(-2, 2))
+def test_a_contract_begins_and_ends_when_its_days_are_shown(
+    moment: tuple[str, int], days_before: int, days: int, off_s: int
+) -> None:
+    zone, at_s = moment
+    first = datetime.fromtimestamp(at_s, ZoneInfo(zone)).date() - timedelta(days_before)
+    last = first + timedelta(days)
+    calendar = Calendar("contract", zone, days=(first.isoformat(), last.isoformat()))
+    expected = Window(slow_first_s(zone, first), slow_first_s(zone, last))
+    assert calendar.contract == expected
+    assert Calendar.from_key(*str(calendar).split(" ")) == calendar
+    for edge_s in (at_s, expected.start_s + off_s, expected.until_s + off_s):
+        window = window_at(calendar, edge_s)
+        assert window.start_s <= edge_s < window.until_s
+        assert calendar.limits(window) is (expected.start_s <= edge_s < expected.until_s)
+        assert (window == expected) is calendar.limits(window)
+
+
+def test_a_lifetime_is_one_window() -> None:
+    assert window_at(Calendar("lifetime"), FIRST_S) == window_at(Calendar("lifetime"), LAST_S) == ALWAYS

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.policy_values import LimitReadings, in_unit, plan_readings
-from analyzer.config.values import PolicyName, Text
+from analyzer.config.values import PolicyReference, Text
 from analyzer.judging.caller_limits import subject_named
 from analyzer.kernel.refused_values import quote, raise_fault
 from analyzer.plan.meter_units import Unit
@@ -78,7 +78,7 @@ class OverrideTable(ExceptionTable):
     That of one period of `limits` has the period behind the name: "api/month".
     """
 
-    policy: PolicyName
+    policy: PolicyReference
     limit: Annotated[LimitReadings, BeforeValidator(plan_readings)]
 
     @model_validator(mode="after")

@@ -67,7 +67,7 @@ from analyzer.plan.policies import (
     Surge,
     UsualShare,
 )
-from analyzer.plan.windows import ANCHORED, DAY_S, HOUR_S, Period, Rolling
+from analyzer.plan.windows import ANCHORED, DAY_S, HOUR_S, PeriodName, Rolling
 
 SURGE_S_MAX = HOUR_S  # longest window of a surge
 SHARE_S = (10, HOUR_S)  # shortest and longest window of a share
@@ -76,7 +76,7 @@ HISTORY_S = 40 * DAY_S  # of the locks, by which offences are counted
 OnStale = Literal["keep", "allow"]
 PolicyMode = Literal["enforce", "shadow"]
 Limit = Annotated[PolicyLimit, BeforeValidator(policy_limit)]
-LimitsOfPeriods = Annotated[Mapping[Period, PolicyLimit], BeforeValidator(limits_of_periods)]
+LimitsOfPeriods = Annotated[Mapping[PeriodName, PolicyLimit], BeforeValidator(limits_of_periods)]
 PartLimit = Annotated[PolicyLimit, BeforeValidator(part_limit)]
 GraceOfLimit = Annotated[Grace, PlainValidator(grace_of_limit)]
 LockTimes = Annotated[tuple[int, ...], BeforeValidator(durations)]
@@ -265,7 +265,7 @@ class QuotaTable(PolicyTable):
         """The tables of which each states one policy: this one, or one for each period of `limits`."""
         return [self] if self.limits is None else [self._of_period(period) for period in self.limits]
 
-    def _of_period(self, period: Period) -> Self:
+    def _of_period(self, period: PeriodName) -> Self:
         assert self.limits is not None  # noqa: S101 - it is one of its periods
         anchor = self.window.anchor if period in ANCHORED else None
         window = self.window.model_copy(update={"per": period, "anchor": anchor})

@@ -35,7 +35,7 @@ from analyzer.plan.windows import (
     NOT_BY_CALLER,
     Calendar,
     CallerFact,
-    Period,
+    PeriodName,
     Rolling,
     Windows,
 )
@@ -123,8 +123,10 @@ def limits_of_periods(value: object) -> Mapping[str, PolicyLimit]:
     if not isinstance(value, Mapping) or not value:
         raise_fault("must be a table of limits by period", cure)
     for period in value:
-        if period not in get_args(Period):
-            raise_fault(f"{quote(period)} is not a period", suggestion(str(period), get_args(Period), cure))
+        if period not in get_args(PeriodName):
+            raise_fault(
+                f"{quote(period)} is not a period", suggestion(str(period), get_args(PeriodName), cure)
+            )
     return {str(period): policy_limit(limit) for period, limit in value.items()}
 
 
@@ -255,7 +257,7 @@ def _day(value: object) -> date:
 class WindowTable(ConfigTable):
     """A calendar period, a rolling window, or the days of a contract."""
 
-    per: Annotated[Period, known_words(Period), BeforeValidator(_period)] | None = None
+    per: Annotated[PeriodName, known_words(PeriodName), BeforeValidator(_period)] | None = None
     zone: Annotated[str, BeforeValidator(_zone_or_own)] = "UTC"
     default_zone: Zone = "UTC"
     anchor: Annotated[Literal["caller", "tenant"], BeforeValidator(_anchor)] | None = None

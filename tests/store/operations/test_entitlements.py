@@ -190,5 +190,5 @@ def test_a_plan_without_a_limit_is_never_judged(
     monkeypatch.setattr("analyzer.judging.judge.policy_kind", judged.append)
     for _ in range(3):
         shop.count(1_000_000, ANN)
-        shop.count(1_000_000, "user:nobody")
+        shop.count(1_000_000, "user:other")
     assert not judged
