@@ -319,7 +319,8 @@ def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
 
 
 def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
-    code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['upkeep', 'db', 'check']\n"
+    code = "import sys; sys.modules['psycopg'] = None\n"
+    code += "sys.argv[1:] = ['upkeep', 'db', 'upgrade', '--check']\n"
     code += "import analyzer.faces.cli as c; c.main()"
     url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}
     result = subprocess.run(
