@@ -155,14 +155,14 @@ UPKEEP = CommandGroup(
             ),
         ),
         CommandGroup(
-            "sources", "Partitions that are read, by which analyzer, how far behind.",
-            _made("upkeep sources", "list", "retire"),
-        ),
-        CommandGroup(
-            "gaps", "Stopped partitions, and the decision where they continue.",
+            "sources", "Partitions that are read, how far behind, and the gaps that stop them.",
             (
-                Command("list", "nouns.gaps:list_", "Show why partitions stopped, and how to continue."),
-                Command("accept", "nouns.gaps:accept", "Continue a stopped partition."),
+                Command(
+                    "list", "", "Show every partition that was ever read, or the gaps.",
+                    instead=(("--gaps", "nouns.gaps:list_"),),
+                ),
+                Command("resume", "nouns.gaps:resume", "Continue a stopped partition."),
+                *_made("upkeep sources", "retire"),
             ),
         ),
         CommandGroup(

@@ -1,4 +1,4 @@
-"""`gatelock upkeep gaps`: partitions that stopped at a gap, and the decision where they continue."""
+"""Gaps that stop partitions: `gatelock upkeep sources list --gaps`, and `resume`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from click import Context
 from click.exceptions import Exit
 
 from analyzer.acting.foreseen import Foreseen
-from analyzer.counting.gaps import accept as accept_gap
-from analyzer.counting.gaps import format_range, recorded_gaps
+from analyzer.counting.gaps import accept, format_range, recorded_gaps
 from analyzer.faces.cli.confirmation import YesOption, is_confirmed
 from analyzer.faces.cli.described_options import Argument, Option
 from analyzer.faces.cli.exit_codes import FOUND, UNREACHABLE, reporting_errors, usage_error
@@ -51,10 +50,10 @@ def list_(
 ) -> None:
     """Show why partitions stopped, and how to continue.
 
-    Lists for each partition the offsets that cannot be counted, and the commands that accept them. Exit code
-    1 if a partition is stopped.
+    Lists for each partition the offsets that cannot be counted, and the commands that resume it. Exit code 1
+    if a partition is stopped.
 
-    Example: gatelock upkeep gaps list --all
+    Example: gatelock upkeep sources list --gaps --all
     """
     with reporting_errors(), open_database(context, config) as engine:
         recorded = list(recorded_gaps(engine, decided=every))
@@ -72,13 +71,14 @@ def list_(
             raise Exit(FOUND)
 
 
-def accept(
+def resume(
     context: Context,
     partition: Annotated[
         str,
         Argument(
             metavar="PARTITION",
-            help="As `upkeep gaps list` shows it: 'access-log[3]'; 'access-log[*]' for all that are stopped.",
+            help="As `upkeep sources list --gaps` shows it: 'access-log[3]'; 'access-log[*]' for all that "
+            "are stopped.",
         ),
     ],
     to: Annotated[
@@ -92,20 +92,23 @@ def accept(
     reason: ReasonOption,
     log: Annotated[
         str,
-        Option(metavar="TOPIC_ID", help="The log, if several have this name; see `upkeep gaps list --json`."),
+        Option(
+            metavar="TOPIC_ID",
+            help="The log, if several have this name; see `upkeep sources list --gaps --json`.",
+        ),
     ] = "",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Continue a stopped partition.
+    """Continue a stopped partition, and accept its gap.
 
     Offsets in between are not counted, and `gatelock billing audit` reports them as skipped. After too many
     rejected records, these are read again and stored one by one. The analyzer continues within a second,
     without a restart. Asks first, because what was skipped is not counted later.
 
-    Example: gatelock upkeep gaps accept 'access-log[3]' --to next --reason WHY
+    Example: gatelock upkeep sources resume 'requests[3]' --to next --reason WHY
     """
     reason_text = require_reason(reason)
     with reporting_errors(), open_database(context, config) as engine:
@@ -124,7 +127,7 @@ def accept(
         foreseen = Foreseen(sentences, {"gaps": fields}, is_asked=to != READ_AGAIN)
         if is_confirmed(foreseen, yes=yes, dry_run=dry_run, as_json=json):
             for gap, offset, sentence, shown in zip(chosen, offsets, sentences, fields, strict=True):
-                accept_gap(engine, gap, offset, operator_name(), reason_text)
+                accept(engine, gap, offset, operator_name(), reason_text)
                 outcome(sentence, shown, as_json=json)
 
 
@@ -142,10 +145,10 @@ def fields_of(recorded: RecordedGap) -> dict[str, object]:
 
 
 def commands(recorded: Sequence[RecordedGap]) -> Iterator[str]:
-    """The commands that accept each open gap, with their consequence as a comment."""
+    """The commands that resume the partition of each open gap, with their consequence as a comment."""
     open_ = [gap for gap in recorded if gap.accepted is None]
     lines = [
-        (f"gatelock upkeep gaps accept {quote(str(gap.part))} --to {to} --reason TEXT", comment)
+        (f"gatelock upkeep sources resume {quote(str(gap.part))} --to {to} --reason TEXT", comment)
         for gap in open_[:COMMANDS_MAX]
         for to, comment in choices(gap)
     ]
@@ -181,8 +184,8 @@ def select_gaps(partition: str, to: str, log: str, open_: Sequence[RecordedGap])
     named = PARTITION.fullmatch(partition)
     if named is None:
         raise usage_error(
-            f"{partition!r} does not name a partition; `gatelock upkeep gaps list` shows the names: "
-            "'access-log[3]'"
+            f"{partition!r} does not name a partition; `gatelock upkeep sources list --gaps` shows the "
+            "names: 'access-log[3]'"
         )
     every = named["number"] == "*"
     chosen = [gap for gap in open_ if partition == (f"{gap.part.topic}[*]" if every else str(gap.part))]
