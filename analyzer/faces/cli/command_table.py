@@ -161,7 +161,7 @@ UPKEEP = CommandGroup(
                     "list", "", "Show every partition that was ever read, or the gaps.",
                     instead=(("--gaps", "nouns.gaps:list_"),),
                 ),
-                Command("resume", "nouns.gaps:resume", "Continue a stopped partition."),
+                Command("resume", "nouns.stopped_partitions:resume", "Continue a stopped partition."),
                 *_made("upkeep sources", "retire"),
             ),
         ),
