@@ -214,7 +214,9 @@ def list_overrides(context: ActContext, *, all_: All = False) -> Listing:
 
 def end(
     context: ActContext,
-    id_: Annotated[str, Param(OfText(metavar="ID"), "As `gatelock callers overrides` shows it.", "5f0c9a2e")],
+    id_: Annotated[
+        str, Param(OfText(metavar="ID"), "As `gatelock callers list --overrides` shows it.", "5f0c9a2e")
+    ],
 ) -> Done:
     """End a limit, an additional amount or an exemption now.
 

@@ -204,7 +204,7 @@ def accept(engine: sa.Engine, recorded: RecordedGap, to: int, who: str, reason: 
         decision = {"accepted_to": to, "accepted_ms": NowMs(), "accepted_by": who, "reason": reason}
         if not moved or db.execute(decided.values(**decision)).rowcount != 1:
             raise NoSuchGap(
-                f"{part}: the gap was decided or is obsolete: see `gatelock upkeep gaps list --all`"
+                f"{part}: the gap was decided or is obsolete: see `gatelock upkeep sources list --gaps --all`"
             )
         record(db, who, "gap accepted", f"{part}: {gap.kind} {format_range(gap)}, on at {to}", reason)
 

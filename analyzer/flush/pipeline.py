@@ -398,7 +398,7 @@ def refusal(part: Partition, result: FeedResult) -> str:
             f"too many records in a row cannot be read, up to offset {result.skip_to}; the first, at offset "
             f"{result.bad}: {result.first.reason}: {result.first.sample[:SHOWN_BYTES]!r}; correct the "
             "mapping in the configuration, or reject them one by one: "
-            f"gatelock upkeep gaps accept '{part}' --to next --reason TEXT"
+            f"gatelock upkeep sources resume '{part}' --to next --reason TEXT"
         )
     sentences = {
         "corrupt": "a batch is damaged",

@@ -48,7 +48,7 @@ def _lines_of_changes(judged: Judged) -> Iterator[str]:
     for notice in judged.notices[:SHOWN_MAX]:
         yield f"notice about {notice.at.key or 'everyone'} by {notice.at.policy}: {notice.detail}"
     if (more := len(judged.notices) - SHOWN_MAX) > 0:
-        yield f"{more:,} more notices: gatelock locks notices"
+        yield f"{more:,} more notices: gatelock locks list --notices"
 
 
 def _change_line(change: Change, by_plan: str) -> str:

@@ -173,14 +173,14 @@ def test_an_override_is_added_listed_and_ended(gatelock: Gatelock, locks: Callab
     (added,) = rows(gatelock(*add, "--json"))
     assert (added["policy"], added["change"], added["state"], added["locked"]) == ("daily", 50, "in force", 1)
     assert locks() == {ACME}
-    (listed,) = rows(gatelock("callers", "overrides", "--json"))
+    (listed,) = rows(gatelock("callers", "list", "--overrides", "--json"))
     assert listed.items() <= added.items()
-    assert "abuse" in gatelock("callers", "overrides").output
+    assert "abuse" in gatelock("callers", "list", "--overrides").output
     ended = gatelock("callers", "end", added["id"])
     assert f"ended: caller {ACME}, policy daily, limit 50; 0 locked, 1 freed" in ended.output
     assert locks() == set()
-    assert rows(gatelock("callers", "overrides", "--json")) == []
-    assert rows(gatelock("callers", "overrides", "--all", "--json"))[0]["state"] == "ended"
+    assert rows(gatelock("callers", "list", "--overrides", "--json")) == []
+    assert rows(gatelock("callers", "list", "--overrides", "--all", "--json"))[0]["state"] == "ended"
     assert gatelock("callers", "end", added["id"]).exit_code == 1
 
 
@@ -196,7 +196,7 @@ def test_amounts_are_shown_in_the_unit_of_the_meter(gatelock: Gatelock, migrated
         "1 kB more"
         in gatelock("callers", "limit", ACME, "--amount", "+1 kB", "--policy", "daily", *reason).output
     )
-    listed = gatelock("callers", "overrides").output
+    listed = gatelock("callers", "list", "--overrides").output
     assert "3 GiB" in listed
     assert "+1 kB" in listed
     shown = gatelock("callers", "list", ACME).output
@@ -235,7 +235,7 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
     gatelock("callers", "set", ACME, "--plan", "free")
     (done,) = rows(gatelock("callers", "allow", ACME, "--reason", "ours", "--json"))
     assert (done["change"], done["policy"], done["freed"]) == ("exempt", None, 1)
-    assert rows(gatelock("callers", "overrides", "--json"))[0]["name"] == ACME
+    assert rows(gatelock("callers", "list", "--overrides", "--json"))[0]["name"] == ACME
     assert "exempt" in gatelock("callers", "list", ACME).output
     assert gatelock("callers", "end", done["id"]).exit_code == 0
     assert locks() == {ACME}
@@ -245,6 +245,9 @@ def test_an_exemption_frees(gatelock: Gatelock, locks: Callable[[], set[str]]) -
     ("words", "message"),
     [
         (("callers", "set", "acne", "--plan", "pro"), "did you mean api_key:acme?"),
+        (("callers", "list", ACME, "--overrides"), "--overrides: does not work with CALLER"),
+        (("callers", "list", "--overrides", "--plan", "pro"), "--plan: does not work with --overrides"),
+        (("callers", "list", "--all"), "--all: works only with --overrides"),
         (("callers", "set", ACME), "give CALLER and --plan, --tenant, --zone or --anchor; or --file alone"),
         (("callers", "limit", "--amount", "5", "--reason", "x"), "name one of CALLER and --tenant"),
         (

@@ -69,7 +69,7 @@ def counted(engine: sa.Engine, clock: None) -> None:
 
 
 def stored(gatelock: Gatelock) -> list[dict[str, str]]:
-    listed = gatelock("callers", "overrides", "--json")
+    listed = gatelock("callers", "list", "--overrides", "--json")
     return [json.loads(line) for line in listed.stdout.splitlines()]
 
 

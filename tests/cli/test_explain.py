@@ -178,7 +178,8 @@ def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gate
 @pytest.mark.parametrize(
     "command",
     [
-        "usage --caller acme", "locks list --caller acme", "callers list acme", "locks notices --caller acme",
+        "usage --caller acme", "locks list --caller acme", "callers list acme",
+        "locks list --notices --caller acme",
         "callers limit acme --amount 90 --policy daily --reason WHY",
         "callers allow acme --reason WHY", "locks unlock acme --reason WHY",
         "callers set acme --plan pro", "callers limit acme --amount +9 --policy daily --for 1d --reason WHY",
@@ -187,7 +188,7 @@ def test_a_name_without_its_kind_is_the_only_one_that_was_counted(gatelock: Gate
 def test_each_command_finds_it(gatelock: Gatelock, command: str) -> None:
     found = gatelock(*command.split())
     assert (found.exit_code, "write the kind" in found.output) == (0, False), found.output
-    assert "api_key:acme" in found.stdout or command.startswith("locks notices")
+    assert "api_key:acme" in found.stdout or command.startswith("locks list --notices")
 
 
 def test_of_several_kinds_one_must_be_chosen(gatelock: Gatelock, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_name_that_was_never_counted_is_a_wrong_one(gatelock: Gatelock) -> Non
     fields = json.loads(found.stdout)
     assert (found.exit_code, fields["counted"], fields["near"]) == (1, False, ["api_key:acme"])
     assert explained(gatelock, "api_key:acme")["counted"] is True
-    found = gatelock("locks", "notices", "--caller", "api_key:acne")
+    found = gatelock("locks", "list", "--notices", "--caller", "api_key:acne")
     assert (found.exit_code, found.stdout) == (1, "")
     assert gatelock("callers", "set", "api_key:acne", "--plan", "pro").exit_code == 0
     found = gatelock("explain", "api_key:acne")  # an operator knows it

@@ -1,4 +1,4 @@
-"""`gatelock upkeep gaps` on SQLite and PostgreSQL. tests/kafka has the faults that cause gaps."""
+"""Gaps are listed and accepted, on SQLite and PostgreSQL. tests/kafka has the faults that cause them."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def engine(engine: sa.Engine) -> sa.Engine:
 def listed(gatelock: Gatelock, *arguments: str) -> list[dict[str, Any]]:
     return [
         json.loads(line)
-        for line in gatelock("upkeep", "gaps", "list", "--json", *arguments).stdout.splitlines()
+        for line in gatelock("upkeep", "sources", "list", "--gaps", "--json", *arguments).stdout.splitlines()
     ]
 
 
 def accept(gatelock: Gatelock, number: int | str, to: str, *more: str, reason: str = "a reason") -> Any:
     return gatelock(
-        "upkeep", "gaps", "accept", f"access-log[{number}]", "--to", to, "--reason", reason, "--yes", *more
+        "upkeep", "sources", "resume", f"access-log[{number}]", "--to", to, "--reason", reason, "--yes", *more
     )
 
 
@@ -74,13 +74,15 @@ def next_offsets(engine: sa.Engine) -> dict[int, int]:
 
 
 def test_list_shows_each_gap_and_the_commands_that_accept_it(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("upkeep", "gaps", "list")
+    result = gatelock("upkeep", "sources", "list", "--gaps")
     assert result.exit_code == 1
     assert re.search(r"access-log\[3\] +corrupt +70 +80 ", result.output)
-    commands = [line for line in result.output.splitlines() if line.startswith("gatelock upkeep gaps accept")]
+    commands = [
+        line for line in result.output.splitlines() if line.startswith("gatelock upkeep sources resume")
+    ]
     shown = [command.partition(" --reason TEXT")[0].split(" --to ") for command in commands]
     assert shown == [
-        [f"gatelock upkeep gaps accept 'access-log[{number}]'", to]
+        [f"gatelock upkeep sources resume 'access-log[{number}]'", to]
         for number, values in enumerate(
             (["next"], ["next"], ["next"], ["next", "again"], ["OFFSET", "again"], ["again", "next"])
         )
@@ -102,7 +104,7 @@ def test_json_has_every_field(gatelock: Gatelock, engine: sa.Engine) -> None:
 
 def test_without_gaps_the_exit_code_is_0(gatelock: Gatelock, migrated_url: str, configure: Configure) -> None:
     configure(f'[database]\nurl = "{migrated_url}"\n{SOURCE}')
-    result = gatelock("upkeep", "gaps", "list")
+    result = gatelock("upkeep", "sources", "list", "--gaps")
     assert (result.exit_code, result.output) == (0, "no partition is stopped\n")
     assert listed(gatelock) == []
     result = accept(gatelock, 3, "next")
@@ -115,7 +117,7 @@ def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine
         0, "access-log[3]: corrupt [70, 80): continuing at 80, 10 offsets are skipped\n",
     )  # fmt: skip
     assert next_offsets(engine)[3] == 80
-    assert "access-log[3]" not in gatelock("upkeep", "gaps", "list").output
+    assert "access-log[3]" not in gatelock("upkeep", "sources", "list", "--gaps").output
     [row] = [row for row in listed(gatelock, "--all") if row["accepted"]]
     assert (row["accepted_to"], row["reason"], row["skipped"]) == (80, "the disk of broker 2", 10)
     assert "@" in row["accepted_by"]
@@ -148,7 +150,7 @@ def test_an_accepted_gap_has_operator_time_and_reason(gatelock: Gatelock, engine
         (
             "x",
             "next",
-            "'access-log[x]' does not name a partition; `gatelock upkeep gaps list` shows the names: ",
+            "'access-log[x]' does not name a partition; `gatelock upkeep sources list --gaps` shows the ",
         ),
         ("*", "80", "--to 80: write `next` or `again`; an offset applies to a single partition"),
         ("*", "next", "access-log[4]: the next readable offset is not known (yet): write an offset"),
@@ -173,7 +175,7 @@ def test_a_partition_that_is_not_stopped_exits_with_1(gatelock: Gatelock, engine
 
 def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
     result = gatelock(
-        "upkeep", "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk", "--json", "--yes"
+        "upkeep", "sources", "resume", "access-log[3]", "--to", "next", "--reason", "disk", "--json", "--yes"
     )
     assert json.loads(result.stdout) == {
         "partition": "access-log[3]", "kind": "corrupt", "start": 70, "to": 80
@@ -184,7 +186,7 @@ def test_an_accepted_gap_is_json(gatelock: Gatelock, engine: sa.Engine) -> None:
 def test_on_a_terminal_a_gap_is_accepted_when_the_operator_agrees(
     engine: sa.Engine, answer: str, exit_code: int, position: int
 ) -> None:
-    arguments = ("upkeep", "gaps", "accept", "access-log[3]", "--to", "next", "--reason", "disk")
+    arguments = ("upkeep", "sources", "resume", "access-log[3]", "--to", "next", "--reason", "disk")
     code, _, shown = on_a_terminal(*arguments, answer=answer)
     assert code == exit_code
     assert "10 offsets" in shown
@@ -193,7 +195,7 @@ def test_on_a_terminal_a_gap_is_accepted_when_the_operator_agrees(
 
 
 def test_accepting_a_gap_needs_a_reason(gatelock: Gatelock, engine: sa.Engine) -> None:
-    result = gatelock("upkeep", "gaps", "accept", "access-log[3]", "--to", "80")
+    result = gatelock("upkeep", "sources", "resume", "access-log[3]", "--to", "80")
     assert result.exit_code == 2
     assert "--reason" in result.stderr
     assert accept(gatelock, 3, "next", reason=" ").stderr.startswith("--reason: write a reason")
@@ -229,7 +231,7 @@ def test_all_gaps_of_a_topic_can_be_accepted_together(gatelock: Gatelock, engine
     result = accept(gatelock, "*", "next")
     assert result.exit_code == 0
     assert len(result.output.splitlines()) == 5
-    assert gatelock("upkeep", "gaps", "list").exit_code == 0
+    assert gatelock("upkeep", "sources", "list", "--gaps").exit_code == 0
 
 
 def test_a_name_of_two_logs_needs_the_option_log(gatelock: Gatelock, engine: sa.Engine) -> None:

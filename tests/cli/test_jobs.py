@@ -77,7 +77,7 @@ def test_a_job_is_run_now_and_its_runs_are_listed(gatelock: Gatelock, engine: sa
     found = objects(gatelock("upkeep", "jobs", "list", "empty-slots", "--json", "--since", "1h"))
     assert {run["job"] for run in found} == {"empty-slots"}
     refused = gatelock("upkeep", "jobs", "list", "--since", "1h")
-    assert (refused.exit_code, refused.stderr) == (2, "--since: goes with it: write JOB\n")
+    assert (refused.exit_code, refused.stderr) == (2, "--since: works only with JOB\n")
     assert gatelock("upkeep", "jobs", "list", "roll-up").stdout == "nothing matches\n"
 
 

@@ -29,7 +29,7 @@ def at_s(engine: sa.Engine) -> int:
 
 
 def test_notices_are_listed_with_their_caller_threshold_and_sentence(gatelock: Gatelock, at_s: int) -> None:
-    result = gatelock("locks", "notices", "--caller", ACME)
+    result = gatelock("locks", "list", "--notices", "--caller", ACME)
     assert result.exit_code == 0
     rows = result.output.splitlines()[-2:]
     assert sorted(row.split()[1:5] for row in rows) == [
@@ -40,7 +40,9 @@ def test_notices_are_listed_with_their_caller_threshold_and_sentence(gatelock: G
 
 
 def test_json_has_an_id_and_the_numbers(gatelock: Gatelock, at_s: int) -> None:
-    (found,) = map(json.loads, gatelock("locks", "notices", "--caller", ANN, "--json").output.splitlines())
+    (found,) = map(
+        json.loads, gatelock("locks", "list", "--notices", "--caller", ANN, "--json").output.splitlines()
+    )
     assert (found["policy"], found["threshold"], found["used"], found["limit"]) == ("daily", 0.5, 6, 10)
     assert found["from"] < found["at"] < found["until"]
     assert len(found["id"]) == 32
@@ -50,13 +52,13 @@ def test_json_has_an_id_and_the_numbers(gatelock: Gatelock, at_s: int) -> None:
 def test_since_leaves_out_what_is_older(gatelock: Gatelock, engine: sa.Engine, at_s: int) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("update notices set at_ms = at_ms - 7200000 where threshold = 500")
-    rows = gatelock("locks", "notices", "--since", "1h", "--json").output.splitlines()
+    rows = gatelock("locks", "list", "--notices", "--since", "1h", "--json").output.splitlines()
     assert [json.loads(row)["threshold"] for row in rows] == [1.0]
-    assert len(gatelock("locks", "notices", "--json").output.splitlines()) == 3
+    assert len(gatelock("locks", "list", "--notices", "--json").output.splitlines()) == 3
 
 
 def test_without_notices_a_sentence_says_so(gatelock: Gatelock, engine: sa.Engine) -> None:
-    assert gatelock("locks", "notices").output == "no threshold was reached\n"
+    assert gatelock("locks", "list", "--notices").output == "no threshold was reached\n"
 
 
 def test_check_says_at_which_amounts_notices_are_raised_and_when_locks_begin(

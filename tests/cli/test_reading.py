@@ -373,12 +373,12 @@ def test_tables_are_created_once_and_checked(
         result.output
     )
     assert f"were already at version {head()}" in gatelock("upkeep", "db", "upgrade").output
-    assert json.loads(gatelock("upkeep", "db", "check", "--json").output) == {
+    assert json.loads(gatelock("upkeep", "db", "upgrade", "--check", "--json").output) == {
         "current": head(),
         "head": head(),
         "differences": [],
     }
-    result = gatelock("upkeep", "db", "check")
+    result = gatelock("upkeep", "db", "upgrade", "--check")
     assert result.exit_code == 0
     assert result.output.endswith(f": the tables are at version {head()}, and nothing differs\n")
 
@@ -386,11 +386,11 @@ def test_tables_are_created_once_and_checked(
 def test_tables_with_differences_exit_with_1(gatelock: Gatelock, engine: sa.Engine) -> None:
     with engine.begin() as db:
         db.exec_driver_sql("alter table rejects add column extra text")
-    result = gatelock("upkeep", "db", "check", "--json")
+    result = gatelock("upkeep", "db", "upgrade", "--check", "--json")
     assert result.exit_code == 1
     [sentence] = json.loads(result.output)["differences"]
     assert sentence.startswith("the column extra of the table rejects is none of Gatelock's: drop it")
-    assert sentence in gatelock("upkeep", "db", "check").output
+    assert sentence in gatelock("upkeep", "db", "upgrade", "--check").output
 
 
 @pytest.mark.parametrize("command", [["upkeep", "db", "upgrade"], ["usage"]])
@@ -402,7 +402,7 @@ def test_tables_of_an_unreleased_version_exit_with_2_and_are_to_be_created_again
     result = gatelock(*command)
     assert result.exit_code == 2
     assert "stop all analyzers, create the database again with `" in result.output
-    result = gatelock("upkeep", "db", "check")
+    result = gatelock("upkeep", "db", "upgrade", "--check")
     assert result.exit_code == 1
     assert "stop all analyzers, create the database again with `" in result.output
 

@@ -177,9 +177,9 @@ def test_a_corrected_mapping_resumes_a_partition_that_rejected_records_have_stop
     logged(analyzer, "this configuration comes in force")
     add(tmp_path, "192.0.2.1", 5)
     wait_for(lambda: analyzer.metric("gatelock_stopped_partitions{") == 1)
-    assert gatelock("upkeep", "gaps", "list").exit_code == 1
+    assert gatelock("upkeep", "sources", "list", "--gaps").exit_code == 1
     replace(file, text)
     wait_for(lambda: analyzer.metric("gatelock_records_total") == 7)
-    assert gatelock("upkeep", "gaps", "list").exit_code == 0
+    assert gatelock("upkeep", "sources", "list", "--gaps").exit_code == 0
     assert analyzer.stop() == 0
     assert usage_by_day(gatelock) == {"address:192.0.2.1 2026-11-20": (7, 0)}

@@ -59,7 +59,7 @@ REQUIRED = {  # arguments that a command requires
     "upkeep jobs run": "roll-up",
     "upkeep import": "access.log --source access.log",
     "look": "access.log",
-    "upkeep gaps accept": "access-log[0] --to next --reason WHY",
+    "upkeep sources resume": "access-log[0] --to next --reason WHY",
     "upkeep gates forget": "shop",
     "locks unlock": "api_key:acme --reason WHY",
     "locks extend": "api_key:acme --for 1h --reason WHY",
@@ -90,6 +90,11 @@ A_REJECT = {
     "reason": "bad-json", "sample": b"{", "value_bytes": 1, "at_ms": 0,
 }  # fmt: skip
 READING = [name for name in STORING if name not in ("run", "serve", "upkeep import", "upkeep db upgrade")]
+
+
+def test_there_are_few_commands_and_few_words_at_the_top() -> None:
+    assert len(COMMANDS) <= 50
+    assert len([entry for heading in COMMAND_TABLE for entry in heading.entries]) <= 14
 
 
 def arguments_of(command: str) -> list[str]:
@@ -308,7 +313,7 @@ def test_invalid_arguments_exit_with_2_and_the_accepted_forms(
     [
         "locks suspend --for 1h",
         "locks resume",
-        "upkeep gaps accept access-log[0] --to next",
+        "upkeep sources resume access-log[0] --to next",
         "upkeep sources retire shop",
     ],
 )
@@ -319,7 +324,8 @@ def test_a_blank_reason_exits_with_2(gatelock: Gatelock, command: str) -> None:
 
 
 def test_a_missing_database_driver_exits_with_2_and_one_sentence() -> None:
-    code = "import sys; sys.modules['psycopg'] = None; sys.argv[1:] = ['upkeep', 'db', 'check']\n"
+    code = "import sys; sys.modules['psycopg'] = None\n"
+    code += "sys.argv[1:] = ['upkeep', 'db', 'upgrade', '--check']\n"
     code += "import analyzer.faces.cli as c; c.main()"
     url = {"GATELOCK_DATABASE__URL": "postgresql+psycopg://ada:s3cret@localhost/gatelock"}
     result = subprocess.run(

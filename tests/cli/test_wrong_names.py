@@ -119,7 +119,7 @@ def test_a_stopped_import_is_named_by_the_list_of_rejected_records(gatelock: Gat
     )
     result = gatelock("upkeep", "rejects", "list")
     assert "flood.log[0] waits at offset 0: too many records in a row cannot be read" in result.stderr
-    assert "`gatelock upkeep gaps list`" in result.stderr
+    assert "`gatelock upkeep sources list --gaps`" in result.stderr
 
 
 TWO_SOURCES = (

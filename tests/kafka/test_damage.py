@@ -127,9 +127,9 @@ def test_a_damaged_batch_is_reported_by_its_offsets_and_can_be_skipped(
     here.run_until(lambda: here.counted() == before)
     assert {gap.kind for gap in here.health.gaps.values()} == {"corrupt"}
     assert read_again(caplog) == {f"{topic}[{p}]": 1 for p in damages}
-    listed = here.gatelock("upkeep", "gaps", "list").output
+    listed = here.gatelock("upkeep", "sources", "list", "--gaps").output
     assert re.search(rf"{topic}\[0\] +corrupt +10 +20 ", listed)
-    assert f"gatelock upkeep gaps accept '{topic}[0]' --to next --reason TEXT " in listed
+    assert f"gatelock upkeep sources resume '{topic}[0]' --to next --reason TEXT " in listed
 
     assert here.accept(0, "9").exit_code == 2
     beyond = here.accept(0, "999")
@@ -189,7 +189,7 @@ def test_damage_on_the_way_disappears_by_fetching_again(
     here.run_until(lambda: here.counted() == truth)
     assert spoilt.is_set()
     assert read_again(caplog) == {f"{topic}[1]": 1}
-    assert here.gatelock("upkeep", "gaps", "list", "--all").output == "no partition is stopped\n"
+    assert here.gatelock("upkeep", "sources", "list", "--gaps", "--all").output == "no partition is stopped\n"
     here.run_until(lambda: not here.health.gaps)
 
 

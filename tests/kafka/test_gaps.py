@@ -145,9 +145,8 @@ def test_a_running_analyzer_continues_within_a_second_after_a_gap_is_accepted(
     analyzer = Analyzer(tmp_path, "one", configuration, str(here.settings.database.address))
     try:
         why = analyzer.wait_for_problem(f"{topic}[0]")
-        assert (
-            why == "[10, 15) was deleted before it was counted; `gatelock upkeep gaps list` says what to do"
-        )
+        cure = "`gatelock upkeep sources list --gaps` says what to do"
+        assert why == f"[10, 15) was deleted before it was counted; {cure}"
         truth |= write(real_kafka, topic, 1, 10) | {f"{topic}-0-{n}" for n in range(15, 20)}
         wait_until(here.open_gaps)  # /readyz has a gap a moment before the database has it
         assert here.accept(0, "next").exit_code == 0

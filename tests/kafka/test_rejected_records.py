@@ -133,11 +133,11 @@ class World:
         return outcome["counted"], outcome["left"]
 
     def gap(self, start: int) -> dict[str, Any]:
-        """Waits until the only open gap begins at `start`; returns it as `upkeep gaps list` shows it."""
+        """Waits until the only open gap begins at `start`; returns its JSON."""
         found: list[dict[str, Any]] = []
 
         def is_listed() -> bool:
-            code, found[:] = self.gatelock("upkeep", "gaps", "list")
+            code, found[:] = self.gatelock("upkeep", "sources", "list", "--gaps")
             assert code == (1 if found else 0)
             return [row["start"] for row in found] == [start]
 
@@ -193,7 +193,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
     sentence = second.wait_for_problem(f"{here.topic}[1]")
     assert "up to offset 50; the first, at offset 30: bad-caller: b'{" in sentence, "30 and 20 are 50"
     assert "correct the mapping in the configuration" in sentence
-    assert f"gatelock upkeep gaps accept '{here.topic}[1]' --to next" in sentence
+    assert f"gatelock upkeep sources resume '{here.topic}[1]' --to next" in sentence
     here.write(2, 60, "apikey")
     here.write(2, 20)
     here.wait(counted=80, rejected=90)
@@ -204,7 +204,7 @@ def test_too_many_rejected_records_stop_their_partition_until_the_mapping_is_cor
     third = here.start(CORRECTED)
     here.wait(counted=120, rejected=90)
     third.wait_until_ready()
-    assert here.gatelock("upkeep", "gaps", "list") == (0, [])
+    assert here.gatelock("upkeep", "sources", "list", "--gaps") == (0, [])
     assert here.retry() == (90, {})
     assert here.retry() == (0, {})
     assert here.counted() == here.written
@@ -218,7 +218,7 @@ def test_records_that_cannot_be_read_are_rejected_once_an_operator_accepts_them(
     here.write(1, 45, as_numbers=True)
     here.write(1, 10)
     analyzer = here.start(CORRECTED)
-    accept = ["upkeep", "gaps", "accept", f"{here.topic}[1]", "--reason", "their mistake", "--yes"]
+    accept = ["upkeep", "sources", "resume", f"{here.topic}[1]", "--reason", "their mistake", "--yes"]
     assert "up to offset 20; the first, at offset 0" in analyzer.wait_for_problem(f"{here.topic}[1]")
     here.wait(counted=10, rejected=0)
     here.gap(start=0)

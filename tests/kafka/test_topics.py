@@ -163,13 +163,13 @@ def test_records_deleted_by_retention_stop_only_their_partition(
     read_and_check([reader], wanted)
     [(name, why)] = reader.source.problems().items()
     assert (name, why.partition(";")[0]) == (f"{topic}[2]", "[50, 70) was deleted before it was counted")
-    assert "gatelock upkeep gaps list" in why
+    assert "gatelock upkeep sources list --gaps" in why
     stopped = next(part for part in reader.position_store.stored if part.number == 2)
     assert reader.source.positions()[stopped] == 50
     assert reader.source.lags()[stopped].records >= 50
     assert reader.source.lags()[stopped].seconds > 0
 
-    # As `gatelock upkeep gaps accept` does.
+    # As `gatelock upkeep sources resume` does.
     reader.position_store.stored[stopped] = Position(70)
     reader.start_over()
     read_and_check(

@@ -47,7 +47,7 @@ def test_of_very_many_the_first_are_logged_and_the_number_of_the_others() -> Non
     lines = list(log_lines(many))
     assert len(lines) == 2 * SHOWN_MAX + 2
     assert lines[SHOWN_MAX] == "2,000 more changes of locks: gatelock locks list"
-    assert lines[-1] == "1 more notices: gatelock locks notices"
+    assert lines[-1] == "1 more notices: gatelock locks list --notices"
 
 
 # By job, the function that judges in its transaction.

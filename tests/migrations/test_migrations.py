@@ -192,7 +192,7 @@ def changed(engine: sa.Engine, *statements: str) -> None:
             db.exec_driver_sql(statement)
 
 
-# The sentences of `gatelock upkeep db check`
+# The sentences of `gatelock upkeep db upgrade --check`
 
 
 def test_nothing_differs_after_an_upgrade(database_url: str) -> None:

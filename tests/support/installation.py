@@ -88,14 +88,14 @@ class Installation:
 
     def open_gaps(self) -> dict[str, tuple[str, int, int | None]]:
         """Returns kind and range of each open gap by partition."""
-        result = self.gatelock("upkeep", "gaps", "list", "--json")
+        result = self.gatelock("upkeep", "sources", "list", "--gaps", "--json")
         rows = [json.loads(line) for line in result.output.splitlines()]
         assert result.exit_code == (1 if rows else 0)
         return {row["partition"]: (row["kind"], row["start"], row["end"]) for row in rows}
 
     def accept(self, number: int | str, to: str, reason: str = "it is gone") -> Any:
         return self.gatelock(
-            "upkeep", "gaps", "accept", f"{self.topic}[{number}]", "--to", to, "--reason", reason, "--yes"
+            "upkeep", "sources", "resume", f"{self.topic}[{number}]", "--to", to, "--reason", reason, "--yes"
         )
 
     def audit(self) -> dict[str, Any]:

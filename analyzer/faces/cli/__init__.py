@@ -77,10 +77,12 @@ def _made(entry: Command | CommandGroup, words: str) -> click.Command:
             text += f"\n\n`{entry.name} ...` is short for `{entry.name} {entry.default} ...`."
         return LazyGroup(words, [Heading("", entry.commands)], entry.default, help=text)
     command = _command(entry.name, entry.run or words)
-    if not entry.one:
+    if not entry.one and not entry.instead:
         return command
-    merged = import_module(f"{__name__}.list_or_one")
-    made: click.Command = merged.list_or_one(entry.name, command, _command(entry.name, entry.one))
+    named = _command(entry.name, entry.one) if entry.one else None
+    by_option = {option: _command(entry.name, run) for option, run in entry.instead}
+    module = import_module(f"{__name__}.alternatives")
+    made: click.Command = module.with_alternatives(command, named, by_option)
     return made
 
 

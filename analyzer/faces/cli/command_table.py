@@ -20,12 +20,15 @@ class Command(NamedTuple):
         line: What it does.
         one: The function, or the words of the row of acts, that shows the one thing whose name follows; "":
             the command takes no name.
+        instead: The switches with which it does something else, each with the function, or the words of the
+            row of acts, that does it.
     """
 
     name: str
     run: str
     line: str
     one: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
 
 
 class CommandGroup(NamedTuple):
@@ -77,13 +80,22 @@ CALLERS_AND_LIMITS = (
     Command("usage", "verbs.usage:usage", "Show what was counted."),
     CommandGroup(
         "locks", "Locks in force, notices, and the switch that opens every gate.",
-        _made("locks", "list", "unlock", "lock", "extend", "notices", "suspend", "resume"),
+        (
+            Command(
+                "list", "", "Show the locks in force, or the notices.",
+                instead=(("--notices", "locks notices"),),
+            ),
+            *_made("locks", "unlock", "lock", "extend", "suspend", "resume"),
+        ),
     ),
     CommandGroup(
         "callers", "Facts about callers, other limits, exemptions.",
         (
-            Command("list", "", LINES["callers list"], "nouns.callers:show"),
-            *_made("callers", "set", "limit", "allow", "overrides", "end", "forget"),
+            Command(
+                "list", "", "Show the callers with a plan, tenant, zone or anchor; or the overrides.",
+                "nouns.callers:show", (("--overrides", "callers overrides"),),
+            ),
+            *_made("callers", "set", "limit", "allow", "end", "forget"),
         ),
     ),
     CommandGroup(
@@ -135,19 +147,22 @@ UPKEEP = CommandGroup(
         CommandGroup(
             "db", "The version of the database's tables.",
             (
-                Command("upgrade", "nouns.db:upgrade", "Upgrade the tables to this program's version."),
-                Command("check", "nouns.db:check", "Compare the tables with those that this program needs."),
+                Command(
+                    "upgrade", "nouns.db:upgrade",
+                    "Upgrade the tables to this program's version, or check them.",
+                    instead=(("--check", "nouns.db:check"),),
+                ),
             ),
         ),
         CommandGroup(
-            "sources", "Partitions that are read, by which analyzer, how far behind.",
-            _made("upkeep sources", "list", "retire"),
-        ),
-        CommandGroup(
-            "gaps", "Stopped partitions, and the decision where they continue.",
+            "sources", "Partitions that are read, how far behind, and the gaps that stop them.",
             (
-                Command("list", "nouns.gaps:list_", "Show why partitions stopped, and how to continue."),
-                Command("accept", "nouns.gaps:accept", "Continue a stopped partition."),
+                Command(
+                    "list", "", "Show every partition that was ever read, or the gaps.",
+                    instead=(("--gaps", "nouns.gaps:list_"),),
+                ),
+                Command("resume", "nouns.stopped_partitions:resume", "Continue a stopped partition."),
+                *_made("upkeep sources", "retire"),
             ),
         ),
         CommandGroup(

@@ -154,7 +154,7 @@ def _banner(engine: Engine, active: Mapping[str, int], parts: Iterable[FollowedP
     """Returns the worst that there is to say, or that nothing is wrong."""
     waiting = [gap.part for gap in islice(recorded_gaps(engine), 1)]
     if waiting:
-        return Banner(f"{waiting[0]} waits for a decision: see gatelock upkeep gaps list.", "bad")
+        return Banner(f"{waiting[0]} waits for a decision: see gatelock upkeep sources list --gaps.", "bad")
     late = [part for part in parts if part.heard_s is not None]
     silent = [part for part in late if part.heard_s is not None and part.heard_s * 1000 > SILENT_MS]
     if silent:

@@ -196,7 +196,8 @@ ALARM = Metric(
 STOPPED = Metric(
     "gatelock_stopped_partitions",
     "gauge",
-    "Partitions that wait for an operator, by what stopped them; `gatelock upkeep gaps list` names them.",
+    "Partitions that wait for an operator, by what stopped them; "
+    "`gatelock upkeep sources list --gaps` names them.",
     ("source", "kind"),
 )
 SINCE_FLUSH = Metric("gatelock_since_flush_seconds", "gauge", "Time since a flush was last committed.")

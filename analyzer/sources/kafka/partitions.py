@@ -305,7 +305,7 @@ def gap_sentence(gap: Gap) -> str:
     """Returns what stopped a partition, and the command that says what to do."""
     if gap.kind == "too-many-rejected":
         return gap.why  # has the command already
-    return f"{gap.why}; `gatelock upkeep gaps list` says what to do"
+    return f"{gap.why}; `gatelock upkeep sources list --gaps` says what to do"
 
 
 def partitions_of_topic(name: str, topics: Mapping[str, TopicMetadata]) -> set[TopicPartition]:

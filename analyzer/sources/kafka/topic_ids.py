@@ -84,5 +84,7 @@ class TopicIds:
             reason = (
                 f"topic {topic} was in another cluster: it was in {first.cluster}, now it is in {now.cluster}"
             )
-        log.error("%s; nothing of it is counted; `gatelock upkeep gaps list` says what to do", reason)
+        log.error(
+            "%s; nothing of it is counted; `gatelock upkeep sources list --gaps` says what to do", reason
+        )
         self.refused[topic] = reason

@@ -40,7 +40,7 @@ def check(context: Context, config: ConfigOption = None, json: JsonOption = Fals
     Prints a sentence for each difference, with what to do: tables, columns and indexes that are missing,
     changed or not needed. Exit code 1 if anything differs.
 
-    Example: gatelock upkeep db check
+    Example: gatelock upkeep db upgrade --check
     """
     with reporting_errors():
         settings = load_settings(context, config)

@@ -239,7 +239,7 @@ def _stopped(engine: sa.Engine, source: str | None, topic: str | None) -> Iterat
         if is_wanted and gap.gap.kind == "too-many-rejected":
             yield printable(
                 f"{gap.part} waits at offset {gap.gap.start:,}: too many records in a row cannot be read; "
-                "none of them is rejected yet: run `gatelock upkeep gaps list`"
+                "none of them is rejected yet: run `gatelock upkeep sources list --gaps`"
             )
 
 

@@ -273,7 +273,7 @@ def _print(audit: Audit, logs: Sequence[ReadLog]) -> None:
     for gap in audit.skipped[:SKIPPED_MAX]:
         say(f"skipped: {gap.part} {skipped_range(gap)}")
     if len(audit.skipped) > SKIPPED_MAX:
-        say(f"... and {len(audit.skipped) - SKIPPED_MAX} more: `gatelock upkeep gaps list --all`")
+        say(f"... and {len(audit.skipped) - SKIPPED_MAX} more: `gatelock upkeep sources list --gaps --all`")
     if renamed := sum(ledger.renamed for ledger in audit.partitions):
         say(f"{renamed:,} of these count under another name of their request: its name could not be used")
     if audit.overflow:

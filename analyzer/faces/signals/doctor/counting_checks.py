@@ -30,8 +30,8 @@ def waiting_days(installation: Installation) -> Iterator[Observation]:
             continue
         for awaited in awaited_now(installation.engine, day):
             cure = (
-                f"`gatelock upkeep gaps list`, or `gatelock billing days close {day.date} --zone {day.zone} "
-                "--without PARTITION --reason TEXT`"
+                f"`gatelock upkeep sources list --gaps`, or `gatelock billing days close {day.date} "
+                f"--zone {day.zone} --without PARTITION --reason TEXT`"
             )
             yield Observation("wrong", f"{day} waits for {awaited}", cure)
 

@@ -294,11 +294,11 @@ def _gaps(installation: Installation) -> Iterator[Observation]:
         yield Observation(
             "wrong",
             f"{gap.part} is stopped: {gap.gap.why}",
-            "run `gatelock upkeep gaps list`: it prints the command that accepts each",
+            "run `gatelock upkeep sources list --gaps`: it prints the command that resumes each",
         )
     if len(gaps) > LISTED_MAX:
         yield Observation(
-            "wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock upkeep gaps list`"
+            "wrong", f"{len(gaps) - LISTED_MAX} more are stopped", "see `gatelock upkeep sources list --gaps`"
         )
     if not gaps:
         yield Observation("fine", "no partition is stopped")

@@ -50,7 +50,7 @@ def _check_log(client: KafkaClient, part: Partition) -> None:
     if topic is None or topic.id != part.topic_id or client.cluster != part.cluster:
         raise LogGone(
             f"{part}: the log {part.topic_id} does not exist any more; run an analyzer, then "
-            "`gatelock upkeep gaps list` shows the log in its place"
+            "`gatelock upkeep sources list --gaps` shows the log in its place"
         )
 
 
