@@ -257,10 +257,10 @@ def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
     return MemoizedRule(network)
 
 
-def condition_rule(field: Field, condition: Condition) -> MemoizedRule:
+def condition_rule(field: Field, condition: Condition, bytes_max: int) -> MemoizedRule:
     """Returns the rule of a condition: whether the field's text is one of its values, or none of them.
 
-    A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
+    `bytes_max` is the longest path that is a resource without routes. A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
     the value before them, too; and a whole number is one of a range ("500-599").
     """
     is_not = condition.is_not
@@ -271,7 +271,7 @@ def condition_rule(field: Field, condition: Condition) -> MemoizedRule:
     ]
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
     as_counted = isinstance(field, AddressField | ResourceField)
-    text = text_rule(field, 0).rule if as_counted else as_text
+    text = text_rule(field, bytes_max).rule if as_counted else as_text
 
     def holds(raw: RawValue) -> bool | None:
         plain = text(raw)

@@ -169,7 +169,7 @@ class SourceReading:
     def _holds(self, name: str, values: Sequence[str], look_up: ValueAt) -> bool:
         field, value = self.fields[name], look_up(self.fields[name]["path"])
         if field["type"] in ("resource", "address"):
-            texts = {counted_text(value, field, 256, self.secrets)}
+            texts = {counted_text(value, field, self.mapping["name_bytes_max"], self.secrets)}
         else:
             text = comparable_text(value)
             if text is None:

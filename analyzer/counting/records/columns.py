@@ -320,7 +320,8 @@ class ConditionColumn:
             if field is None:
                 self._rules = None
                 break
-            self._rules.append((index.of(field.path), condition_rule(field, condition)))
+            rule = condition_rule(field, condition, mapping.name_bytes_max)
+            self._rules.append((index.of(field.path), rule))
 
     def read(self, columns: Columns) -> Answers:
         """Returns an empty list without conditions."""

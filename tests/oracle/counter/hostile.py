@@ -349,6 +349,7 @@ METERS = [
     Meter("spent", "cost", where=(Condition("status", ("200-399",)),)),
     Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("deep", "deep_n"),
     Meter("others", where=(Condition("status", Not(("200-399",))),)),
+    Meter("searches", where=(Condition("resource", ("/v1/search", "/v1/items/7")),)),
     Meter("strange", "nowhere"), Meter("absent", where=(Condition("nothing", ("1",)),)),
 ]  # fmt: skip
 
