@@ -12,6 +12,7 @@ from typing import Any
 
 from analyzer.plan.format_decoder import RawValue
 from analyzer.plan.mapping import HOST, AddressField, Condition, Field, NumberField, ResourceField, TextField
+from analyzer.plan.patterns import compile_pattern
 from analyzer.plan.route_matcher import RouteMatcher
 from gatekeeper.identity import MISSING, NameDigest, TrustedProxies, client_address, is_name, typed
 
@@ -260,15 +261,17 @@ def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
 def condition_rule(field: Field, condition: Condition, bytes_max: int) -> MemoizedRule:
     """Returns the rule of a condition: whether the field's text is one of its values, or none of them.
 
-    `bytes_max` is the longest path that is a resource without routes. A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
-    the value before them, too; and a whole number is one of a range ("500-599").
+    A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
+    the value before them, too; a whole number is one of a range ("500-599"); and a text matches a pattern as
+    it is, a glob without its query. `bytes_max` is the longest path that is a resource without routes.
     """
     is_not = condition.is_not
-    texts = frozenset(condition.values)
-    parted = (text.partition("-") for text in condition.values)
+    texts = frozenset(condition.texts)
+    parted = (text.partition("-") for text in condition.texts)
     ranges = [
         range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
     ]
+    tests = [compile_pattern(pattern) for pattern in condition.patterns]
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
     as_counted = isinstance(field, AddressField | ResourceField)
     text = text_rule(field, bytes_max).rule if as_counted else as_text
@@ -279,7 +282,9 @@ def condition_rule(field: Field, condition: Condition, bytes_max: int) -> Memoiz
             return None
         if plain in texts or (not as_counted and plain.partition(";")[0] in texts):
             return not is_not
-        return (_is_digits(plain) and any(int(plain) in numbers for numbers in ranges)) is not is_not
+        if ranges and _is_digits(plain) and any(int(plain) in numbers for numbers in ranges):
+            return not is_not
+        return any(test(plain) for test in tests) is not is_not
 
     return MemoizedRule(holds)
 
