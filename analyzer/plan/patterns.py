@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -53,16 +53,36 @@ def compile_pattern(pattern: Pattern) -> TextTest:
     >>> is_script("/wp/login.php?next=/"), is_script("/login.php/x")
     (True, False)
     """
-    kind = PATTERN_KINDS[pattern.kind]
-    if not pattern.text:
-        raise PatternFault("is empty", "write at least one character")
-    if len(pattern.text) > EXPRESSION_CHARACTERS_MAX:
-        raise PatternFault(
-            f"has {len(pattern.text)} characters, more than {EXPRESSION_CHARACTERS_MAX}",
-            "write several as a list",
-        )
-    test = kind.compile(pattern.text)
-    return partial(_of_path, test) if kind.is_of_path else test
+    return compile_patterns([pattern])
+
+
+def compile_patterns(patterns: Sequence[Pattern]) -> TextTest:
+    """Returns the function that tells whether a text matches one of some patterns. Raises PatternFault."""
+    of_text: list[TextTest] = []
+    of_path: list[TextTest] = []
+    for pattern in patterns:
+        kind = PATTERN_KINDS[pattern.kind]
+        if not pattern.text:
+            raise PatternFault("is empty", "write at least one character")
+        if len(pattern.text) > EXPRESSION_CHARACTERS_MAX:
+            raise PatternFault(
+                f"has {len(pattern.text)} characters, more than {EXPRESSION_CHARACTERS_MAX}",
+                "write several as a list",
+            )
+        (of_path if kind.is_of_path else of_text).append(kind.compile(pattern.text))
+
+    def matches(text: str) -> bool:
+        for test in of_text:
+            if test(text):
+                return True
+        if of_path:
+            path = text.partition("?")[0].partition("#")[0]
+            for test in of_path:
+                if test(path):
+                    return True
+        return False
+
+    return matches
 
 
 def glob_tree(text: str) -> Node:
@@ -122,16 +142,7 @@ def _begins_with(beginnings: tuple[str, ...], text: str) -> bool:
 
 def _between(head: str, tail: str, test: TextTest, text: str) -> bool:
     # Nearly all texts are told apart by the ends.
-    return text.startswith(head) and text.endswith(tail) and test(text)
-
-
-END_OF_PATH = re.compile("[?#]")
-
-
-def _of_path(test: TextTest, text: str) -> bool:
-    if "?" in text or "#" in text:
-        text = END_OF_PATH.split(text, 1)[0]
-    return test(text)
+    return text.endswith(tail) and text.startswith(head) and test(text)
 
 
 # A kind of pattern is an entry here, a word of `mapping.PatternKind`, a line in docs/spec/counter.md, and its

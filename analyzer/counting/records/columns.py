@@ -28,6 +28,7 @@ from analyzer.plan.value_rules import (
     UNUSABLE,
     Digests,
     MemoizedRule,
+    RouteConditionRule,
     as_event_id,
     caller_rule,
     condition_rule,
@@ -314,7 +315,7 @@ class ConditionColumn:
     """
 
     def __init__(self, mapping: SourceMapping, conditions: Sequence[Condition], index: ColumnIndex) -> None:
-        self._rules: list[tuple[int, MemoizedRule]] | None = []
+        self._rules: list[tuple[int, MemoizedRule | RouteConditionRule]] | None = []
         for condition in conditions:
             field = mapping.fields.get(condition.field)
             if field is None:
