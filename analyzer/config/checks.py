@@ -388,7 +388,7 @@ def _conditions(
         if any(entry is not None and entry.is_exact for entry in entries):
             problem = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
             yield KeyFault((*path, name), problem, "name another field")
-        for value in condition.values:
+        for value in condition.condition(name).texts:
             if name.startswith("status") and STATUS_CLASS.fullmatch(value):
                 cure = f'write a range of numbers: "{value[0]}00-{value[0]}99"'
                 yield KeyFault((*path, name), f"{quote(value)} is compared as text, which no status is", cure)

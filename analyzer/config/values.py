@@ -15,7 +15,9 @@ from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from analyzer.kernel.refused_values import quote, raise_fault
-from analyzer.plan.mapping import Condition, Not
+from analyzer.plan.expressions import PatternFault
+from analyzer.plan.mapping import Condition, Not, Pattern
+from analyzer.plan.patterns import PATTERN_KINDS, compile_pattern
 from analyzer.plan.windows import is_zone
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # safe in an HTTP header and as a file name
@@ -26,10 +28,24 @@ UNBOUNDED = 1 << 31  # from here on, the upper bound of a number only protects i
 RANGE = re.compile(r"(\d+)-(\d+)")
 
 
-class ConditionValues(NamedTuple):
-    """Values of which a field must have one, or, with `is_not`, none."""
+# Words of others for what a pattern is called here.
+PATTERN_SYNONYMS = {
+    "regex": "match", "regexp": "match", "re": "match", "pattern": "match", "matches": "match",
+    "like": "glob", "wildcard": "glob", "path": "glob", "globs": "glob",
+    "starts_with": "prefix", "startswith": "prefix", "begins_with": "prefix",
+}  # fmt: skip
+PATTERNS_MAX = 100  # in one condition
+PATTERN_EXAMPLES: dict[str, str] = {
+    "glob": '{ glob = "/v1/*" }',
+    "prefix": '{ prefix = "/internal/" }',
+    "match": '{ match = "union.+select" }',
+}
 
-    values: tuple[str, ...]
+
+class ConditionValues(NamedTuple):
+    """Values and patterns of which a field must have one, or, with `is_not`, none."""
+
+    values: tuple[str | Pattern, ...]
     is_not: bool = False
 
     def condition(self, field: str) -> Condition:
@@ -238,10 +254,12 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entries))
 
 
-def _condition_values(value: object) -> tuple[str, ...]:
-    """The values of a condition as text; several in a list, "500-599" for a range."""
+def _condition_values(value: object) -> tuple[str | Pattern, ...]:
+    """The values of a condition as text; several in a list, "500-599" for a range, a table for a pattern."""
     if isinstance(value, (list, tuple)) and value:
         return tuple(dict.fromkeys(text for item in value for text in _condition_values(item)))
+    if isinstance(value, dict):
+        return _patterns(value)
     if isinstance(value, bool):
         return ("true" if value else "false",)
     if isinstance(value, int):
@@ -249,7 +267,8 @@ def _condition_values(value: object) -> tuple[str, ...]:
     if not isinstance(value, str) or not value:
         raise_fault(
             f"{quote(value)} cannot be compared with a field",
-            'write "text", 429, true, "500-599", a list of these, or { not = ... } with any of them',
+            'write "text", 429, true, "500-599", a pattern such as { glob = "/v1/*" }, a list of these, or '
+            "{ not = ... } with any of them",
         )
     span = RANGE.fullmatch(value)
     if span is not None and int(span[1]) > int(span[2]):
@@ -257,14 +276,45 @@ def _condition_values(value: object) -> tuple[str, ...]:
     return (value,)
 
 
+def _patterns(table: dict[object, object]) -> tuple[Pattern, ...]:
+    """The patterns in { glob = "/v1/*" }, of which there may be several in a list."""
+    names = tuple(PATTERN_KINDS)
+    if len(table) != 1 or "not" in table:
+        listed = ", ".join(str(key) for key in table) or "no key"
+        cure = (
+            'write one key, { not = ["401", "403"] } around all of it, { glob = "/v1/*" } or a list of such'
+        )
+        raise_fault(f"{{ {listed} }} is not a condition", cure)
+    [(key, texts)] = table.items()
+    if key not in PATTERN_KINDS:
+        known = PATTERN_SYNONYMS.get(str(key).lower()) or closest(str(key), [*names, "not"])
+        otherwise = f"write values, not, or a pattern: {alternatives(names)}"
+        cure = f"did you mean {quote(known)}?" if known else otherwise
+        raise_fault(f"{{ {key} }} is not a condition", cure)
+    kind = next(name for name in PATTERN_KINDS if name == key)
+    listed_texts = several(texts)
+    if not isinstance(listed_texts, (list, tuple)) or not listed_texts:
+        raise_fault(f"must be text, or a list, not {quote(texts)}", f"write {PATTERN_EXAMPLES[kind]}")
+    patterns = []
+    for text in listed_texts:
+        if not isinstance(text, str):
+            raise_fault(f"must be text, not {quote(text)}", f"write {PATTERN_EXAMPLES[kind]}")
+        try:
+            compile_pattern(Pattern(kind, text))
+        except PatternFault as fault:
+            raise_fault(f"{kind} {quote(text)}: {fault}", fault.cure)
+        patterns.append(Pattern(kind, text))
+    return tuple(patterns)
+
+
 def _condition(value: object) -> ConditionValues:
     """The values of a condition, or those in { not = [...] }; the one parser of all conditions."""
-    if not isinstance(value, dict):
-        return ConditionValues(_condition_values(value))
-    if list(value) != ["not"]:
-        listed = ", ".join(str(key) for key in value) or "no key"
-        raise_fault(f"{{ {listed} }} is not a condition", 'write values, or { not = ["401", "403"] }')
-    return ConditionValues(_condition_values(value["not"]), is_not=True)
+    is_not = isinstance(value, dict) and list(value) == ["not"]
+    written = value["not"] if isinstance(value, dict) and is_not else value
+    values = tuple(dict.fromkeys(_condition_values(written)))
+    if sum(isinstance(item, Pattern) for item in values) > PATTERNS_MAX:
+        raise_fault(f"has more than {PATTERNS_MAX} patterns", "write fewer: a | b in one expression is one")
+    return ConditionValues(values, is_not)
 
 
 def time_zone(value: object) -> str:

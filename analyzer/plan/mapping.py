@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 from zlib import crc32
 
@@ -91,10 +92,20 @@ NO_ENVELOPE = msgspec.UNSET
 HOST = "host"  # name of the field with the host name of a client, where a server looks it up
 
 
+PatternKind = Literal["glob", "prefix", "match"]  # `analyzer.plan.patterns` has what each of them is
+
+
+class Pattern(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A pattern that a text matches or not: `["glob", "/v1/*"]` in the stored plan."""
+
+    kind: PatternKind
+    text: str
+
+
 class Not(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Any value but these."""
 
-    values: tuple[str, ...] = msgspec.field(name="not")
+    values: tuple[str | Pattern, ...] = msgspec.field(name="not")
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -104,15 +115,40 @@ class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """
 
     field: str
-    wanted: tuple[str, ...] | Not  # "500-599" is a range of numbers
+    wanted: tuple[str | Pattern, ...] | Not  # "500-599" is a range of numbers
 
     @property
-    def values(self) -> tuple[str, ...]:
+    def values(self) -> tuple[str | Pattern, ...]:
+        """Returns the values and patterns of which the field has one, or none."""
         return self.wanted.values if isinstance(self.wanted, Not) else self.wanted
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Returns the values that are not patterns."""
+        return tuple(value for value in self.values if isinstance(value, str))
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return tuple(value for value in self.values if isinstance(value, Pattern))
 
     @property
     def is_not(self) -> bool:
         return isinstance(self.wanted, Not)
+
+
+def in_order(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Returns conditions, which must all hold, in one order for any order of them and of their values."""
+    ordered = []
+    for condition in conditions:
+        patterns = sorted(condition.patterns, key=lambda pattern: (pattern.kind, pattern.text))
+        values: tuple[str | Pattern, ...] = (*sorted(condition.texts), *patterns)
+        ordered.append(Condition(condition.field, Not(values) if condition.is_not else values))
+    return tuple(
+        sorted(
+            ordered,
+            key=lambda one: (one.field, one.texts, [(of.kind, of.text) for of in one.patterns], one.is_not),
+        )
+    )
 
 
 class EventIdRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,15 +20,16 @@ the digest of a configuration that does not use it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, cast
 
 import msgspec
 
+from analyzer.plan.expressions import PatternFault
 from analyzer.plan.groupings import parse_grouping
-from analyzer.plan.mapping import FORMAT_NAMES, Condition, Not, SourceMapping
+from analyzer.plan.mapping import FORMAT_NAMES, Condition, SourceMapping, in_order
 from analyzer.plan.meters import (
     JOINS,
     REQUESTS,
@@ -37,6 +38,7 @@ from analyzer.plan.meters import (
     in_buckets,
     with_requests,
 )
+from analyzer.plan.patterns import compile_pattern
 from analyzer.plan.policies import POLICY_CLASSES, Policy, StatedOverride
 
 FORMAT = 1
@@ -209,8 +211,8 @@ def make_plan(
 
 
 def _with_sorted_conditions(mapping: SourceMapping) -> SourceMapping:
-    count_if = _sorted(mapping.count_if) if mapping.count_if else mapping.count_if
-    return msgspec.structs.replace(mapping, deny_if=_sorted(mapping.deny_if), count_if=count_if)
+    count_if = in_order(mapping.count_if) if mapping.count_if else mapping.count_if
+    return msgspec.structs.replace(mapping, deny_if=in_order(mapping.deny_if), count_if=count_if)
 
 
 def _with_join(policy: Policy, joins: Mapping[str, str]) -> Policy:
@@ -222,17 +224,7 @@ def _with_join(policy: Policy, joins: Mapping[str, str]) -> Policy:
 
 
 def _in_order(meter: Meter) -> Meter:
-    return msgspec.structs.replace(meter, where=_sorted(meter.where))
-
-
-def _sorted(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Returns conditions in one order: all of them must hold."""
-    in_order = [
-        (condition.field, tuple(sorted(condition.values)), condition.is_not) for condition in conditions
-    ]
-    return tuple(
-        Condition(field, Not(values) if is_not else values) for field, values, is_not in sorted(in_order)
-    )
+    return msgspec.structs.replace(meter, where=in_order(meter.where))
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -258,8 +250,24 @@ def plan_from(text: str) -> Plan:
     return Plan(body.groupings, body.meters, policies, body.sources, body.overrides, body.forgotten)
 
 
+def _conditions(body: _Body) -> Iterator[Condition]:
+    for meter in body.meters:
+        yield from meter.where
+    for mapping in body.sources.values():
+        yield from mapping.deny_if
+        yield from mapping.count_if or ()
+
+
 def _check_names(body: _Body) -> None:
-    """Raises UnknownPlan for a name that a later version has added to a table."""
+    """Raises UnknownPlan for a name that a later version has added to a table, and for such a pattern."""
+    for condition in _conditions(body):
+        for pattern in condition.patterns:
+            try:
+                compile_pattern(pattern)
+            except PatternFault as error:
+                raise UnknownPlan(
+                    f"it has a pattern that this version does not know: {pattern.text} {error}"
+                ) from error
     for meter in body.meters:
         if meter.join not in JOINS:
             choices = ", ".join(JOINS)

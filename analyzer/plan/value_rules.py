@@ -21,6 +21,7 @@ from analyzer.plan.mapping import (
     ResourceField,
     TextField,
 )
+from analyzer.plan.patterns import compile_patterns
 from analyzer.plan.route_matcher import RouteMatcher
 from gatekeeper.identity import MISSING, NameDigest, TrustedProxies, client_address, is_name, typed
 
@@ -105,6 +106,19 @@ class RouteRule:
         if {str}.issuperset(map(type, column)):
             return self._routes.match_all(column)  # type: ignore[arg-type]  # all of them are text
         return [self.rule(raw) for raw in column]
+
+
+class RouteConditionRule:
+    """The rule of a condition on routes: it is asked once for each route, not for each path."""
+
+    def __init__(self, routes: RouteRule, condition: MemoizedRule) -> None:
+        self._routes, self._condition = routes, condition
+
+    def rule(self, raw: RawValue) -> bool | None:
+        return self.read([raw])[0]  # type: ignore[no-any-return]  # as the condition answers
+
+    def read(self, column: Sequence[RawValue]) -> list[Any]:
+        return self._condition.read(self._routes.read(column))
 
 
 def path_rule(bytes_max: int) -> ValueRule:
@@ -267,31 +281,40 @@ def network_rule(field: Field, version: int, prefix: int) -> MemoizedRule:
     return MemoizedRule(network)
 
 
-def condition_rule(field: Field, condition: Condition) -> MemoizedRule:
+def condition_rule(field: Field, condition: Condition, bytes_max: int) -> MemoizedRule | RouteConditionRule:
     """Returns the rule of a condition: whether the field's text is one of its values, or none of them.
 
     A text that continues with parameters (RFC 9651, as in the header of a refusal: denied;policy="daily") is
-    the value before them, too; and a whole number is one of a range ("500-599").
+    the value before them, too; a whole number is one of a range ("500-599"); and a text matches a pattern as
+    it is, a glob without its query. `bytes_max` is the longest path that is a resource without routes.
     """
     is_not = condition.is_not
-    texts = frozenset(condition.values)
-    parted = (text.partition("-") for text in condition.values)
+    texts = frozenset(condition.texts)
+    parted = (text.partition("-") for text in condition.texts)
     ranges = [
         range(int(low), int(high) + 1) for low, _, high in parted if _is_digits(low) and _is_digits(high)
     ]
+    matches = compile_patterns(condition.patterns) if condition.patterns else None
     # Addresses and resources are compared as they are counted by; any other text as it is, however long.
     as_counted = isinstance(field, AddressField | ResourceField)
-    text = text_rule(field, 0).rule if as_counted else as_text
+    text: ValueRule = as_text
+    routes = RouteRule(field) if isinstance(field, ResourceField) and field.routes else None
+    if as_counted:
+        text = _unchanged if routes is not None else text_rule(field, bytes_max).rule
 
     def holds(raw: RawValue) -> bool | None:
         plain = text(raw)
         if plain is None:
             return None
-        if plain in texts or (not as_counted and plain.partition(";")[0] in texts):
+        if texts and (plain in texts or (not as_counted and plain.partition(";")[0] in texts)):
             return not is_not
-        return (_is_digits(plain) and any(int(plain) in numbers for numbers in ranges)) is not is_not
+        if ranges and _is_digits(plain) and any(int(plain) in numbers for numbers in ranges):
+            return not is_not
+        if matches is not None and matches(plain):
+            return not is_not
+        return is_not
 
-    return MemoizedRule(holds)
+    return MemoizedRule(holds) if routes is None else RouteConditionRule(routes, MemoizedRule(holds))
 
 
 def distinct_rule(field: Field, digests: Digests = NO_DIGESTS) -> MemoizedRule:

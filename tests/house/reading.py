@@ -19,8 +19,20 @@ PURE = (
     *(
         f"analyzer.plan.{name}"
         for name in (
-            *("decimals", "format_decoder", "groupings", "mapping", "meter_units", "meters", "plan"),
-            *("plan_differences", "policies", "proposals", "route_matcher", "sums", "timestamps"),
+            *("automata", "decimals", "derived_meters", "expressions", "format_decoder", "groupings"),
+            *(
+                "mapping",
+                "meter_units",
+                "meters",
+                "patterns",
+                "plan",
+                "plan_differences",
+                "policies",
+                "proposals",
+                "route_matcher",
+                "sums",
+                "timestamps",
+            ),
             *("value_rules", "windows"),
         )
     ),

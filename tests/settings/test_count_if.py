@@ -92,20 +92,48 @@ AT = '[[sources]] "access-log", count_if'
         ('"status"', f"{AT}: must be a table; write count_if = {NOT_REFUSED}"),
         (
             '{ status = { is = "401" } }',
-            f'{AT}.status: {{ is }} is not a condition; write values, or {{ not = ["401", "403"] }}',
+            f'{AT}.status: {{ is }} is not a condition; write values, not, or a pattern: "glob", "prefix"',
         ),
         (
             '{ status = { not = "401", is = "200" } }',
-            f'{AT}.status: {{ not, is }} is not a condition; write values, or {{ not = ["401", "403"] }}',
+            f'{AT}.status: {{ not, is }} is not a condition; write one key, {{ not = ["401", "403"] }}',
         ),
         (
             "{ status = {} }",
-            f'{AT}.status: {{ no key }} is not a condition; write values, or {{ not = ["401", "403"] }}',
+            f'{AT}.status: {{ no key }} is not a condition; write one key, {{ not = ["401", "403"] }}',
         ),
         (
             "{ status = { not = [] } }",
-            f'{AT}.status: [] cannot be compared with a field; write "text", 429, true, "500-599", a list '
-            "of these, or { not = ... } with any of them",
+            f'{AT}.status: [] cannot be compared with a field; write "text", 429, true, "500-599", a pattern '
+            'such as { glob = "/v1/*" }, a list of these, or { not = ... } with any of them',
+        ),
+        (
+            '{ status = { regex = "^4" } }',
+            f'{AT}.status: {{ regex }} is not a condition; did you mean "match"?',
+        ),
+        (
+            '{ status = { prefx = "4" } }',
+            f'{AT}.status: {{ prefx }} is not a condition; did you mean "prefix"?',
+        ),
+        (
+            '{ status = ["401", { not = "403" }] }',
+            f'{AT}.status: {{ not }} is not a condition; write one key, {{ not = ["401", "403"] }} around',
+        ),
+        (
+            "{ status = { glob = 7 } }",
+            f'{AT}.status: must be text, or a list, not 7; write {{ glob = "/v1/*" }}',
+        ),
+        (
+            '{ status = { prefix = ["4", 5] } }',
+            f'{AT}.status: must be text, not 5; write {{ prefix = "/internal/" }}',
+        ),
+        (
+            '{ api_key = { not = { match = "a(?!b)" } } }',
+            f'{AT}.api_key: match "a(?!b)": (?! looks around, and a text is read once; write what stands',
+        ),
+        (
+            '{ api_key = { glob = "/v1/*?q=*" } }',
+            f'{AT}.api_key: glob "/v1/*?q=*": ? is in no path: a glob is compared without the query; write',
         ),
         (
             '{ status = { not = "4xx" } }',

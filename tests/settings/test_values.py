@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from analyzer.config.values import UNITS_S, ConditionTable, ConditionValues, duration_between, format_duration
 from analyzer.kernel.secrets import masked
+from analyzer.plan.mapping import Pattern
 
 CONDITIONS = TypeAdapter(ConditionTable)
 DURATION = TypeAdapter(Annotated[float, duration_between(0.01, 10 * 86_400)])
@@ -57,15 +58,26 @@ def test_a_formatted_duration_is_read_back_unchanged(count: int, unit: str) -> N
         (429, ("429",)),
         (True, ("true",)),
         ([429, "500-599", 429], ("429", "500-599")),
+        ({"glob": "/v1/*"}, (Pattern("glob", "/v1/*"),)),
+        ({"prefix": ["/a", "/b", "/a"]}, (Pattern("prefix", "/a"), Pattern("prefix", "/b"))),
+        (
+            ["/x", {"match": "^/y"}, {"glob": "*.php"}],
+            ("/x", Pattern("match", "^/y"), Pattern("glob", "*.php")),
+        ),
     ],
 )
-def test_the_values_of_a_condition_are_kept_as_text(value: object, texts: tuple[str, ...]) -> None:
+def test_the_values_of_a_condition_are_kept_as_text(value: object, texts: tuple[str | Pattern, ...]) -> None:
     for written, is_not in ((value, False), ({"not": value}, True)):
         assert CONDITIONS.validate_python({"status": written}) == {"status": ConditionValues(texts, is_not)}
 
 
 @pytest.mark.parametrize(
-    "value", ["", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}], {"not": []}, {"not": {"not": "a"}}]
+    "value",
+    [
+        *("", [], None, 1.5, {"a": 1}, "599-500", [["x"], {}], {"not": []}, {"not": {"not": "a"}}),
+        *({"glob": []}, {"glob": {"prefix": "a"}}, {"glob": "a", "prefix": "b"}, {"match": "a*"}),
+        {"prefix": [f"/{number}" for number in range(101)]},
+    ],
 )
 def test_a_value_that_no_field_can_equal_is_a_fault(value: object) -> None:
     with pytest.raises(ValidationError):

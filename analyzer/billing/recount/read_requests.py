@@ -23,6 +23,7 @@ from analyzer.billing.recount.single_values import (
     stored_number,
     time_ms,
 )
+from analyzer.billing.recount.text_patterns import pattern_holds
 
 REQUESTS, UNRECORDED, DUPLICATES = "requests", "unrecorded requests", "duplicate records"
 
@@ -166,18 +167,23 @@ class SourceReading:
             results.append(self._holds(name, values, look_up) != is_not)
         return all(results)
 
-    def _holds(self, name: str, values: Sequence[str], look_up: ValueAt) -> bool:
+    def _holds(self, name: str, wanted: Sequence[str | Sequence[str]], look_up: ValueAt) -> bool:
+        """Whether a field has one of some values, or matches one of some patterns."""
+        values = [value for value in wanted if isinstance(value, str)]
+        patterns = [item for item in wanted if not isinstance(item, str)]
         field, value = self.fields[name], look_up(self.fields[name]["path"])
         if field["type"] in ("resource", "address"):
-            texts = {counted_text(value, field, 256, self.secrets)}
+            text = counted_text(value, field, self.mapping["name_bytes_max"], self.secrets)
+            texts = {text}
         else:
-            text = comparable_text(value)
-            if text is None:
+            comparable = comparable_text(value)
+            if comparable is None:
                 raise Unreadable("a field is not text")
+            text = comparable
             texts = {text, text.split(";")[0]}
-        if texts & set(values):
+        if texts & set(values) or any(_is_in_range(part, span) for part in texts for span in values):
             return True
-        return any(_is_in_range(text, span) for text in texts for span in values)
+        return any(pattern_holds(kind, pattern, text) for kind, pattern in patterns)
 
     def _amounts(self, look_up: ValueAt) -> dict[str, int]:
         """Returns what the request adds to each meter whose conditions hold."""

@@ -28,6 +28,7 @@ from analyzer.plan.value_rules import (
     UNUSABLE,
     Digests,
     MemoizedRule,
+    RouteConditionRule,
     as_event_id,
     caller_rule,
     condition_rule,
@@ -314,13 +315,14 @@ class ConditionColumn:
     """
 
     def __init__(self, mapping: SourceMapping, conditions: Sequence[Condition], index: ColumnIndex) -> None:
-        self._rules: list[tuple[int, MemoizedRule]] | None = []
+        self._rules: list[tuple[int, MemoizedRule | RouteConditionRule]] | None = []
         for condition in conditions:
             field = mapping.fields.get(condition.field)
             if field is None:
                 self._rules = None
                 break
-            self._rules.append((index.of(field.path), condition_rule(field, condition)))
+            rule = condition_rule(field, condition, mapping.name_bytes_max)
+            self._rules.append((index.of(field.path), rule))
 
     def read(self, columns: Columns) -> Answers:
         """Returns an empty list without conditions."""

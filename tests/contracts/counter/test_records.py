@@ -342,6 +342,16 @@ def test_a_condition_holds_for_the_header_of_a_refusal_of_any_policy(counted: Co
     assert totals(counted(mapping, a_record(gate="/a;b"))) == {("api_key:acme", "requests"): (1, 0)}
 
 
+def test_a_condition_compares_a_resource_without_routes_as_its_path_without_the_query(
+    counted: Counted,
+) -> None:
+    mapping = mapping_of(
+        FIELDS | {"resource": ResourceField(("path",))}, deny_if=(Condition("resource", ("/.env",)),)
+    )
+    found = counted(mapping, *(a_record(path=path) for path in ("/.env", "/.env?x=1#y", "/.env/", "", None)))
+    assert totals(found) == {("api_key:acme", "requests"): (3, 2)}
+
+
 def test_all_conditions_must_hold(counted: Counted) -> None:
     mapping = mapping_of(
         FIELDS | {"gate": TextField(("gate",))},

@@ -18,6 +18,7 @@ from analyzer.plan.mapping import (
     Condition,
     Not,
     NumberField,
+    Pattern,
     ResourceField,
     SourceMapping,
     TextField,
@@ -32,7 +33,8 @@ from gatekeeper.model import Rate
 
 names = st.text(min_size=1, max_size=8)
 values = st.lists(names, max_size=3).map(tuple)
-conditions = st.lists(st.builds(Condition, names, values | values.map(Not)), max_size=2).map(tuple)
+wanted = values | st.just((Pattern("glob", "/v1/*"), "x", Pattern("match", "^a")))
+conditions = st.lists(st.builds(Condition, names, wanted | wanted.map(Not)), max_size=2).map(tuple)
 meters = st.builds(Meter, names, st.none() | names, st.sampled_from(sorted(JOINS)), conditions)
 calendars = st.builds(Calendar, st.sampled_from(["minute", "hour", "day", "week", "month"]), names)
 rolling = st.builds(Rolling, st.integers(5, 31 * DAY_S))
@@ -102,6 +104,17 @@ def test_the_order_of_conditions_does_not_belong_to_the_meaning() -> None:
     assert make_plan([], [one], []).digest == make_plan([], [other], []).digest
     sources = [{"web": SourceMapping(deny_if=meter.where)} for meter in (one, other)]
     assert len({make_plan([], [], [], source).digest for source in sources}) == 1
+
+
+def test_conditions_are_stored_as_before_and_patterns_as_pairs() -> None:
+    """An analyzer that knows values alone reads plans without patterns, and refuses those with one."""
+    plain = Meter("x", where=(Condition("a", ("2", "1")), Condition("b", Not(("3",)))))
+    assert '"where":[["a",["1","2"]],["b",{"not":["3"]}]]' in make_plan([], [plain], []).to_json()
+    assert make_plan([], [plain], []).digest.startswith("dfa64006e5de071e")
+    patterns = (Pattern("prefix", "/b"), "x", Pattern("glob", "/a/*"))
+    with_patterns = make_plan([], [Meter("x", where=(Condition("a", Not(patterns)),))], [])
+    assert '["a",{"not":["x",["glob","/a/*"],["prefix","/b"]]}]' in with_patterns.to_json()
+    assert plan_from(with_patterns.to_json()) == with_patterns
 
 
 def test_a_plan_with_sources_is_read_from_its_text() -> None:
@@ -183,6 +196,10 @@ def with_policy(kind: str, policy: str) -> str:
     return BODY.join(["[1,", "]"]).replace('"policies":[]', f'"policies":[["{kind}",{policy}]]')
 
 
+def with_where(pattern: str) -> str:
+    return f"[1,{BODY}]".replace("[]", f'[{{"name":"x","where":[["path",[{pattern}]]]}}]', 1)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -201,6 +218,8 @@ def with_policy(kind: str, policy: str) -> str:
             f"[1,{BODY}]".replace('"sources":{}', '"sources":{"web":{"format":"w3c"}}'),
             "format 'w3c', this version reads json",
         ),
+        (with_where('["suffix",".php"]'), "Invalid enum value 'suffix'"),
+        (with_where('["match","a(?=b)"]'), "a pattern that this version does not know: a\\(\\?=b\\) "),
         (with_policy("quota", DAILY[:-1] + ',"weight":2}'), "unknown field `weight`"),
         (with_policy("quota", '{"name":"daily"}'), "missing required field `limit`"),
         (with_policy("quota", DAILY.replace('"day"', '"age"')), "Invalid enum value"),

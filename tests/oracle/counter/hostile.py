@@ -17,6 +17,7 @@ from analyzer.plan.mapping import (
     Field,
     Not,
     NumberField,
+    Pattern,
     ResourceField,
     SourceMapping,
     TextField,
@@ -256,6 +257,8 @@ CONDITIONS: list[tuple[Condition, ...]] = [
     (Condition("status", Not(("200-399", "x"))), Condition("tenant", Not(("o1",)))),
     (Condition("resource", Not(("/v1/search",))),),
     (Condition("absent", Not(("1",))),),
+    (Condition("tenant", ("o2", Pattern("prefix", "o"))), Condition("status", (Pattern("match", "^[45]"),))),
+    (Condition("resource", Not((Pattern("glob", "/v1/items/*"),))),),
 ]
 
 REFUSED = Condition("status", Not(("401", "404", "500-599")))
@@ -263,6 +266,7 @@ COUNT_IF: list[Any] = [
     UNSET,
     UNSET,
     (REFUSED,),
+    (Condition("status", Not((Pattern("match", "^40[13]|e$"),))),),
     (Condition("status", ("200-399",)),),
     (REFUSED, Condition("tenant", ("o1", ""))),
     (Condition("n", ("0-7",)), Condition("address", Not(("192.0.2.1",)))),
@@ -349,6 +353,9 @@ METERS = [
     Meter("spent", "cost", where=(Condition("status", ("200-399",)),)),
     Meter("errors", where=(Condition("status", ("500-599",)),)), Meter("deep", "deep_n"),
     Meter("others", where=(Condition("status", Not(("200-399",))),)),
+    Meter("items", where=(Condition("resource", (Pattern("glob", "/v1/i*/*"), Pattern("glob", "*.php"))),)),
+    Meter("named", where=(Condition("user", Not((Pattern("match", "(?i)^a|[^a-z]$"), "bob"))),)),
+    Meter("searches", where=(Condition("resource", ("/v1/search", "/v1/items/7")),)),
     Meter("strange", "nowhere"), Meter("absent", where=(Condition("nothing", ("1",)),)),
 ]  # fmt: skip
 

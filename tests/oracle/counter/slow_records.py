@@ -15,6 +15,7 @@ from analyzer.plan.meters import Meter
 from tests.oracle.counter.refused import Refused
 from tests.oracle.counter.slow_json import Digits, parse_json
 from tests.oracle.counter.slow_lines import parse_combined
+from tests.oracle.counter.slow_patterns import pattern_matches
 from tests.oracle.counter.slow_values import (
     MISSING,
     SECRETS,
@@ -67,14 +68,19 @@ def all_hold(
     return all(results)
 
 
-def holds(look_up: LookUp, field: mappings.Field, wanted: Sequence[str]) -> bool:
+def holds(look_up: LookUp, field: mappings.Field, wanted: Sequence[str | mappings.Pattern]) -> bool:
     as_counted = isinstance(field, mappings.ResourceField | mappings.AddressField)
     text = counted_text(look_up(field.path), field, 256) if as_counted else text_of(look_up(field.path))
     if text is None:
         raise Refused("bad-field")
     # A list of values, as a header may have, also matches by its first.
     first = text if as_counted else text.split(";")[0]
-    return any(value in (text, first) or in_range(text, value) for value in wanted)
+    return any(
+        pattern_matches(value, text)
+        if isinstance(value, mappings.Pattern)
+        else value in (text, first) or in_range(text, value)
+        for value in wanted
+    )
 
 
 def in_range(text: str, wanted: str) -> bool:

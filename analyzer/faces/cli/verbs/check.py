@@ -38,6 +38,7 @@ from analyzer.kernel.database.revisions import head, schema_problem
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.secrets import masked
 from analyzer.kernel.sentences import plural
+from analyzer.plan.derived_meters import value_text
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import NOUNS, UNLIMITED, with_noun
 from analyzer.plan.meters import BUCKET_S
@@ -432,7 +433,8 @@ def _conditions(where: tuple[Condition, ...]) -> str:
 
 
 def _values(condition: Condition | ConditionValues) -> str:
-    return f"{'not ' if condition.is_not else ''}{' or '.join(condition.values)}"
+    values = " or ".join(map(value_text, condition.values))
+    return f"{'not ' if condition.is_not else ''}{values}"
 
 
 def _counted_if(source: SourceTable) -> str:
