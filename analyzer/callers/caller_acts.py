@@ -110,7 +110,7 @@ def set_facts(
         raise Fault("", "give <caller> and <plan>, <tenant>, <zone> or <anchor>; or <file> alone")
     key = context.counted(caller)
     try:
-        profile = checked_profile(Profile(**facts))
+        profile = checked_profile(key, Profile(**facts))
     except ValueError as error:
         raise Fault("", f"{key}: {error}") from error
     by = context.by

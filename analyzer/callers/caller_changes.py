@@ -37,7 +37,7 @@ from analyzer.kernel.tables.schema import callers, overrides
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import UNLIMITED, Unit, amount_text
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import OverrideKind, base_name
+from analyzer.plan.policies import OverrideKind, base_name, limits_by_route
 
 OVERRIDES_MAX = 100_000  # that have not ended; each analyzer holds them in memory
 RANGES_MAX = 1_000  # exempt addresses and ranges that have not ended; each address is compared with all
@@ -329,10 +329,14 @@ def caller_profile(engine: sa.Engine, caller: str) -> tuple[Profile, list[Caller
     caller_limits = []
     for policy in plan.policies:
         if parse_grouping(policy.per).scope == kind and policy_kind(policy).whole_sum is None:
-            own: Any = limits.unlimited_too(policy, key)
+            own: Any = limits.of_key(policy, key)
             common: Any = policy
             limit = None if own is None else own.limit
             caller_limits.append(CallerLimit(policy.name, common.limit, limit, policy.meter_unit))
+            for glob, stated in limits_by_route(policy):
+                route_limit = None if own is None else dict(limits_by_route(own)).get(glob, own.limit)
+                name = f"{policy.name} on {glob}"
+                caller_limits.append(CallerLimit(name, stated, route_limit, policy.meter_unit))
     return profile, caller_limits
 
 

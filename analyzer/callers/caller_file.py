@@ -11,6 +11,7 @@ from analyzer.callers.caller_answers import COLUMNS
 from analyzer.config.values import NAME, zone_cure
 from analyzer.judging.caller_limits import Profile
 from analyzer.kernel.logs import printable
+from analyzer.plan.mapping import TENANT
 from analyzer.plan.value_rules import is_anchor
 from analyzer.plan.windows import is_zone
 
@@ -33,7 +34,7 @@ def read_file(file: Path) -> tuple[list[str], Mapping[str, Profile]]:
                 caller = row["caller"].strip()
                 facts = Profile(*((row.get(name) or "").strip() for name in Profile._fields))
                 _require_new(caller, profiles, f"{file}, line {number}")
-                profiles[caller] = _checked(facts, f"{file}, line {number}")
+                profiles[caller] = _checked(caller, facts, f"{file}, line {number}")
     except OSError as error:
         raise Fault("file", f"{file}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
@@ -54,15 +55,20 @@ def _require_new(caller: str, profiles: Mapping[str, Profile], where: str) -> No
         raise Fault("file", f"{where}: {caller} is in the file twice")
 
 
-def _checked(profile: Profile, where: str) -> Profile:
+def _checked(caller: str, profile: Profile, where: str) -> Profile:
     try:
-        return checked_profile(profile)
+        return checked_profile(caller, profile)
     except ValueError as error:
         raise Fault("file", printable(f"{where}: {error}")) from error
 
 
-def checked_profile(profile: Profile) -> Profile:
-    """Returns the profile. Raises ValueError if a value cannot be what it stands for."""
+def checked_profile(caller: str, profile: Profile) -> Profile:
+    """Returns the profile of a caller or a tenant.
+
+    Raises ValueError if a value cannot be what it stands for.
+    """
+    if profile.tenant and caller.startswith(TENANT):
+        raise ValueError("a tenant is in no tenant: give its callers one")
     if profile.plan and not NAME.fullmatch(profile.plan):
         raise ValueError(f"{profile.plan!r} is not the name of a plan")
     if len(profile.tenant.encode()) > 256 or profile.tenant != printable(profile.tenant):

@@ -26,7 +26,7 @@ from analyzer.plan import catalog
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import UNLIMITED, Unit
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import SHADOW, Policy, with_limit
+from analyzer.plan.policies import SHADOW, Policy, for_resource, with_limit
 from analyzer.plan.sums import Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Window
 from gatekeeper.model import Lock
@@ -171,7 +171,7 @@ class _UseReader:
         """Yields what a series has used of a policy; by resource, those with the most."""
         kind, now_s = policy_kind(policy), self._now_s
         sum_ = kind.judged_sum(policy)
-        own = self._limits.unlimited_too(policy, key)
+        own = self._limits.of_key(policy, key)
         window = self._limits.series_window(sum_, key, now_s)
         rolling_s = sum_.window.period_s if isinstance(sum_.window, Rolling) else None
         context = Circumstances(instant(now_s * 1000), limits=self._limits, is_warden=True)
@@ -179,9 +179,10 @@ class _UseReader:
         if isinstance(sum_.window, Calendar) and not sum_.window.limits(window):
             judged = with_limit(judged, UNLIMITED)
         for standing in self._standings(sum_, key, window):
-            used, limit = kind.amounts(judged, standing, context)
+            on_route = for_resource(judged, standing.total.resource)
+            used, limit = kind.amounts(on_route, standing, context)
             yield PolicyUse(
-                judged,
+                on_route,
                 key,
                 standing.total.resource,
                 own is None,

@@ -100,7 +100,7 @@ def _changed(judge: Judge, old_limits: Limits, callers: Collection[str]) -> set[
         for policy in judge.plan.policies
         if parse_grouping(policy.per).is_of_callers
         for caller in callers
-        if old_limits.policy_for(policy, caller) != judge.limits.policy_for(policy, caller)
+        if old_limits.of_key(policy, caller) != judge.limits.of_key(policy, caller)
     }
 
 

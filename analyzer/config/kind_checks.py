@@ -53,14 +53,20 @@ def _amount_faults(path: KeyPath, policy: PolicyTable, unit: Unit | None) -> Ite
     if policy.limit.by_plan and not grouping.has_facts:
         problem = f"has limits by plan, and {quote(policy.per)} has none"
         yield KeyFault((*path, "limit"), problem, 'write one limit, or per = "caller" or "tenant"')
-    refuses = any(0 in reading.values() for reading in (policy.limit.stated, *policy.limit.by_plan.values()))
+    if policy.limit.by_route and not policy.per.endswith(BY_RESOURCE):
+        problem = f"has limits by route, and {quote(policy.per)} has no routes"
+        cure = (
+            f"write per = {quote(policy.per + BY_RESOURCE if grouping.has_facts else 'caller' + BY_RESOURCE)}"
+        )
+        yield KeyFault((*path, "limit"), problem, cure)
+    others = *policy.limit.by_plan.values(), *policy.limit.by_route.values()
+    refuses = any(0 in reading.values() for reading in (policy.limit.stated, *others))
     if refuses and (not grouping.is_of_subjects or not policy.can_refuse):
         problem = "allows nothing, which only a quota of callers or tenants can"
         cure = 'write kind = "quota" and per = "caller" or "tenant", or a limit of at least 1'
         yield KeyFault((*path, "limit"), problem, cure)
     if policy.limit.stated:
-        readings = [policy.limit.stated, *policy.limit.by_plan.values()]
-        yield from limit_unit_faults(path, policy.meter, readings, unit)
+        yield from limit_unit_faults(path, policy.meter, [policy.limit.stated, *others], unit)
 
 
 def _quota_faults(path: KeyPath, policy: QuotaTable, _tables: ParsedTables) -> Iterator[KeyFault]:

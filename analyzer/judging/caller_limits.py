@@ -26,7 +26,16 @@ from analyzer.plan.groupings import Grouping, parse_grouping
 from analyzer.plan.mapping import TENANT
 from analyzer.plan.meter_units import UNLIMITED
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import OverrideKind, Policy, SubjectKind, base_name, limits_by_plan
+from analyzer.plan.policies import (
+    OverrideKind,
+    Policy,
+    SubjectKind,
+    base_name,
+    for_resource,
+    limits_by_plan,
+    limits_by_route,
+    route_variants,
+)
 from analyzer.plan.sums import NEVER, Sum
 from analyzer.plan.windows import Calendar, Window, Windows, is_zone, window_at
 
@@ -134,9 +143,13 @@ class Directory:
         self._shared: dict[int, int] = {}
 
     def set_profile(self, caller: str, profile: Profile) -> None:
-        """Stores the facts about a caller. A zone that this machine does not know is none."""
+        """Stores the facts about a caller or a tenant, which has no tenant.
+
+        A zone that this machine does not know is none.
+        """
         zone = profile.zone if is_zone(profile.zone) else ""
-        group = self._tenants.number(profile.tenant) << PLAN_BITS | self._plans.number(profile.plan)
+        tenant = "" if caller.startswith(TENANT) else profile.tenant
+        group = self._tenants.number(tenant) << PLAN_BITS | self._plans.number(profile.plan)
         number = group << CLOCK_BITS | self._zones.number(zone) << ANCHOR_BITS
         if profile.anchor:
             day = date.fromisoformat(profile.anchor)
@@ -219,13 +232,17 @@ class Limits:
         self._calendars: dict[tuple[Calendar, int], Calendar] = {}  # by that of the policy and the clock
         self._windows: dict[tuple[Calendar, int], Window] = {}  # those that were asked for last
 
-    def policy_for(self, policy: Policy, key: str) -> Policy | None:
-        """Returns the policy with the limit and the calendar of the series `key`; None if none limits it."""
-        own = self.unlimited_too(policy, key)
+    def policy_for(self, policy: Policy, key: str, resource: str = "") -> Policy | None:
+        """Returns the policy with the limit and the calendar of a series; None if none limits it."""
+        own = self.of_key(policy, key)
+        own = None if own is None else for_resource(own, resource)
         return None if own is None or _is_unlimited(own) else own
 
-    def unlimited_too(self, policy: Policy, key: str) -> Policy | None:
-        """Returns what `policy_for` does, and for a series without a limit the policy with UNLIMITED."""
+    def of_key(self, policy: Policy, key: str) -> Policy | None:
+        """Returns the policy with limits and calendar of series `key`, by resource as it states them.
+
+        Without a limit it has UNLIMITED. None for a key that is exempt.
+        """
         grouping = parse_grouping(policy.per)
         if self._is_exempt_address(grouping, key):
             return None
@@ -248,7 +265,12 @@ class Limits:
             (override.amount for override in overrides if override.kind == "limit"), _plan_limit(of_plan)
         )
         granted = sum(override.amount for override in overrides if override.kind == "grant")
-        return _with(policy, "limit", UNLIMITED if limit >= UNLIMITED else min(limit + granted, LIMIT_MAX))
+        own = _with(policy, "limit", _more(limit, granted))
+        if not (routes := limits_by_route(policy)):
+            return own
+        is_replaced = any(override.kind == "limit" for override in overrides)  # on every route
+        routes = () if is_replaced else tuple((glob, _more(limit, granted)) for glob, limit in routes)
+        return _with(own, "route_limits", routes or msgspec.UNSET)
 
     def refuses(self, sum_: Sum, key: str) -> bool:
         """Whether a policy of the sum allows `key` nothing: its lock needs no total."""
@@ -263,9 +285,7 @@ class Limits:
             return plan_sums(self._plan).thresholds_by_sum[sum_]
         grouping = parse_grouping(sum_.grouping)
         if key in self._with_override(grouping) or self._is_exempt_address(grouping, key):
-            policies = (
-                self.policy_for(policy, key) for policy in plan_sums(self._plan).policies_by_sum[sum_]
-            )
+            policies = (self.of_key(policy, key) for policy in plan_sums(self._plan).policies_by_sum[sum_])
             return _thresholds(policies)
         return self._thresholds_of_group(sum_, self._group(grouping, key))
 
@@ -340,7 +360,8 @@ class Limits:
         if not self.has_own(total.sum):
             return plan_sums(self._plan).next_judgement(standing, now_s)
         own = (
-            self.policy_for(policy, total.key) for policy in plan_sums(self._plan).policies_by_sum[total.sum]
+            self.policy_for(policy, total.key, total.resource)
+            for policy in plan_sums(self._plan).policies_by_sum[total.sum]
         )
         policies = (policy for policy in own if policy is not None)
         thresholds = self.series_thresholds(total.sum, total.key)
@@ -466,6 +487,10 @@ def is_refused(policy: Policy | None) -> bool:
     return policy is not None and not policy.limit and 0 in policy_kind(policy).thresholds(policy)
 
 
+def _more(limit: int, granted: int) -> int:
+    return UNLIMITED if limit >= UNLIMITED else min(limit + granted, LIMIT_MAX)
+
+
 def _is_unlimited(policy: Policy) -> bool:
     return policy.limit >= UNLIMITED
 
@@ -475,8 +500,10 @@ def _thresholds(policies: Iterable[Policy | None]) -> Sequence[int]:
         {
             value
             for policy in policies
-            if policy is not None and not _is_unlimited(policy)
-            for value in policy_kind(policy).thresholds(policy)
+            if policy is not None
+            for variant in route_variants(policy)
+            if not _is_unlimited(variant)
+            for value in policy_kind(policy).thresholds(variant)
         }
     )
 

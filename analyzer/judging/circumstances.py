@@ -27,7 +27,7 @@ Blamed = frozenset[TotalKey]
 class OwnPolicies(Protocol):
     """The policies as they apply to each series."""
 
-    def policy_for(self, policy: Policy, key: str) -> Policy | None:
+    def policy_for(self, policy: Policy, key: str, resource: str = "") -> Policy | None:
         """Returns the policy with the limit of the series `key`; None if that is exempt."""
 
 

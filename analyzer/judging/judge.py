@@ -17,7 +17,7 @@ from analyzer.judging.kinds.earned_locks import lock_key
 from analyzer.judging.plan_sums import plan_sums
 from analyzer.judging.totals import Standing, TotalKey
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Policy
+from analyzer.plan.policies import Policy, for_resource
 from gatekeeper.model import Change, Clear, Cursor, Lock, LockKey, Set
 
 
@@ -228,7 +228,7 @@ def _stays(plan: Plan, key: LockKey, limits: OwnPolicies | None) -> bool:
     policy = plan.policy(key.policy)
     if policy is None or not policy_kind(policy).locks_last:
         return False
-    return limits is None or limits.policy_for(policy, key.key) is not None
+    return limits is None or limits.policy_for(policy, key.key, key.resource) is not None
 
 
 def lapsed(locks: Iterable[Lock], now: datetime) -> list[Change]:
@@ -269,6 +269,9 @@ def _pairs(
     for standing in standings:
         total = standing.total
         for policy in plan_sums(plan).policies_by_sum.get(total.sum, ()):
-            own = policy if limits is None else limits.policy_for(policy, total.key)
+            if limits is None:
+                own: Policy | None = for_resource(policy, total.resource)
+            else:
+                own = limits.policy_for(policy, total.key, total.resource)
             if own is not None:
                 yield own, standing

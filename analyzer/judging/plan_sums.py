@@ -14,7 +14,7 @@ from analyzer.plan.groupings import BY_ADDRESS, BY_OUTCOME
 from analyzer.plan.mapping import DURATION, NumberField, SourceMapping
 from analyzer.plan.meters import MINUTE_S, OUTCOMES
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Policy
+from analyzer.plan.policies import Policy, for_resource, route_variants
 from analyzer.plan.sums import NEVER, Sum, total_key
 from analyzer.plan.windows import Calendar, Rolling
 
@@ -49,7 +49,14 @@ class PlanSums:
     def thresholds_by_sum(self) -> Mapping[Sum, Sequence[int]]:
         """Values of each sum at which one of its policies must be judged, ascending."""
         return {
-            sum_: sorted({value for policy in policies for value in policy_kind(policy).thresholds(policy)})
+            sum_: sorted(
+                {
+                    value
+                    for policy in policies
+                    for variant in route_variants(policy)
+                    for value in policy_kind(policy).thresholds(variant)
+                }
+            )
             for sum_, policies in self.policies_by_sum.items()
         }
 
@@ -202,7 +209,8 @@ class PlanSums:
             # Of a window that a clock ahead has filled, more than the limit may be needed, too.
             least = min(thresholds, default=NEVER)
             if None in growths or largest_sum(standing.slots, windows, int(now_s)) >= least:
-                policies = self.policies_by_sum[total.sum] if policies is None else policies
+                if policies is None:
+                    policies = (for_resource(own, total.resource) for own in self.policies_by_sum[total.sum])
                 growths += [policy_kind(policy).growth(policy, standing, int(now_s)) for policy in policies]
             return min((used + growth for growth in growths if growth is not None), default=NEVER)
         if now_s < total.window.start_s:

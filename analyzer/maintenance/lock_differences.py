@@ -19,7 +19,7 @@ from analyzer.kernel.tables.schema import hold_offs, locks, totals
 from analyzer.maintenance.total_differences import OpenSum
 from analyzer.plan.catalog import Catalog
 from analyzer.plan.plan import Plan
-from analyzer.plan.policies import Policy
+from analyzer.plan.policies import Policy, limits_by_route
 from gatekeeper.model import SUSPENSION
 
 
@@ -53,8 +53,9 @@ def differing_locks(
     for open_sum in sums:
         for policy in plan_sums(plan).policies_by_sum[open_sum.sum]:
             if policy.name not in unready:
-                # By the limit that is stated for all, as long as no caller has another one.
-                least = _least(policy) if version == NO_DIRECTORY else None
+                # By the limit that is stated for all, as long as no series has another one.
+                is_of_all = version == NO_DIRECTORY and not limits_by_route(policy)
+                least = _least(policy) if is_of_all else None
                 differences += _right(
                     db, plan, version, policy, _not_earned(open_sum, policy, now_ms, least), most
                 )
@@ -92,7 +93,7 @@ def _right(
         for chunk in read.partitions():
             limits = read_limits(db, plan, version, {row.key for row in chunk})
             for row in chunk:
-                own = limits.policy_for(policy, row.key)
+                own = limits.policy_for(policy, row.key, row.resource)
                 is_above = own is not None and row.used >= _least(own)
                 if is_above != bool(row.is_locked):
                     differences.append(

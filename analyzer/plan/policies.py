@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
 from analyzer.plan.groupings import BY_RESOURCE
+from analyzer.plan.mapping import Pattern
 from analyzer.plan.meter_units import UNLIMITED, Unit
+from analyzer.plan.patterns import TextTest, compile_pattern
 from analyzer.plan.sums import NEVER
 from analyzer.plan.windows import DAY_S, Calendar, Rolling
 from gatekeeper.model import Rate
 
 NO_UNIT = msgspec.UNSET  # of a meter of whole numbers
-NO_PLAN_LIMITS = msgspec.UNSET  # of a policy with one limit for all
+NO_OTHER_LIMITS = msgspec.UNSET  # of a policy with one limit for all
 IN_FORCE = msgspec.UNSET  # the mode of a policy whose locks gates get
 LockActionName = Literal["deny", "slow", "tag"]
 ActionName = LockActionName | Literal["notify"]  # "notify": notices, and no locks
@@ -106,6 +109,9 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unit: Unit | msgspec.UnsetType = NO_UNIT
     # Limits of callers by their plan, instead of `limit`. Absent from the stored plan where there are none.
     plan_limits: tuple[tuple[str, int], ...] | msgspec.UnsetType = msgspec.UNSET
+    # Limits of series by their resource, instead of `limit`: globs, of which the first that matches holds.
+    # Absent where there are none.
+    route_limits: tuple[tuple[str, int], ...] | msgspec.UnsetType = msgspec.UNSET
     join: str | msgspec.UnsetType = msgspec.UNSET  # that of the meter, a key of JOINS; absent: a sum
     mode: Literal["shadow"] | msgspec.UnsetType = msgspec.UNSET  # absent: its locks are enforced
     brake: Brake | msgspec.UnsetType = msgspec.UNSET  # absent: DEFAULT_BRAKE
@@ -312,6 +318,40 @@ def with_limit(policy: Policy, limit: int) -> Policy:
     changed: Any = policy
     result: Policy = msgspec.structs.replace(changed, limit=limit)
     return result
+
+
+def limits_by_route(policy: Policy) -> Sequence[tuple[str, int]]:
+    """Returns the limits of series by globs of their resource; empty where all have one limit."""
+    limits = getattr(policy, "route_limits", msgspec.UNSET)
+    return () if isinstance(limits, msgspec.UnsetType) else limits
+
+
+def route_variants(policy: Policy) -> Sequence[Policy]:
+    """Returns the policy as it is for each limit by resource: itself alone, if it has none."""
+    return [policy, *(with_limit(policy, limit) for _, limit in limits_by_route(policy))]
+
+
+def for_resource(policy: Policy, resource: str) -> Policy:
+    """Returns the policy with the limit of series with a resource.
+
+    >>> from analyzer.plan.windows import Calendar
+    >>> policy = Quota("routes", 9, Calendar("day"), route_limits=(("/v1/export", 1), ("/v1/*", 5)))
+    >>> [for_resource(policy, route).limit for route in ("/v1/export", "/v1/items", "/v2")]
+    [1, 5, 9]
+    """
+    limits = limits_by_route(policy)
+    return with_limit(policy, _route_limit(limits, resource, policy.limit)) if limits else policy
+
+
+@lru_cache(maxsize=1 << 14)
+def _route_limit(limits: Sequence[tuple[str, int]], resource: str, otherwise: int) -> int:
+    matching = (limit for glob, limit in limits if _glob_test(glob)(resource))
+    return next(matching, otherwise)
+
+
+@lru_cache(maxsize=1 << 10)
+def _glob_test(glob: str) -> TextTest:
+    return compile_pattern(Pattern("glob", glob))
 
 
 def limits_by_plan(policy: Policy) -> Mapping[str, int]:

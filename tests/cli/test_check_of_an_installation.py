@@ -145,4 +145,4 @@ def test_callers_known_of_each_plan_are_counted(
     ]
     printed = gatelock("check").output
     assert "\nplans       daily: free (0): 1 caller," in printed
-    assert "remark      daily: the limits by plan have no default" in printed
+    assert "remark      daily: the table of limits has no default" in printed

@@ -30,6 +30,7 @@ EXEMPT = """
 address = "10.0.0.0/8"
 reason = "our own probes"
 """
+ROUTES = POLICY.replace("free = 10", '"/v1/*" = 5') + 'per = "caller+resource"'
 
 
 def plan_of(path: Path, text: str) -> Plan:
@@ -66,6 +67,17 @@ def test_a_word_of_a_later_version_in_an_override_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        (POLICY.replace("free = 10", '"/v1/*" = 5, free = 10'), '"free" is no route'),
+        (POLICY.replace("free = 10", '"/v1/*" = 5'), "has limits by route, and"),
+        (
+            POLICY.replace("free = 10", '"/v1/***" = 5') + 'per = "caller+resource"',
+            "*** is no part of a glob",
+        ),
+        (
+            POLICY.replace("free = 10", '"/v1/*" = 0') + 'per = "caller+resource"',
+            "allows nothing, which only",
+        ),
+        (POLICY.replace("free = 10", '"/v1/*" = "1h"') + 'per = "caller+resource"', '"requests" has no unit'),
         (POLICY.replace("default = 100", "defalt = 100"), "has no limit for callers without a plan"),
         (POLICY.replace("free = 10, ", ""), "has no limit of a plan"),
         (POLICY.replace("free = 10", "free = -1"), "-1 is too small"),

@@ -7,7 +7,7 @@ What is checked between tables stands by kind in `config.kind_checks.KIND_CHECKS
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -17,6 +17,7 @@ from analyzer.config.tables import ConfigTable
 from analyzer.config.tables.actions import Action, LockAction
 from analyzer.config.tables.meters import JudgedGroupingName
 from analyzer.config.tables.policy_values import (
+    LimitReadings,
     PolicyLimit,
     WindowTable,
     brake_of_table,
@@ -53,7 +54,7 @@ from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import (
     CANDIDATE,
     IN_FORCE,
-    NO_PLAN_LIMITS,
+    NO_OTHER_LIMITS,
     NO_UNIT,
     SHADOW,
     UNSTATED_BRAKE,
@@ -191,9 +192,10 @@ class PolicyTable(ConfigTable):
     def _written(self, candidate: CandidateTable) -> dict[str, Any]:
         """Returns the settings of a candidate."""
         written = {name: getattr(candidate, name) for name in candidate.model_fields_set}
-        if "limit" in written and not candidate.limit.by_plan:
-            # One number is that of callers without a plan: those with one keep what they have.
-            written["limit"] = candidate.limit._replace(by_plan=self.limit.by_plan)
+        if "limit" in written and not (candidate.limit.by_plan or candidate.limit.by_route):
+            # One number is that of all others: those with a plan, and on a route, keep what they have.
+            by_plan, by_route = self.limit.by_plan, self.limit.by_route
+            written["limit"] = candidate.limit._replace(by_plan=by_plan, by_route=by_route)
         return written
 
     @abstractmethod
@@ -209,7 +211,8 @@ class PolicyTable(ConfigTable):
         return {
             "name": self.name,
             "limit": in_unit(self.limit.stated, unit) if self.limit.stated else 0,
-            "plan_limits": self._plan_limits(unit),
+            "plan_limits": _in_units(sorted(self.limit.by_plan.items()), unit),
+            "route_limits": _in_units(self.limit.by_route.items(), unit),
             "window": self.window.windows,
             "meter": self.meter,
             "per": self.per,
@@ -222,10 +225,10 @@ class PolicyTable(ConfigTable):
             "brake": UNSTATED_BRAKE if self.brake is None else self.brake,
         }
 
-    def _plan_limits(self, unit: Unit | None) -> Any:
-        if not self.limit.by_plan:
-            return NO_PLAN_LIMITS
-        return tuple((name, in_unit(limit, unit)) for name, limit in sorted(self.limit.by_plan.items()))
+
+def _in_units(limits: Iterable[tuple[str, LimitReadings]], unit: Unit | None) -> Any:
+    """Returns other limits as they are stored; nothing where there are none."""
+    return tuple((name, in_unit(limit, unit)) for name, limit in limits) or NO_OTHER_LIMITS
 
 
 class QuotaTable(PolicyTable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Self, get_args
@@ -26,7 +26,10 @@ from analyzer.config.values import (
 )
 from analyzer.judging.caller_limits import LIMIT_MAX
 from analyzer.kernel.refused_values import quote, raise_fault
+from analyzer.plan.expressions import PatternFault
+from analyzer.plan.mapping import Pattern
 from analyzer.plan.meter_units import STORED_IN, UNLIMITED, Unit, readings
+from analyzer.plan.patterns import compile_pattern
 from analyzer.plan.policies import Brake, Grace
 from analyzer.plan.windows import (
     ANCHORED,
@@ -84,21 +87,27 @@ LimitReadings = Mapping[str | None, int]  # what a limit means, by the unit of i
 
 
 class PolicyLimit(NamedTuple):
-    """The limit of callers, and those of callers by their plan."""
+    """The limit of series, and those of callers by their plan, or of series by their resource."""
 
     stated: LimitReadings = MappingProxyType({})  # empty: the policy does not state one
     by_plan: Mapping[str, LimitReadings] = MappingProxyType({})
+    by_route: Mapping[str, LimitReadings] = MappingProxyType({})  # by globs, of which the first that matches
     is_open: bool = False  # whether nothing is stated for those without a plan, who have no limit then
 
 
 def policy_limit(value: object) -> PolicyLimit:
-    """One limit, or a table of limits by the plan of callers or tenants: { free = 100, default = 1_000 }.
+    """One limit, or a table of limits by the plan of callers or tenants, { free = 100, default = 1_000 }.
+
+    A table by routes has globs that begin with a slash or a star: { "/v1/*" = 5, default = 100 }.
 
     In a table "unlimited" takes the limit away, and 0 allows nothing. Without `default` those of other plans
     and of none have no limit.
     """
     if not isinstance(value, Mapping):
         return PolicyLimit(limit_readings(value))
+    routes = [str(name) for name in value if str(name).startswith(("/", "*"))]
+    if routes:
+        return _limit_by_route(value, routes)
     misspelt = closest(DEFAULT, map(str, value)) if DEFAULT not in value else None
     if misspelt is not None:
         problem = (
@@ -114,7 +123,24 @@ def policy_limit(value: object) -> PolicyLimit:
                 "use letters, digits, points, hyphens, underscores",
             )
     by_plan = {str(name): plan_readings(limit) for name, limit in value.items() if name != DEFAULT}
-    return PolicyLimit(plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan, DEFAULT not in value)
+    return PolicyLimit(
+        plan_readings(value.get(DEFAULT, WITHOUT_LIMIT)), by_plan, is_open=DEFAULT not in value
+    )
+
+
+def _limit_by_route(value: Mapping[str, object], routes: Sequence[str]) -> PolicyLimit:
+    for name in value:
+        if name != DEFAULT and name not in routes:
+            cure = "write plans and routes in two policies"
+            raise_fault(f"{quote(name)} is no route, and {quote(routes[0])} is one", cure)
+    for glob in routes:
+        try:
+            compile_pattern(Pattern("glob", glob))
+        except PatternFault as fault:
+            raise_fault(f"{quote(glob)} {fault}", fault.cure)
+    by_route = {glob: plan_readings(value[glob]) for glob in routes}
+    stated = plan_readings(value.get(DEFAULT, WITHOUT_LIMIT))
+    return PolicyLimit(stated, by_route=by_route, is_open=DEFAULT not in value)
 
 
 def limits_of_periods(value: object) -> Mapping[str, PolicyLimit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from analyzer.judging.kinds import policy_kind
-from analyzer.plan.policies import Policy, limits_by_plan, with_limit
+from analyzer.plan.policies import Policy, limits_by_plan, limits_by_route, with_limit
 from analyzer.plan.sums import NEVER
 
 
@@ -21,6 +21,11 @@ def least_threshold(policy: Policy, overridden: Iterable[int] = ()) -> int:
     >>> least_threshold(Quota("daily", 1_000, Calendar("day"), plan_limits=(("free", 100),)), [50])
     50
     """
-    limits = [policy.limit, *overridden, *limits_by_plan(policy).values()]
+    limits = [
+        policy.limit,
+        *overridden,
+        *limits_by_plan(policy).values(),
+        *dict(limits_by_route(policy)).values(),
+    ]
     kind = policy_kind(policy)
     return min(next(iter(kind.thresholds(with_limit(policy, limit))), NEVER) for limit in limits)

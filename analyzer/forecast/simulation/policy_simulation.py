@@ -294,8 +294,6 @@ def _hot(
 
 
 def _first_threshold(entry: SimulatedPolicy, sum_: Sum, key: str) -> float:
-    if entry.limits.policy_for(entry.policy, key) is None:
-        return NEVER
     return next(iter(entry.limits.series_thresholds(sum_, key)), NEVER)
 
 

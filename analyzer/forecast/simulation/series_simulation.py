@@ -223,7 +223,7 @@ class SeriesSimulation:
     def _part_beyond(self, bucket: SeriesBucket) -> float:
         """Returns which part of a bucket came after the limit was reached in it."""
         assert self._total is not None  # noqa: S101 - as in `_judge`
-        policy = self.of.limits.policy_for(self.of.policy, self.key)
+        policy = self.of.limits.policy_for(self.of.policy, self.key, self.resource)
         amount = bucket.admitted + bucket.denied
         if policy is None or not amount:
             return 0.0

@@ -8,7 +8,7 @@ from analyzer.judging.totals import TotalKey
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import amount_text, with_noun
 from analyzer.plan.meters import DAY_S, JOINS
-from analyzer.plan.policies import SHADOW, Policy, limits_by_plan
+from analyzer.plan.policies import SHADOW, Policy, limits_by_plan, limits_by_route
 from gatekeeper.model import Lock, LockKey
 
 SHARED_SCOPES = ("resource", "everyone")  # of locks on requests of any client
@@ -69,15 +69,15 @@ def limits_text(policy: Policy) -> str:
     >>> limits_text(Quota("trial", UNLIMITED, Calendar("day"), plan_limits=(("free", 100),)))
     'unlimited requests (100 for the plan free)'
     """
-    limits = limits_by_plan(policy)
+    others = [
+        *((f"for the plan {plan}", limit) for plan, limit in limits_by_plan(policy).items()),
+        *((f"on {glob}", limit) for glob, limit in limits_by_route(policy)),
+    ]
     stated = with_noun(policy.limit, policy.meter_unit, policy.meter)
-    if not limits:
-        return stated
     shown = (
-        f"{amount_text(limit, policy.meter_unit) if limit else 'none'} for the plan {plan}"
-        for plan, limit in limits.items()
+        f"{amount_text(limit, policy.meter_unit) if limit else 'none'} {series}" for series, limit in others
     )
-    return f"{stated} ({', '.join(shown)})"
+    return f"{stated} ({', '.join(shown)})" if others else stated
 
 
 def effect(policy: Policy, ends: str) -> str:

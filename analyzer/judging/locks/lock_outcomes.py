@@ -184,7 +184,7 @@ class _Lasting:
             return None
         if isinstance(policy_kind(policy).judged_sum(policy).window, Rolling):
             return used  # the total of a rolling sum says nothing about its window at the begin
-        own = limits.policy_for(policy, stored.at.key)
+        own = limits.policy_for(policy, stored.at.key, stored.at.resource)
         return None if own is None else used + max(0, stored.used_began - own.limit)
 
     def _ended_ms(self, last: sa.Row[Any]) -> int | None:

@@ -326,7 +326,9 @@ class Activation:
         limits = read_limits(self._db, self._plan, self._directory, {key.key for key in present})
         policies = {policy.name: policy for policy in self._plan.policies}
         self.changes += [
-            Clear(key) for key in present if limits.policy_for(policies[key.policy], key.key) is None
+            Clear(key)
+            for key in present
+            if limits.policy_for(policies[key.policy], key.key, key.resource) is None
         ]
 
     def _clear_unearned(self, present: Mapping[LockKey, Lock], step: ClearStep) -> None:

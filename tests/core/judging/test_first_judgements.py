@@ -8,22 +8,26 @@ from time import thread_time
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from analyzer.judging.caller_limits import EMPTY, Directory, ExemptRanges, Limits, Override, Profile, Subject
 from analyzer.judging.plan_sums import plan_sums
+from analyzer.plan.meter_units import UNLIMITED
 from analyzer.plan.plan import make_plan
 from analyzer.plan.policies import Quota
 from analyzer.plan.sums import NEVER
 from analyzer.plan.windows import Calendar
 
-PLANS = (("free", 10), ("pro", 5_000))
+PLANS = (("free", 10), ("none", 0), ("open", UNLIMITED), ("pro", 5_000))
+ROUTES = (("/v1/export", 7), ("/v1/*", 70), ("/open/**", UNLIMITED))
 PLAN = make_plan(
     [],
     [],
     [
         Quota("daily", 1_000, Calendar("day"), plan_limits=PLANS),
         Quota("other", 900, Calendar("day")),
-        Quota("tenants", 500, Calendar("day"), per="tenant"),
+        Quota("tenants", 500, Calendar("day"), per="tenant", plan_limits=PLANS),
+        Quota("routes", 200, Calendar("day"), per="caller+resource", route_limits=ROUTES),
         Quota("addresses", 400, Calendar("day"), per="address"),
         Quota("networks", 300, Calendar("day"), per="address/24"),
     ],
@@ -31,7 +35,10 @@ PLAN = make_plan(
 NAMES = [f"api_key:{name}" for name in "abcd"]
 TENANTS = ["", "acme", "evil"]
 RANGES = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "2001:db8::/48"]
+FACTS = [*NAMES, "tenant:acme", "tenant:evil"]  # of callers and tenants
+RESOURCES = ["/v1/export", "/v1/items", "/v1/items/9", "/open", "/open/a/b", "/"]
 KEYS = {
+    "caller+resource": NAMES,
     "caller": [*NAMES, "address:10.1.2.3", "address:11.0.0.1", "address:2001:db8::1", "address:none"],
     "tenant": TENANTS[1:],
     "address": ["10.1.2.3", "11.0.0.1", "2001:db8::1"],
@@ -40,7 +47,8 @@ KEYS = {
 NEW = 10_000  # series in one flush
 
 profiles = st.dictionaries(
-    st.sampled_from(NAMES), st.tuples(st.sampled_from(["", "free", "pro", "gold"]), st.sampled_from(TENANTS))
+    st.sampled_from(FACTS),
+    st.tuples(st.sampled_from(["", "free", "pro", "none", "open", "gold"]), st.sampled_from(TENANTS)),
 )
 subjects = st.one_of(
     st.builds(Subject, st.just("caller"), st.sampled_from(NAMES)),
@@ -51,8 +59,8 @@ changes = st.one_of(
     st.builds(
         Override,
         st.sampled_from(["limit", "grant"]),
-        st.sampled_from(["daily", "other", "tenants"]),
-        st.integers(1, 2_000),
+        st.sampled_from(["daily", "other", "tenants", "routes"]),
+        st.one_of(st.integers(1, 2_000), st.sampled_from([0, UNLIMITED])),
         st.integers(1, 9),
     ),
 )
@@ -70,6 +78,53 @@ def directory_of(
     for text in exempt:
         directory.set_override(text, Subject("address", text), Override("exempt"))
     return directory
+
+
+def slow_limit(
+    policy: Quota,
+    key: str,
+    resource: str,
+    facts: dict[str, tuple[str, str]],
+    overrides: Sequence[tuple[Subject, Override]],
+) -> int | None:
+    """Returns the limit of a series; None for none. As docs/callers.md says it."""
+    is_tenant = policy.per == "tenant"
+    plan, tenant = facts.get(f"tenant:{key}" if is_tenant else key, ("", ""))
+    if is_tenant:
+        names = [Subject("tenant", key)]
+    else:
+        names = [Subject("caller", key), *([Subject("tenant", tenant)] if tenant else [])]
+        plan = plan or facts.get(f"tenant:{tenant}", ("", ""))[0]
+    held = [
+        (names.index(subject), -override.from_ms, -number, override)
+        for number, (subject, override) in enumerate(overrides)
+        if subject in names and override.policy in ("", policy.name)
+    ]
+    in_order = [override for *_, override in sorted(held, key=lambda entry: entry[:3])]
+    if any(override.kind == "exempt" for override in in_order):
+        return None
+    plans = {} if policy.plan_limits is UNSET else dict(policy.plan_limits)
+    limit = plans.get(plan, policy.limit)
+    if policy.route_limits is not UNSET:
+        globs = {"/v1/export": 7, "/v1/items": 70, "/open/a/b": UNLIMITED}
+        limit = globs.get(resource, policy.limit)
+    limit = next((override.amount for override in in_order if override.kind == "limit"), limit)
+    granted = sum(override.amount for override in in_order if override.kind == "grant")
+    return None if limit >= UNLIMITED else min(limit + granted, UNLIMITED - 1)
+
+
+@given(profiles, st.lists(st.tuples(subjects, changes), max_size=6), st.sampled_from(RESOURCES))
+def test_the_limit_of_a_series_is_the_one_that_the_documents_say(
+    facts: dict[str, tuple[str, str]], overrides: Sequence[tuple[Subject, Override]], resource: str
+) -> None:
+    limits = Limits(PLAN, directory_of(facts, overrides, []))
+    for name in ("daily", "other", "tenants", "routes"):
+        policy = PLAN.policy(name)
+        assert isinstance(policy, Quota)
+        for key in TENANTS[1:] if policy.per == "tenant" else NAMES:
+            own = limits.policy_for(policy, key, resource)
+            expected = slow_limit(policy, key, resource, facts, overrides)
+            assert (None if own is None else own.limit) == expected, (name, key)
 
 
 def is_exempt_address(key: str, exempt: Sequence[str]) -> bool:
@@ -92,7 +147,9 @@ def test_the_first_judgements_are_those_of_each_series(
         found = limits.first_judgements(sum_, keys)
         first = [found] * len(keys) if isinstance(found, int) else found
         for key, value in zip(keys, first, strict=True):
-            applied = [limits.policy_for(policy, key) for policy in policies]
+            applied = [
+                limits.policy_for(policy, key, resource) for policy in policies for resource in RESOURCES
+            ]
             wanted = min((one.limit for one in applied if one is not None), default=NEVER)
             assert next(iter(limits.series_thresholds(sum_, key)), NEVER) == wanted
             if is_exempt_address(key, exempt):

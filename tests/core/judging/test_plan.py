@@ -162,6 +162,7 @@ def test_the_text_has_every_field_with_the_kind_of_each_policy() -> None:
     assert set(stored) == set(Quota.__struct_fields__) - {
         "unit",
         "plan_limits",
+        "route_limits",
         "join",
         "mode",
         "brake",

@@ -406,10 +406,10 @@ def _remarks_of_policies(policies: Iterable[PolicyTable]) -> Iterator[str]:
     for policy in policies:
         yield from policy.remarks()
         if policy.limit.is_open:
-            yield (
-                f"{policy.name}: the limits by plan have no default: who has another plan, or none, has no "
-                "limit"
-            )
+            others = "other routes have no limit"
+            if policy.limit.by_plan:
+                others = "who has another plan, or none, has no limit"
+            yield f"{policy.name}: the table of limits has no default: {others}"
         if policy.per == "everyone" and policy.action.does in ("deny", "slow") and not policy.soft:
             yield (
                 f"{policy.name}: its lock is for all callers at once, the quiet ones too; for a limit of "
