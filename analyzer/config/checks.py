@@ -43,6 +43,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
         path = ("policies", index)
+        yield from _conditions((*path, "where"), policy.where, tables.sources)
         yield from policy_faults(path, policy, tables)
         yield from mode_faults(path, policy, tables)
     for index, override in tables.overrides.items():

@@ -38,6 +38,7 @@ from analyzer.config.tables.shares import (
     part_of_whole,
 )
 from analyzer.config.values import (
+    ConditionTable,
     Name,
     closest,
     duration_between,
@@ -48,6 +49,9 @@ from analyzer.config.values import (
     whole_seconds,
 )
 from analyzer.kernel.refused_values import raise_fault
+from analyzer.plan.derived_meters import derived_name
+from analyzer.plan.groupings import RESOURCE, parse_grouping
+from analyzer.plan.mapping import Condition
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import (
     CANDIDATE,
@@ -129,12 +133,14 @@ class PolicyTable(ConfigTable):
 
     Attributes:
         window_example: What to write where the window is missing.
+        by_resource: What to write so that a lock is for one resource.
         has_caller_limits: Whether single callers can have another limit, by overrides.
         of_policy_alone: Keys that a candidate does not take from its policy.
         candidate_class: The class that reads the key `candidate`.
     """
 
     window_example: ClassVar[str] = 'window = { per = "day", zone = "UTC" }'
+    by_resource: ClassVar[str] = 'per = "{per}+resource"'
     has_caller_limits: ClassVar[bool] = True
     of_policy_alone: ClassVar[tuple[str, ...]] = ("candidate", "brake")
     candidate_class: ClassVar[type[CandidateTable]] = CandidateTable
@@ -142,6 +148,7 @@ class PolicyTable(ConfigTable):
     name: Name
     kind: KindName
     meter: Name = "requests"
+    where: ConditionTable = Field(default_factory=dict)  # limits what the meter counts of these requests
     per: JudgedGroupingName = "caller"
     limit: Limit
     window: WindowTable
@@ -161,6 +168,16 @@ class PolicyTable(ConfigTable):
     def is_complete(self) -> bool:
         """Whether `policy` may be called; a required key that depends on another may be missing."""
         return True
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of `where`, all of which must hold."""
+        return tuple(values.condition(name) for name, values in self.where.items())
+
+    @property
+    def counted_meter(self) -> str:
+        """The name of the meter that is limited: with `where` the one that is derived from `meter`."""
+        return derived_name(self.meter, self.conditions) if self.where else self.meter
 
     @property
     def with_candidate(self) -> Sequence[Self]:
@@ -188,7 +205,14 @@ class PolicyTable(ConfigTable):
 
     def remarks(self) -> Iterator[str]:
         """Yields sentences about settings that are valid and may not be meant."""
-        yield from ()
+        grouping = parse_grouping(self.policy().per)
+        is_of_a_client = grouping.key is not None and RESOURCE not in grouping.dimensions
+        if RESOURCE.field in self.where and is_of_a_client and not self.sets_no_lock:
+            yield (
+                f"{self.name}: where is on the resource, and the lock on all resources of {grouping.phrase}; "
+                "to lock a resource alone, with the limit for each, write "
+                f"{self.by_resource.format(per=self.per)}"
+            )
 
     def enforced(self, unit: Unit | None) -> dict[str, Any]:
         """Returns what the stored policies of all kinds have."""
@@ -197,7 +221,7 @@ class PolicyTable(ConfigTable):
             "limit": in_unit(self.limit.stated, unit) if self.limit.stated else 0,
             "plan_limits": self._plan_limits(unit),
             "window": self.window.windows,
-            "meter": self.meter,
+            "meter": self.counted_meter,
             "per": self.per,
             "action": "notify" if self.soft else self.action.does,
             "status": self.action.status or self.status,
@@ -257,6 +281,7 @@ class SurgeTable(PolicyTable):
 
     def remarks(self) -> Iterator[str]:
         """Yields a sentence if a later offence earns a shorter lock."""
+        yield from super().remarks()
         falls = [(long, short) for long, short in pairwise(self.lock_for) if short < long]
         for long, short in falls[:1]:
             yield (
@@ -269,6 +294,7 @@ class ShareTable(PolicyTable):
     """At most a part of the whole, a part of the capacity, or a multiple of the usual load."""
 
     window_example: ClassVar[str] = 'window = { rolling = "1m" }'
+    by_resource: ClassVar[str] = 'of = "resource"'
     has_caller_limits: ClassVar[bool] = False
     candidate_class: ClassVar[type[CandidateTable]] = ShareCandidate
 

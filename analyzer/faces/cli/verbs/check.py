@@ -40,7 +40,7 @@ from analyzer.kernel.sentences import plural
 from analyzer.plan.derived_meters import value_text
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import NOUNS, with_noun
-from analyzer.plan.meters import BUCKET_S
+from analyzer.plan.meters import BUCKET_S, REQUESTS
 from analyzer.plan.windows import Calendar, window_at
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def delay_report(
     for table in settings.policies:
         policy = table.policy()
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
-        counts_requests = policy.meter == "requests"
+        counts_requests = table.meter == REQUESTS.name
         overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
         most_s = delay_max_s(policy)
         if delay_s > most_s:
@@ -191,7 +191,7 @@ def delay_report(
 
 def _living(settings: Settings) -> tuple[LivingDelays | None, str]:
     """Returns what the installation has measured; if it cannot be asked, None and why. Waits some seconds."""
-    totals = [(policy.per, policy.meter) for policy in settings.policies]
+    totals = [(policy.per, policy.counted_meter) for policy in settings.policies]
     engine = None
     try:
         require_file(settings.database.address)
