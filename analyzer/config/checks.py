@@ -44,6 +44,7 @@ def cross_table_faults(tables: ParsedTables) -> Iterator[KeyFault]:
         yield from _meter(("meters", index), meter, tables)
     for index, policy in tables.policies.items():
         path = ("policies", index)
+        yield from _conditions((*path, "where"), policy.where, tables.sources)
         # Those of several periods have many faults in common.
         faults = (fault for table in policy.of_periods for fault in policy_faults(path, table, tables))
         yield from dict.fromkeys(faults)

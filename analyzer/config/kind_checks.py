@@ -150,9 +150,10 @@ def _base_faults(path: KeyPath, policy: SurgeTable, tables: ParsedTables) -> Ite
         problem, add = f"no meter is named {quote(policy.share_of)}", "name a meter of this file"
         yield KeyFault((*path, "share_of"), problem, suggestion(policy.share_of, names, add))
         return
-    if policy.share_of == policy.meter:
+    if policy.share_of == policy.meter and not policy.where:
         problem = f"{quote(policy.meter)} is all of itself"
-        yield KeyFault((*path, "share_of"), problem, "name the meter of which it is a part")
+        cure = 'name the meter of which it is a part, or write where = { status = "401" }'
+        yield KeyFault((*path, "share_of"), problem, cure)
     for key, name in (("meter", policy.meter), ("share_of", policy.share_of)):
         if name in meters and not JOINS[meters[name].join].adds_up:
             problem = f"{quote(name)} does not add up, so it has no share"

@@ -38,8 +38,10 @@ from analyzer.counting.records.columns import ADDRESS
 from analyzer.counting.records.formats import with_default_fields
 from analyzer.kernel.errors import AnalyzerError
 from analyzer.kernel.refused_values import quote
+from analyzer.plan.derived_meters import derived_meter
 from analyzer.plan.mapping import AddressField, SourceMapping, TextField
 from analyzer.plan.meter_units import Unit
+from analyzer.plan.meters import REQUESTS, Meter
 from analyzer.plan.plan import Plan, make_plan
 from analyzer.plan.policies import StatedOverride
 from gatekeeper.identity import DIGEST_CHARS, PREFIX6, address_of, is_name, typed
@@ -162,11 +164,19 @@ class Settings(BaseSettings):
                 *(grouping for source in self.sources for grouping in source.groupings),
                 *self.billing.groupings,
             ],
-            [meter.meter() for meter in self.meters],
+            self._counted_meters(),
             [policy.policy(units.get(policy.meter)) for table in self.policies for policy in table.stated],
             self.mappings(),
             self._overrides(units),
         )
+
+    def _counted_meters(self) -> list[Meter]:
+        """The meters that the file states, and those that policies with `where` make of them."""
+        stated = {meter.name: meter for meter in (REQUESTS, *(table.meter() for table in self.meters))}
+        derived = [
+            derived_meter(stated[table.meter], table.conditions) for table in self.policies if table.where
+        ]
+        return [*stated.values(), *derived]
 
     def _overrides(self, units: Mapping[str, Unit]) -> list[StatedOverride]:
         meters = {policy.name: policy.meter for table in self.policies for policy in table.of_periods}
@@ -180,7 +190,9 @@ class Settings(BaseSettings):
         """The unit of each meter that does not hold whole numbers, by the meter's name."""
         fields = [source.fields for source in self.sources]
         meter_units = ((meter.name, meter.unit(fields)) for meter in self.meters)
-        return {name: unit for name, unit in meter_units if unit is not None}
+        units = {name: unit for name, unit in meter_units if unit is not None}
+        derived = {table.counted_meter: units.get(table.meter) for table in self.policies if table.where}
+        return units | {name: unit for name, unit in derived.items() if unit is not None}
 
 
 def find(option: Path | None) -> Path | None:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from analyzer.kernel.tables.schema import catalog
 from analyzer.kernel.tables.table_columns import COLUMNS_PER_PAGE
 from analyzer.plan.plan import Plan, meaning_digest
-from analyzer.plan.sums import Sum, sum_text
+from analyzer.plan.sums import BLANK_IN_NAME, Sum, sum_text
 from analyzer.plan.windows import Calendar, Rolling, Windows
 
 DROPPED = "dropped sum"  # kind of the entries of sums whose totals are to be deleted
@@ -69,7 +69,7 @@ class Catalog(NamedTuple):
 
 def sum_meter(name: str) -> str:
     """Returns the meter of a sum with this name in the catalog."""
-    return name.split(" ")[1]
+    return name.split(" ")[1].replace(BLANK_IN_NAME, " ")
 
 
 def sum_windows(name: str) -> Windows:

@@ -15,18 +15,24 @@ from collections.abc import Iterable
 import msgspec
 
 from analyzer.plan.mapping import Condition, Pattern, in_order
-from analyzer.plan.meters import Meter
+from analyzer.plan.meters import BUILT_IN, Meter
 
 WHERE = " where "
 NAME_CHARACTERS_MAX = 160  # of a derived meter; then its name ends with a digest
 DIGEST_CHARACTERS = 12
 PLAIN = re.compile(r"[A-Za-z0-9._/{}-]+")  # values that need no quotation marks
+LITERAL = re.compile(r"[ -&(-~]*")  # printable ASCII without '
 PLAIN_GLOB = re.compile(r"(?=.*\*)[A-Za-z0-9._/{}*-]+")
 
 
 def is_derived(name: str) -> bool:
     """Whether a meter was made for policies with `where`. No name in a configuration has a blank."""
     return WHERE in name
+
+
+def is_stated(name: str) -> bool:
+    """Whether a meter is `requests` or one that a configuration states: reports list no others unasked."""
+    return not is_derived(name) and all(name != built_in.name for built_in in BUILT_IN)
 
 
 def derived_name(meter: str, where: Iterable[Condition]) -> str:
@@ -64,13 +70,18 @@ def condition_text(condition: Condition) -> str:
 
 
 def value_text(value: str | Pattern) -> str:
-    """Returns a value or a pattern of a condition, in quotation marks where it has unusual characters.
+    r"""Returns a value or a pattern of a condition, in quotation marks where it has unusual characters.
 
-    >>> print(*map(value_text, ("POST", "a b", Pattern("glob", "*.php"), Pattern("match", "^/a"))), sep=", ")
-    POST, "a b", *.php, match "^/a"
+    >>> print(value_text("POST"), value_text("a b"), value_text(Pattern("match", r"^/\w")), sep=", ")
+    POST, 'a b', match '^/\w'
     """
     if isinstance(value, str):
-        return value if PLAIN.fullmatch(value) else json.dumps(value)
+        return value if PLAIN.fullmatch(value) else _quoted(value)
     if value.kind == "glob" and PLAIN_GLOB.fullmatch(value.text):
         return value.text
-    return f"{value.kind} {json.dumps(value.text)}"
+    return f"{value.kind} {_quoted(value.text)}"
+
+
+def _quoted(text: str) -> str:
+    """Returns a text as TOML may have it, in ASCII: without escapes where that is possible."""
+    return f"'{text}'" if LITERAL.fullmatch(text) else json.dumps(text)

@@ -33,7 +33,7 @@ class PatternFault(ValueError):
 
 
 class Characters(NamedTuple):
-    """One character of a set."""
+    """A character of a set."""
 
     ranges: Ranges
 
@@ -51,7 +51,7 @@ class Chain(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of several nodes."""
+    """Several nodes, of which one matches."""
 
     nodes: tuple[Node, ...]
 
@@ -258,7 +258,9 @@ class _Parser:
             if not self._peek():
                 raise PatternFault("[ is not closed", r"add ], or write \[ for the character")
             if self._peek(2) in ("[:", "[=", "[."):
-                raise PatternFault(f"{self._peek(2)} is no class here", r"write \d, \w, \s or a range: [a-z]")
+                raise PatternFault(
+                    f"{self._peek(2)} is not a class here", r"write \d, \w, \s or a range: [a-z]"
+                )
             if self._peek() == "[" or self._peek(2) in AMBIGUOUS:
                 shown = self._peek(2) if self._peek(2) in AMBIGUOUS else "["
                 cure = "write \\" + "\\".join(shown)
@@ -279,9 +281,9 @@ class _Parser:
             return low
         self._take()
         high = self._member()
-        # A class such as \d has several characters, so it is no end of a range.
+        # A class such as \d has several characters, so it is not the end of a range.
         if len(low) != 1 or len(high) != 1 or any(first != last for first, last in (*low, *high)):
-            raise PatternFault("a class is no end of a range", r"write \- for the character -")
+            raise PatternFault("a class is not the end of a range", r"write \- for the character -")
         if low[0][0] > high[0][0]:
             raise PatternFault(
                 f"{chr(low[0][0])}-{chr(high[0][0])} is an empty range", "write the smaller one first"
@@ -307,12 +309,12 @@ class _Parser:
         if character in HEXADECIMAL:
             digits = self._peek(HEXADECIMAL[character])
             if len(digits) != HEXADECIMAL[character] or not set(digits) <= set(string.hexdigits):
-                problem = f"\\{character}{digits} is no character"
+                problem = f"\\{character}{digits} is not a character"
                 raise PatternFault(problem, r"write two digits, as in \x2f, or four, as in \u20ac")
             self._at += len(digits)
             return ((int(digits, 16),) * 2,)
         if character.isdigit():
-            problem = f"\\{character} refers to a group" if character != "0" else r"\0 is no character"
+            problem = f"\\{character} refers to a group" if character != "0" else r"\0 is not a character"
             raise PatternFault(problem, "write what may stand there" if character != "0" else r"write \x00")
         if character in "bB":
             cure = r"write what stands there, for example (^|[^a-z]) and ($|[^a-z])"

@@ -111,9 +111,9 @@ def _glob(text: str) -> TextTest:
     if wrong := set(text) & {"?", "#"}:
         shown = min(wrong)
         cure = "write * for a character, or { match = ... } for the query"
-        raise PatternFault(f"{shown} is in no path: a glob is compared without the query", cure)
+        raise PatternFault(f"{shown} is not in a path: a glob is compared without the query", cure)
     if "***" in text:
-        raise PatternFault("*** is no part of a glob", "write * within a segment, or ** for several")
+        raise PatternFault("*** is not a part of a glob", "write * within a segment, or ** for several")
     if not text.strip("*/"):
         raise PatternFault(f"{text} says nothing about a path", 'name a part of it: "/v1/*"')
     head, star, tail = text.partition("*")
@@ -141,7 +141,7 @@ def _begins_with(beginnings: tuple[str, ...], text: str) -> bool:
 
 
 def _between(head: str, tail: str, test: TextTest, text: str) -> bool:
-    # Nearly all texts are told apart by the ends.
+    # The ends alone decide about nearly all texts.
     return text.endswith(tail) and text.startswith(head) and test(text)
 
 

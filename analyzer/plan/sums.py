@@ -35,9 +35,15 @@ class Sum(NamedTuple):
         return JOINS[self.join]
 
 
+# In place of the blanks in the name of a derived meter, because blanks stand between the parts of a sum's
+# name. These sort before all that is in a part, so that sums and their names have one order.
+BLANK_IN_NAME = "\u00a0"
+
+
 def total_key(sum_: Sum) -> tuple[str, str, str]:
-    """Returns the sum's key in the table of totals."""
-    return sum_.grouping, sum_.meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)
+    """Returns the grouping, the meter and the window of a sum, none of which has a blank but the last."""
+    meter = sum_.meter.replace(" ", BLANK_IN_NAME)
+    return sum_.grouping, meter, f"{sum_.window} {sum_.role}" if sum_.role else str(sum_.window)
 
 
 def lock_order(sum_: Sum) -> tuple[bool, str, str, str]:

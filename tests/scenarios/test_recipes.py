@@ -79,7 +79,14 @@ def hours_left(world: World, decision: Decision) -> float:
 
 
 def test_recipes_are_short() -> None:
-    for heading in ("Quotas", "Noisy neighbours", "Floods", "Guessed passwords"):
+    for heading in (
+        "Quotas",
+        "Noisy neighbours",
+        "Floods",
+        "Guessed passwords",
+        "Some requests only",
+        "Probes",
+    ):
         for block in blocks(heading):
             assert len([line for line in block.splitlines() if line.strip()]) <= LINES_MAX
 
@@ -195,6 +202,39 @@ def test_an_address_most_of_whose_requests_fail_is_refused(open_recipe: Open) ->
     assert refused is not None
     assert (refused.policy, refused.detail) == ("stuffing", sentence("Guessed passwords"))
     assert refusal(world, address="192.0.2.7") is None, "an office"
+
+
+def test_a_policy_on_some_requests_counts_no_others_and_locks_on_their_route(open_recipe: Open) -> None:
+    world = open_recipe("Some requests only")
+    write(world, 59, key="acme", ip="192.0.2.1", method="POST", path="/v1/search?q=1")
+    write(world, 60, key="acme", ip="192.0.2.1", method="GET", path="/v1/search")
+    write(world, 60, key="acme", ip="192.0.2.1", method="POST")
+    world.pass_s(1)
+    assert admitted(world, "acme", "/v1/search") == 20
+    write(world, 1, key="acme", ip="192.0.2.1", method="POST", path="/v1/search")
+    world.pass_s(1)
+    refused = world.gate.check("api_key:acme", resource="/v1/search")
+    assert (refused.policy, refused.detail) == ("searches", sentence("Some requests only"))
+    assert admitted(world, "acme") == 20, "on another route"
+
+
+def test_probes_for_files_and_for_injections_are_refused(open_recipe: Open) -> None:
+    world = open_recipe("Probes")
+    for path in ("/.env", "/a/.env", "/wp-admin/x", "/.git/config"):
+        write(world, 1, key="", ip="192.0.2.66", path=path, status=404)
+    write(world, 9, key="", ip="192.0.2.66", path="/x", status=404)
+    write(world, 9, key="", ip="192.0.2.7", path="/shop.php")
+    for query in ("q=1%20UNION%20select%202", "q=sleep(5)", "q=information_schema"):
+        write(world, 1, key="", ip="192.0.2.67", path=f"/v1/search?{query}")
+    assert refusal(world, address="192.0.2.66") is None
+    write(world, 1, key="", ip="192.0.2.66", path="/y.php?z", status=404)
+    probing = refusal(world, address="192.0.2.66")
+    assert probing is not None
+    assert (probing.policy, probing.detail) == ("probing", sentence("Probes"))
+    injections = refusal(world, address="192.0.2.67")
+    assert injections is not None
+    assert injections.policy == "injections"
+    assert refusal(world, address="192.0.2.7") is None
 
 
 def sentence(heading: str) -> str:

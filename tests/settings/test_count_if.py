@@ -133,7 +133,7 @@ AT = '[[sources]] "access-log", count_if'
         ),
         (
             '{ api_key = { glob = "/v1/*?q=*" } }',
-            f'{AT}.api_key: glob "/v1/*?q=*": ? is in no path: a glob is compared without the query; write',
+            f'{AT}.api_key: glob "/v1/*?q=*": ? is not in a path: a glob is compared without the query',
         ),
         (
             '{ status = { not = "4xx" } }',

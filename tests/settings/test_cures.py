@@ -86,7 +86,6 @@ def test_a_cure_that_is_written_is_accepted(read: Read, broken: Broken) -> None:
 @pytest.mark.parametrize(
     ("line", "cure"),
     [
-        ('where = { status = "401" }', "[[meters]]"),
         ('exempt = ["api_key:acme"]', "`gatelock callers allow NAME --reason WHY`"),
         ('distinct = "user"', "it is a key of [[meters]]: move it there"),
         ('zone = "UTC"', "it is a key of [policies.window]: move it there"),

@@ -24,7 +24,8 @@ from analyzer.kernel.database.engine import ROWS_AT_ONCE, reading, slow_reading,
 from analyzer.kernel.tables.billing_tables import days as days_table
 from analyzer.kernel.tables.billing_tables import deleted_days, frozen_counts, referenced_names
 from analyzer.plan import catalog
-from analyzer.plan.meters import BUILT_IN, JOINS
+from analyzer.plan.derived_meters import is_stated
+from analyzer.plan.meters import JOINS
 from analyzer.plan.windows import Window
 
 WORK_MB = 256  # of PostgreSQL's memory, for one report at a time
@@ -104,8 +105,8 @@ def read_report(
 
 
 def is_listed(name: str, meter: str | None) -> bool:
-    """Whether a report has this meter: the one that is asked for, else all but built-in ones."""
-    return name == meter if meter is not None else all(name != built_in.name for built_in in BUILT_IN)
+    """Whether a report has this meter: the one that is asked for, else those that configurations state."""
+    return name == meter if meter is not None else is_stated(name)
 
 
 def days_between(engine: sa.Engine, zone: str, first: str, last: str) -> list[tuple[str, Day | None]]:

@@ -25,7 +25,7 @@ from analyzer.kernel.tables.billing_tables import (
     referenced_names,
 )
 from analyzer.plan import catalog
-from analyzer.plan.meters import BUILT_IN
+from analyzer.plan.derived_meters import is_stated
 
 AmountKind = Literal["frozen", "late", "correction"]
 COUNTED: tuple[AmountKind, ...] = ("frozen",)
@@ -86,7 +86,6 @@ def usage_parts(
         in_zone = (days.c.zone == zone, days.c.state == "closed")
         all_closed = stored_days(db, *in_zone)
     chosen_days = [day for day in all_closed if day.date in dates]
-    built_in = {entry.name for entry in BUILT_IN}
     parts = []
     for day in chosen_days:
         # Corrections are of any earlier day, and have its meters.
@@ -98,7 +97,7 @@ def usage_parts(
             for with_meters in (*earlier_days, day)
             for frozen_meter in with_meters.meters
         }
-        names = [name for name in sorted(meters) if name == meter or (meter is None and name not in built_in)]
+        names = [name for name in sorted(meters) if name == meter or (meter is None and is_stated(name))]
         parts += [UsagePart(day, grouping, name, meters[name].join, kind) for kind in kinds for name in names]
     if meter is not None and chosen_days and not parts:
         raise LookupError(f"{meter} was never counted on these days")

@@ -40,6 +40,7 @@ from analyzer.config.tables.shares import (
     part_of_whole,
 )
 from analyzer.config.values import (
+    ConditionTable,
     Name,
     closest,
     duration_between,
@@ -50,6 +51,9 @@ from analyzer.config.values import (
     whole_seconds,
 )
 from analyzer.kernel.refused_values import raise_fault
+from analyzer.plan.derived_meters import derived_name
+from analyzer.plan.groupings import RESOURCE, parse_grouping
+from analyzer.plan.mapping import Condition
 from analyzer.plan.meter_units import Unit
 from analyzer.plan.policies import (
     CANDIDATE,
@@ -132,6 +136,7 @@ class PolicyTable(ConfigTable):
 
     Attributes:
         window_example: What to write where the window is missing.
+        by_resource: What to write so that a lock is for one resource.
         has_caller_limits: Whether single callers can have another limit, by overrides.
         can_refuse: Whether a limit of 0 has a meaning: refused from the first request on.
         of_policy_alone: Keys that a candidate does not take from its policy.
@@ -139,6 +144,7 @@ class PolicyTable(ConfigTable):
     """
 
     window_example: ClassVar[str] = 'window = { per = "day", zone = "UTC" }'
+    by_resource: ClassVar[str] = 'per = "{per}+resource"'
     has_caller_limits: ClassVar[bool] = True
     can_refuse: ClassVar[bool] = False
     of_policy_alone: ClassVar[tuple[str, ...]] = ("candidate", "brake")
@@ -147,6 +153,7 @@ class PolicyTable(ConfigTable):
     name: Name
     kind: KindName
     meter: Name = "requests"
+    where: ConditionTable = Field(default_factory=dict)  # limits what the meter counts of these requests
     per: JudgedGroupingName = "caller"
     limit: Limit
     window: WindowTable
@@ -178,6 +185,16 @@ class PolicyTable(ConfigTable):
         return [policy for table in self.of_periods for policy in table.with_candidate]
 
     @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of `where`, all of which must hold."""
+        return tuple(values.condition(name) for name, values in self.where.items())
+
+    @property
+    def counted_meter(self) -> str:
+        """The name of the meter that is limited: with `where` the one that is derived from `meter`."""
+        return derived_name(self.meter, self.conditions) if self.where else self.meter
+
+    @property
     def with_candidate(self) -> Sequence[Self]:
         """The policy of this table, and its candidate if it has one."""
         if self.candidate is None:
@@ -204,7 +221,14 @@ class PolicyTable(ConfigTable):
 
     def remarks(self) -> Iterator[str]:
         """Yields sentences about settings that are valid and may not be meant."""
-        yield from ()
+        grouping = parse_grouping(self.policy().per)
+        is_of_a_client = grouping.key is not None and RESOURCE not in grouping.dimensions
+        if RESOURCE.field in self.where and is_of_a_client and not self.sets_no_lock:
+            yield (
+                f"{self.name}: where is on the resource, and the lock on all resources of {grouping.phrase}; "
+                "to lock a resource alone, with the limit for each, write "
+                f"{self.by_resource.format(per=self.per)}"
+            )
 
     def enforced(self, unit: Unit | None) -> dict[str, Any]:
         """Returns what the stored policies of all kinds have."""
@@ -214,7 +238,7 @@ class PolicyTable(ConfigTable):
             "plan_limits": _in_units(sorted(self.limit.by_plan.items()), unit),
             "route_limits": _in_units(self.limit.by_route.items(), unit),
             "window": self.window.windows,
-            "meter": self.meter,
+            "meter": self.counted_meter,
             "per": self.per,
             "action": "notify" if self.soft else self.action.does,
             "status": self.action.status or self.status,
@@ -308,6 +332,7 @@ class SurgeTable(PolicyTable):
 
     def remarks(self) -> Iterator[str]:
         """Yields a sentence if a later offence earns a shorter lock."""
+        yield from super().remarks()
         falls = [(long, short) for long, short in pairwise(self.lock_for) if short < long]
         for long, short in falls[:1]:
             yield (
@@ -320,6 +345,7 @@ class ShareTable(PolicyTable):
     """At most a part of the whole, a part of the capacity, or a multiple of the usual load."""
 
     window_example: ClassVar[str] = 'window = { rolling = "1m" }'
+    by_resource: ClassVar[str] = 'of = "resource"'
     has_caller_limits: ClassVar[bool] = False
     candidate_class: ClassVar[type[CandidateTable]] = ShareCandidate
 

@@ -32,6 +32,7 @@ from analyzer.kernel.database.clock import clock_ms
 from analyzer.kernel.database.engine import slow_reading, without_scans
 from analyzer.kernel.tables.schema import overrides
 from analyzer.plan import catalog
+from analyzer.plan.derived_meters import is_derived
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meters import DAY_S, JOINS, QUARTER_S
 from analyzer.plan.plan import Plan
@@ -126,6 +127,11 @@ def _widest_bucket_s(policy: Policy, sum_: Sum, numbers: catalog.Catalog) -> int
         raise NotSimulated(f"{sum_.meter} counts distinct values, which are in no stored count")
     if sum_.grouping not in numbers.groupings:
         raise NotSimulated(f'nothing was counted by {sum_.grouping}: write groupings = ["{sum_.grouping}"]')
+    if sum_.meter not in numbers.meters and is_derived(sum_.meter):
+        raise NotSimulated(
+            f"{sum_.meter}: they are counted from the moment when the policy is in force; put it in force "
+            'with mode = "shadow", and simulate it later'
+        )
     if sum_.meter not in numbers.meters:
         raise NotSimulated(f"the meter {sum_.meter} was never counted")
     widest_s = kind.widest_bucket_s(policy)

@@ -40,7 +40,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("analyzer", "gatekeeper"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "tests" / "core").mkdir(parents=True)
-    for name in ("__init__.py", "conftest.py", "support"):
+    for name in ("__init__.py", "budget.toml", "conftest.py", "support"):
         (root / "tests" / name).symlink_to(ROOT / "tests" / name)
     shutil.copytree(HERE, root / "tests" / "core" / "judging")
     shutil.copy(ROOT / "pyproject.toml", root)

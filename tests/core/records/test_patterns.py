@@ -76,8 +76,8 @@ def test_a_pattern_matches_by_three_implementations(
         ("match", r"\bunion\b", r"\b is a word boundary"),
         ("match", r"\pL", r"\p is not known"),
         ("match", r"a\Z", r"\Z is not known"),
-        ("match", r"\0", r"\0 is no character"),
-        ("match", r"\xg", r"\xg is no character"),
+        ("match", r"\0", r"\0 is not a character"),
+        ("match", r"\xg", r"\xg is not a character"),
         ("match", "a**", "* repeats what is repeated"),
         ("match", "a{2}{3}", "{ repeats what is repeated"),
         ("match", "*a", "* repeats nothing"),
@@ -94,8 +94,8 @@ def test_a_pattern_matches_by_three_implementations(
         ("match", "[a", "[ is not closed"),
         ("match", "[]", "[ is not closed"),
         ("match", "[b-a]", "b-a is an empty range"),
-        ("match", r"[\d-x]", "a class is no end of a range"),
-        ("match", "[[:alpha:]]", "[: is no class"),
+        ("match", r"[\d-x]", "a class is not the end of a range"),
+        ("match", "[[:alpha:]]", "[: is not a class"),
         ("match", "[[a]", "[ may mean something else"),
         ("match", "[a&&b]", "&& may mean something else"),
         ("match", r"[^\d\D]", "a set has no characters"),
@@ -106,9 +106,9 @@ def test_a_pattern_matches_by_three_implementations(
         ("match", "a*", "matches every text"),
         ("match", "^", "matches every text"),
         ("match", "", "is empty"),
-        ("glob", "/search?q=*", "? is in no path"),
-        ("glob", "/a#b", "# is in no path"),
-        ("glob", "/***", "*** is no part of a glob"),
+        ("glob", "/search?q=*", "? is not in a path"),
+        ("glob", "/a#b", "# is not in a path"),
+        ("glob", "/***", "*** is not a part of a glob"),
         ("glob", "/**", "/** says nothing"),
         ("glob", "*", "* says nothing"),
         ("prefix", "", "is empty"),
@@ -141,7 +141,7 @@ EXPRESSIONS = st.builds(
 )
 
 
-@settings(max_examples=deeper(300))
+@settings(max_examples=deeper(120))
 @given(EXPRESSIONS, st.lists(TEXTS, min_size=1, max_size=6))
 @example("(?i)(^|/)(a|b)+A{0,2}$", ["/ab", "aBaa", "", "/ab\n"])
 def test_expressions_match_as_those_of_python_do(expression: str, texts: list[str]) -> None:
@@ -158,7 +158,7 @@ def test_expressions_match_as_those_of_python_do(expression: str, texts: list[st
 GLOBS = st.lists(st.sampled_from(["a", "b", "/", ".", "*", "**", "**/", "/*/"]), min_size=1, max_size=7)
 
 
-@settings(max_examples=deeper(200))
+@settings(max_examples=deeper(100))
 @given(GLOBS.map("".join), st.lists(TEXTS, min_size=1, max_size=6))
 def test_globs_match_as_every_ending_tried_says(glob: str, texts: list[str]) -> None:
     pattern = Pattern("glob", glob)

@@ -41,7 +41,7 @@ from analyzer.kernel.sentences import plural
 from analyzer.plan.derived_meters import value_text
 from analyzer.plan.groupings import parse_grouping
 from analyzer.plan.meter_units import NOUNS, UNLIMITED, with_noun
-from analyzer.plan.meters import BUCKET_S
+from analyzer.plan.meters import BUCKET_S, REQUESTS
 from analyzer.plan.policies import limits_by_plan
 from analyzer.plan.windows import Calendar, window_at
 from gatekeeper.model import WITHOUT_END
@@ -186,7 +186,7 @@ def delay_report(
     for table in _periods(settings):
         policy = table.policy()
         rate = None if living is None else living.rates.get((policy.per, policy.meter))
-        counts_requests = policy.meter == "requests"
+        counts_requests = table.meter == REQUESTS.name
         overshoots.append(PolicyOvershoot(policy.name, delay_s, front if counts_requests else None, rate))
         most_s = delay_max_s(policy)
         if delay_s > most_s:
@@ -204,7 +204,7 @@ def _living(settings: Settings) -> tuple[LivingDelays | None, Members | None, st
 
     If it cannot be asked, None and why. Waits some seconds.
     """
-    totals = [(policy.per, policy.meter) for policy in _periods(settings)]
+    totals = [(policy.per, policy.counted_meter) for policy in _periods(settings)]
     engine = None
     try:
         require_file(settings.database.address)
