@@ -5,12 +5,13 @@ PY := .venv/bin/python
 READY := .venv/.ready
 SERVERS := .cache/servers-ready
 PEERS := .cache/peers
+LITELLM := .cache/litellm
 
 # Tests start hundreds of processes: compiling every module again in each of them takes half of a run.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints
+.PHONY: help demo test deep litellm check lint faults cuts simulation soak spec bench bench-judge bench-look bench-simulate bench-day bench-prune bench-sizes bench-limits bench-gate audit constraints
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -23,8 +24,11 @@ test: $(READY) $(SERVERS)  ## every test, on SQLite, PostgreSQL and Kafka
 	@$(PY) -m pytest -n4 --dist=worksteal $(ARGS)
 
 # Ten times the examples, stories and orders. A test may take as long as it needs.
-deep: $(READY) $(SERVERS)  ## every test, with ten times as many drawn examples: before a release, or at night
+deep: $(READY) $(SERVERS) $(LITELLM)/.ready  ## every test, with ten times as many drawn examples: before a release, or at night
 	@GATELOCK_TEST_DEEP=1 $(PY) -m pytest -n4 --dist=worksteal --timeout=7200 -o faulthandler_timeout=0 $(ARGS)
+
+litellm: $(LITELLM)/.ready  ## LiteLLM in a separate environment, for the tests of its callback
+	@test -f $(LITELLM)/.ready
 
 check: lint test  ## what a commit must pass: lint, and every test (`alembic check` is one of them)
 
@@ -110,6 +114,12 @@ $(PEERS)/.ready: $(READY)
 	@.venv/bin/uv venv --quiet --clear --python $(PY) $(PEERS)
 	@.venv/bin/uv pip install --quiet --python $(PEERS)/bin/python -c constraints.txt -e '.[redis]' --group bench
 	@touch $@
+
+# LiteLLM asks for other versions of our packages. Without it its tests are left out, and say so.
+$(LITELLM)/.ready: $(READY) tests/llm/litellm.txt
+	@.venv/bin/uv venv --quiet --clear --python $(PY) $(LITELLM)
+	@.venv/bin/uv pip install --quiet --python $(LITELLM)/bin/python -r tests/llm/litellm.txt -e '.[sql]' && touch $@ \
+	  || echo 'LiteLLM cannot be installed: the tests of its callback are left out' >&2
 
 # No stamp while a server is missing: the next run checks, and reports it, again.
 $(SERVERS): $(READY) tests/support/servers/pom.xml tests/support/servers/tlc.xml

@@ -245,7 +245,7 @@ def _field(path: KeyPath, name: str, entry: PlainEntry, metered: frozenset[str])
         yield KeyFault(
             (*path, "kind"),
             'must not be "text": its value is taken as a number',
-            'write "whole", "decimal", "duration" or "bytes"',
+            'write "whole", "decimal", "money", "duration" or "bytes"',
         )
     if not entry.is_declared_number and name not in metered:
         for key in ("default", "required"):
@@ -387,7 +387,8 @@ def _conditions(
         yield from _mapped((*path, name), name, sources)
         entries = [source.fields.plain.get(name) for source in sources.values()]
         if any(entry is not None and entry.is_exact for entry in entries):
-            problem = f"{quote(name)} is a decimal or a duration; conditions compare text and whole numbers"
+            measured = "a decimal, money or a duration"
+            problem = f"{quote(name)} is {measured}; conditions compare text and whole numbers"
             yield KeyFault((*path, name), problem, "name another field")
         for value in condition.condition(name).texts:
             if name.startswith("status") and STATUS_CLASS.fullmatch(value):

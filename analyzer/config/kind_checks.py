@@ -21,12 +21,14 @@ from analyzer.config.tables.shares import PART, LoadRate
 from analyzer.config.values import format_duration, suggestion
 from analyzer.kernel.refused_values import quote
 from analyzer.plan.groupings import BY_RESOURCE, NOT_BY_RESOURCE, parse_grouping
-from analyzer.plan.meter_units import EXAMPLES, NOUNS, Unit
+from analyzer.plan.meter_units import EXAMPLES, NOUNS, STORED_IN, Unit
 from analyzer.plan.meters import JOINS, REQUESTS
 from analyzer.plan.windows import Calendar
 
 MARKS = ("limit", "capacity", "usual")  # a share has exactly one of them
-RATES: Mapping[Unit, str] = {"duration": "500ms/s", "decimal": "50.00/s", "bytes": "2 MiB/s"}
+RATES: Mapping[Unit, str] = {
+    "duration": "500ms/s", "decimal": "50.00/s", "money": "50.00/s", "bytes": "2 MiB/s"
+}  # fmt: skip
 
 
 def limit_unit_faults(
@@ -39,6 +41,9 @@ def limit_unit_faults(
     if unit is None:
         problem = f"{quote(meter)} has no unit"
         yield KeyFault((*path, "limit"), problem, "write digits: 100_000; or give the meter's field a unit")
+        return
+    if unit == "decimal" and "money" in written:
+        yield KeyFault((*path, "limit"), f"is finer than {STORED_IN[unit]}", "write fewer digits")
         return
     problem = f"{quote(meter)} is measured in {NOUNS[unit]}"
     cure = f"write the limit with its unit: limit = {quote(EXAMPLES[unit])}"

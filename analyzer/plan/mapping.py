@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 
 TimeUnit = Literal["s", "ms", "us", "ns", "rfc3339", "clf"]
-NumberKind = Literal["whole", "decimal", "duration"]
+NumberKind = Literal["whole", "decimal", "money", "duration"]
 NumberUnit = Literal["s", "ms", "us", "ns"]
 FieldPath = tuple[str, ...]
 NO_PROXIES = msgspec.UNSET
@@ -62,9 +62,9 @@ class ResourceField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 class NumberField(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="number"):
     """A number that meters add up, as a whole number of its smallest unit.
 
-    `whole`: digits only. `decimal`: kept in millionths. `duration`: given in `unit`, kept in microseconds.
-    Both are scaled exactly from their digits; digits below a millionth or a microsecond are cut. Missing:
-    `default`; rejected where that is None.
+    `whole`: digits only. `decimal`: kept in millionths. `money`: kept in billionths. `duration`: given in
+    `unit`, kept in microseconds. The last three are scaled exactly from their digits, also with an exponent;
+    finer digits are cut. Missing: `default`; rejected where that is None.
     """
 
     path: FieldPath

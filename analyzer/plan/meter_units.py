@@ -1,7 +1,7 @@
 """Units of meters: values as text with their unit, and limits read from such text.
 
-A meter of durations holds microseconds, one of decimals millionths, one of bytes bytes. People write and read
-`1h`, `50.00` and `2 GiB`. Text is exact in both directions.
+A meter of durations holds microseconds, one of decimals millionths, one of money billionths, one of bytes
+bytes. People write and read `1h`, `50.00` and `2 GiB`. Text is exact in both directions.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Literal, get_args
 
-Unit = Literal["duration", "decimal", "bytes"]
+Unit = Literal["duration", "decimal", "money", "bytes"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-STORED_IN: Mapping[str, str] = {"duration": "microseconds", "decimal": "millionths", "bytes": "bytes"}
-SYMBOLS: Mapping[str, str] = {"duration": "s", "bytes": "bytes"}  # of a column; decimals have none
-NOUNS: Mapping[str, str] = {"duration": "time", "decimal": "decimals", "bytes": "bytes"}
-EXAMPLES: Mapping[str, str] = {"duration": "1h", "decimal": "50.00", "bytes": "2 GiB"}
+STORED_IN: Mapping[str, str] = {
+    "duration": "microseconds", "decimal": "millionths", "money": "billionths", "bytes": "bytes"
+}  # fmt: skip
+SYMBOLS: Mapping[str, str] = {"duration": "s", "bytes": "bytes"}  # of a column; decimals and money have none
+NOUNS: Mapping[str, str] = {"duration": "time", "decimal": "decimals", "money": "money", "bytes": "bytes"}
+EXAMPLES: Mapping[str, str] = {"duration": "1h", "decimal": "50.00", "money": "50.00", "bytes": "2 GiB"}
 
-MILLIONTHS = 10**6
+# Digits behind the point. A token of a language model costs down to 0.00000001: in millionths, whole requests
+# would cost nothing.
+PLACES: Mapping[str, int] = {"duration": 6, "decimal": 6, "money": 9}
+PLACES_SHOWN = 2  # at least, of decimals and money
 MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 BYTES = {"B": 1} | {
     name: base**power
@@ -34,18 +39,21 @@ SIZE = re.compile(rf"{NUMBER} *({'|'.join(BYTES)})")
 def readings(text: str) -> dict[Unit | None, Decimal]:
     """Returns the stored values that `text` can mean, by unit; None stands for whole numbers.
 
-    Digits alone may be a whole number or a decimal. Nothing that is finer than what is stored is cut off, so
-    a value may have a fraction. Empty if the text is not an amount.
+    Digits alone may be a whole number, a decimal or money. Nothing that is finer than what is stored is cut
+    off, so a value may have a fraction. Empty if the text is not an amount.
 
     >>> readings("1h30m"), readings("2 GiB")
     ({'duration': Decimal('5400000000')}, {'bytes': Decimal('2147483648')})
-    >>> readings("50"), readings("many")
-    ({'decimal': Decimal('50000000'), None: Decimal('50')}, {})
+    >>> readings("5"), readings("many")
+    ({'decimal': Decimal('5000000'), 'money': Decimal('5000000000'), None: Decimal('5')}, {})
     """
     text = text.strip()
     if re.fullmatch(NUMBER, text):
         amount = Decimal(text.replace("_", ""))
-        amounts: dict[Unit | None, Decimal] = {"decimal": amount * MILLIONTHS}
+        amounts: dict[Unit | None, Decimal] = {
+            "decimal": amount * 10 ** PLACES["decimal"],
+            "money": amount * 10 ** PLACES["money"],
+        }
         return amounts if "." in text else amounts | {None: amount}
     if DURATION.fullmatch(text):
         parts = DURATION_PART.findall(text)
@@ -69,6 +77,8 @@ def amount_text(value: int, unit: str | None) -> str:
     ['1h', '3.6ms', '1m1.5s']
     >>> amount_text(1_250_000_000, "decimal"), amount_text(50, "decimal")
     ('1,250.00', '0.00005')
+    >>> amount_text(1_250_000_000, "money"), amount_text(50, "money")
+    ('1.25', '0.00000005')
     >>> amount_text(2 << 30, "bytes"), amount_text(3_000, "bytes"), amount_text(2_147_483_649, "bytes")
     ('2 GiB', '3 kB', '2,147,483,649 B')
     >>> amount_text(100_000, None), amount_text(UNLIMITED, "bytes")
@@ -79,9 +89,10 @@ def amount_text(value: int, unit: str | None) -> str:
     match unit:
         case "duration":
             return _duration_text(value)
-        case "decimal":
-            whole, fraction = divmod(value, MILLIONTHS)
-            return f"{whole:,}.{f'{fraction:06}'[:2]}{f'{fraction:06}'[2:].rstrip('0')}"
+        case "decimal" | "money":
+            whole, fraction = divmod(value, 10 ** PLACES[unit])
+            digits = f"{fraction:0{PLACES[unit]}}"
+            return f"{whole:,}.{digits[:PLACES_SHOWN]}{digits[PLACES_SHOWN:].rstrip('0')}"
         case "bytes":
             name, size = min(
                 ((name, size) for name, size in BYTES.items() if value and value % size == 0),
@@ -103,12 +114,13 @@ def column_texts(values: Sequence[int | None], unit: str | None) -> list[str]:
     >>> column_texts([50_000_000], "decimal"), column_texts([2 << 30], "bytes")
     (['50.00'], ['2,147,483,648'])
     """
-    if unit not in ("duration", "decimal"):
+    if unit is None or unit not in PLACES:
         return ["" if value is None else f"{value:,}" for value in values]
-    least = 2 if unit == "decimal" else 0
-    fractions = [f"{value % MILLIONTHS:06}".rstrip("0") for value in values if value is not None]
+    places = PLACES[unit]
+    least = 0 if unit == "duration" else PLACES_SHOWN
+    fractions = [f"{value % 10**places:0{places}}".rstrip("0") for value in values if value is not None]
     digits = max([least, *map(len, fractions)])
-    return ["" if value is None else f"{Decimal(value) / MILLIONTHS:,.{digits}f}" for value in values]
+    return ["" if value is None else f"{Decimal(value).scaleb(-places):,.{digits}f}" for value in values]
 
 
 def with_noun(value: int, unit: str | None, meter: str) -> str:

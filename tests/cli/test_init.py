@@ -18,6 +18,8 @@ from gatekeeper.adapters import asgi
 
 ROOT = Path(__file__).parents[2]
 PROXY_LINES = ROOT / "tests" / "data" / "proxies"
+MODEL_LINES = ROOT / "tests" / "data" / "llm"
+OF_MODELS = {origin for origin, template in TEMPLATES.items() if template.source.startswith("llm/")}
 Gatelock = Callable[..., Any]
 
 
@@ -40,7 +42,8 @@ def sample(origin: Origin) -> str:
         case Origin.JSON_FILE:
             return json.dumps({"ts": now, "address": "192.0.2.7", "path": "/v1/search", "status": 200}) + "\n"
         case _:
-            return (PROXY_LINES / f"{origin}.log").read_text()
+            folder = MODEL_LINES if origin in OF_MODELS else PROXY_LINES
+            return (folder / f"{origin}.log").read_text()
 
 
 @pytest.mark.parametrize("origin", list(Origin))
@@ -54,18 +57,20 @@ def test_the_written_configuration_has_no_fault_and_reads_its_log(
     assert "gatelock.toml: written" in result.stdout
     checked = gatelock("check")
     assert checked.exit_code == 0, checked.output
-    assert "policy      daily: at most 100,000 requests" in checked.stdout
+    is_of_models = origin in OF_MODELS
+    limit = "tokens-per-day: at most 1,000,000 tokens" if is_of_models else "daily: at most 100,000 requests"
+    assert f"policy      {limit}" in checked.stdout
     imported = gatelock("upkeep", "import", str(log), "--source", "requests.log", "--json")
     assert imported.exit_code == 0, imported.output
     assert json.loads(imported.stdout)["counted"] == len(log.read_text().splitlines())
 
 
 @pytest.mark.parametrize("has_routes", [True, False])
-@pytest.mark.parametrize("origin", list(Origin))
+@pytest.mark.parametrize("origin", [origin for origin in Origin if origin not in OF_MODELS])
 def test_a_guard_asks_for_the_resources_that_are_counted(
     gatelock: Gatelock, tmp_path: Path, origin: Origin, has_routes: bool
 ) -> None:
-    """With the routes that the file has, and without them."""
+    """With the routes that the file has, and without them. Models count as the record names them."""
     log, configuration = tmp_path / "requests.log", tmp_path / "gatelock.toml"
     log.write_text(sample(origin))
     assert gatelock("init", "--from", origin, "--file", str(log)).exit_code == 0
@@ -89,16 +94,18 @@ def test_a_guard_asks_for_the_resources_that_are_counted(
 
 
 @pytest.mark.parametrize("origin", list(Origin))
-def test_the_log_format_of_a_proxy_is_written_too(gatelock: Gatelock, tmp_path: Path, origin: Origin) -> None:
+def test_the_log_format_of_a_program_is_written_too(
+    gatelock: Gatelock, tmp_path: Path, origin: Origin
+) -> None:
     result = gatelock("init", "--from", origin, "--topic", "requests")
-    proxy = TEMPLATES[origin].proxy
+    program = TEMPLATES[origin].program
     written = {path.name for path in tmp_path.iterdir()}
-    if proxy is None:
+    if program is None:
         assert written == {"gatelock.toml"}
     else:
-        name = f"gatelock-{Path(proxy).name}"
+        name = TEMPLATES[origin].written_as
         assert written == {"gatelock.toml", name}
-        assert (tmp_path / name).read_text() == (ROOT / "deploy" / proxy).read_text()
+        assert (tmp_path / name).read_text() == (ROOT / "deploy" / program).read_text()
         assert f"{name}: {TEMPLATES[origin].place}" in result.stdout
     assert 'topic   = "requests"' in re.sub(r" += ", "   = ", (tmp_path / "gatelock.toml").read_text())
 
@@ -142,8 +149,13 @@ def test_the_wheel_carries_deploy_and_reads_it_from_there(
 
 def test_every_source_in_deploy_is_offered() -> None:
     """The folder is the only place of these files: the wheel carries it as it is."""
-    offered = {name for template in TEMPLATES.values() for name in (template.source, template.proxy) if name}
-    others = {"begin.toml", "policies.toml", "gatelock.toml", "gatelock.service"}
+    offered = {
+        name
+        for template in TEMPLATES.values()
+        for name in (template.source, template.program, template.policies)
+        if name
+    }
+    others = {"begin.toml", "gatelock.toml", "gatelock.service"}
     found = {
         str(path.relative_to(ROOT / "deploy")) for path in (ROOT / "deploy").rglob("*") if path.is_file()
     }

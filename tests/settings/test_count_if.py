@@ -141,7 +141,7 @@ AT = '[[sources]] "access-log", count_if'
             '"400-499"',
         ),
         ('{ code = "200" }', f'{AT}.code: no field is named "code" in [[sources]] "access-log"; add it to'),
-        ('{ took = "200" }', f'{AT}.took: "took" is a decimal or a duration; conditions compare text'),
+        ('{ took = "200" }', f'{AT}.took: "took" is a decimal, money or a duration; conditions compare text'),
     ],
 )
 def test_faults(read: Read, condition: str, fault: str) -> None:

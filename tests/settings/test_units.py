@@ -24,6 +24,7 @@ FIELDS = """
     user  = "user"
     took  = { path = "took", unit = "s" }
     cost  = { path = "cost", kind = "decimal" }
+    spend = { path = "spend", kind = "money" }
     size  = { path = "size", kind = "bytes" }
     words = "words"
 """
@@ -43,6 +44,10 @@ def limited(field: str, limit: str) -> str:
         ("took", '"3.6 ms"', 3_600, "at most 3.6ms of m"),
         ("cost", '"50.00"', 50_000_000, "at most 50.00 of m"),
         ("cost", '"50"', 50_000_000, "at most 50.00 of m"),
+        ("cost", '"8000000000"', 8_000_000_000_000_000, "at most 8,000,000,000.00 of m"),
+        ("spend", '"50.00"', 50_000_000_000, "at most 50.00 of m"),
+        ("spend", '"50"', 50_000_000_000, "at most 50.00 of m"),
+        ("spend", '"0.000000075"', 75, "at most 0.000000075 of m"),
         ("size", '"2 GiB"', 2 << 30, "at most 2 GiB of m"),
         ("size", '"500 MB"', 500_000_000, "at most 500 MB of m"),
         ("words", "1_000", 1_000, "at most 1,000 m"),
@@ -66,6 +71,9 @@ def test_a_limit_has_the_unit_of_its_meter(
         ("words", '"1h"', '"m" has no unit', "write digits"),
         ("words", "0.5", "must be a whole number, or text with a unit, not 0.5", 'limit = "0.50"'),
         ("cost", '"0.0000001"', "is finer than millionths", "write fewer digits"),
+        ("spend", "50", "measured in money, and 50 has none", 'limit = "50.00"'),
+        ("spend", '"0.0000000001"', "is finer than", "write fewer digits"),
+        ("spend", '"8000000000"', "is measured in money", 'limit = "50.00"'),
         ("took", '"0s"', '"0s" is too small', "choose 1 or more"),
         ("took", '"1 fortnight"', "must be a whole number, or text with a unit", '"1h30m"'),
     ],

@@ -93,7 +93,8 @@ def stored_number(value: Any, field: StoredField) -> int:
     is_whole = field["kind"] == "whole"
     if not isinstance(value, Digits) or (is_whole and set(value) & set(".eE")):
         raise Unreadable("not a number")
-    factor = {"whole": Decimal(1), "decimal": Decimal(1_000_000)}.get(field["kind"], PER_UNIT[field["unit"]])
+    factors = {"whole": Decimal(1), "decimal": Decimal(1_000_000), "money": Decimal(1_000_000_000)}
+    factor = factors.get(field["kind"], PER_UNIT[field["unit"]])
     number = scaled(value, factor)
     if number is None or not 0 <= number <= NUMBER_MAX:
         raise Unreadable("a number out of range")

@@ -29,11 +29,12 @@ from analyzer.plan.mapping import (
     TimeField,
     TimeUnit,
 )
+from analyzer.plan.meter_units import PLACES
 from gatekeeper.identity import PREFIX6, NameDigest
 
 DurationUnit = Literal["s", "ms", "us", "ns"]
 DigestName = Literal["sha256"]
-FieldKind = Literal["text", "whole", "decimal", "duration", "bytes"]
+FieldKind = Literal["text", "whole", "decimal", "money", "duration", "bytes"]
 MICROSECONDS = {"s": Decimal(10**6), "ms": Decimal(10**3), "us": Decimal(1), "ns": Decimal("0.001")}
 
 
@@ -114,22 +115,22 @@ class PlainEntry(FieldEntry):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the counter reads its digits instead of a float: only declared decimals and durations."""
-        return self.is_declared_number and self.number_kind in ("decimal", "duration")
+        """Whether the counter reads its digits instead of a float: declared decimals, money, durations."""
+        return self.is_declared_number and self.number_kind in ("decimal", "money", "duration")
 
     @property
-    def number_kind(self) -> Literal["whole", "decimal", "duration", "bytes"]:
+    def number_kind(self) -> Literal["whole", "decimal", "money", "duration", "bytes"]:
         if self.kind is None or self.kind == "text":
             return "whole" if self.unit is None else "duration"
         return self.kind
 
     def scaled(self, value: Decimal) -> int:
-        """`value` in the unit that meters add up: ones, millionths or microseconds. The rest is cut off."""
+        """`value` in the unit that meters add up, such as millionths of a decimal. The rest is cut off."""
         match self.number_kind:
             case "whole" | "bytes":
                 return int(value)
-            case "decimal":
-                return int(value * 10**6)
+            case "decimal" | "money" as kind:
+                return int(value * 10 ** PLACES[kind])
             case "duration":
                 return int(value * MICROSECONDS[self.unit or "s"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Self, get_args
 
@@ -194,11 +195,24 @@ def limit_readings(value: object) -> LimitReadings:
             f"must be a whole number, or text with a unit, not {quote(value)}",
             'write 100_000; or a duration "1h30m", a decimal "50.00", a size "2 GiB"',
         )
-    for unit, amount in amounts.items():
+    storable = _storable(amounts)
+    for unit, amount in storable.items():
         if amount != int(amount):
             raise_fault(f"{quote(value)} is finer than {STORED_IN[unit or 'bytes']}", "write fewer digits")
         whole_number(int(amount), 1, LIMIT_MAX, shown=value)
-    return {unit: int(amount) for unit, amount in amounts.items()}
+    return {unit: int(amount) for unit, amount in storable.items()}
+
+
+def _storable(amounts: Mapping[Unit | None, Decimal]) -> Mapping[Unit | None, Decimal]:
+    """Returns what digits without a unit can mean as a limit; all of it if that is nothing.
+
+    Left out are a decimal that is finer than a millionth, where the digits may be money, and money beyond
+    LIMIT_MAX, where they may be a whole number.
+    """
+    fitting = {
+        unit: amount for unit, amount in amounts.items() if amount == int(amount) and amount <= LIMIT_MAX
+    }
+    return fitting or amounts
 
 
 def part_limit(value: object) -> PolicyLimit:

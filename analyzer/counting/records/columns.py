@@ -233,7 +233,7 @@ class NumberColumn:
         if isinstance(field, NumberField):
             self._column = index.of(field.path)
             self._is_whole, self._default = field.kind == "whole", field.default
-            self._places = {"whole": 0, "decimal": 6}.get(field.kind, MICRO_PLACES[field.unit])
+            self._places = {"whole": 0, "decimal": 6, "money": 9}.get(field.kind, MICRO_PLACES[field.unit])
             self._rule = MemoizedRule(self._number, NUMBER_TYPES)
 
     def read(self, columns: Columns) -> Answers:

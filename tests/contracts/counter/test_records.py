@@ -210,6 +210,16 @@ def test_a_record_without_a_kafka_time_is_bounded_by_the_calendar_alone(counted:
         ("decimal", "s", b"0.29", 290_000),
         ("decimal", "s", b"1.0000019", 1_000_001),
         ("decimal", "s", b"9007199254.740992", 9007199254740992),
+        ("decimal", "s", b"1.5e-05", 15),
+        ("decimal", "s", b"0.0009400000000000001", 940),
+        ("money", "s", b"1.5e-05", 15_000),
+        ("money", "s", b"1.35E-05", 13_500),
+        ("money", "s", b"1e-07", 100),
+        ("money", "s", b"7.5e-8", 75),
+        ("money", "s", b"0.0009400000000000001", 940_000),
+        ("money", "s", b"2.5e+1", 25_000_000_000),
+        ("money", "s", b"12", 12_000_000_000),
+        ("money", "s", b"9007199.254740992", 9007199254740992),
         ("duration", "s", b"0.004", 4_000),
         ("duration", "ms", b"0.29", 290),
         ("duration", "us", b"7.9", 7),
@@ -233,6 +243,7 @@ def test_numbers_are_scaled_from_their_digits(
             ("whole", text)
             for text in (b"-1", b"1.0", b"1e3", b"9007199254740993", b'"1.0"', b'"1 "', b"true", b"[]")
         ),
+        *(("money", text) for text in (b"-1e-07", b"9007199.254740993", b"1e8", b'"1e-07 "', b"true")),
         *(("decimal", text) for text in (b"-0.1", b"9007199254.740993", b"1e400", b"1e9999999999", b'".1"')),
     ],
 )
@@ -248,6 +259,7 @@ def test_an_invalid_amount_is_rejected(counted: Counted, kind: NumberKind, writt
         ("whole", "s", b"345", 345),
         ("whole", "s", b"007", 7),
         ("decimal", "s", b"0.29", 290_000),
+        ("money", "s", b"1.5e-05", 15_000),
         ("duration", "s", b"0.003", 3_000),
         ("duration", "ms", b"15e-1", 1_500),
     ],

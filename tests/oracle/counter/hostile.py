@@ -279,7 +279,7 @@ def json_mappings(draw: st.DrawFn) -> SourceMapping:
     unit = draw(st.sampled_from(["s", "ms", "us", "ns", "rfc3339", "clf"]))
     fields = dict(FIELDS)
     fields["address"] = AddressField(("ip",), draw(st.sampled_from([128, 64])))
-    kind = draw(st.sampled_from(["duration", "duration", "decimal", "whole"]))
+    kind = draw(st.sampled_from(["duration", "duration", "decimal", "money", "whole"]))
     took_unit = draw(st.sampled_from(["s", "ms", "us", "ns"]))
     fields["took"] = NumberField(("took",), kind, took_unit, draw(st.sampled_from([0, 9, None])))
     if draw(st.integers(0, 9)) == 0:

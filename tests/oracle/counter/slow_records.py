@@ -103,7 +103,8 @@ def number_of(name: str, look_up: LookUp, mapping: mappings.SourceMapping) -> in
     if not isinstance(value, Digits) or (field.kind == "whole" and not is_whole(value)):
         raise Refused("bad-number")
     per_unit = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
-    unit = {"whole": Fraction(1), "decimal": Fraction(10**6)}.get(field.kind, per_unit[field.unit])
+    units = {"whole": Fraction(1), "decimal": Fraction(10**6), "money": Fraction(10**9)}
+    unit = units.get(field.kind, per_unit[field.unit])
     number = exactly(value, unit)
     if number is None or not 0 <= number <= 2**53:
         raise Refused("bad-number")

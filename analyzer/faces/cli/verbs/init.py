@@ -1,4 +1,4 @@
-"""`gatelock init`: writes a configuration, and a proxy's log format, from the files of this package."""
+"""`gatelock init`: writes a configuration, and the file that makes a program write its log."""
 
 from __future__ import annotations
 
@@ -27,15 +27,28 @@ class Origin(StrEnum):
     COMBINED = "combined"
     VHOST = "vhost"
     JSON_FILE = "json-file"
+    LITELLM = "litellm"
+    ENVOY_AI_GATEWAY = "envoy-ai-gateway"
+    KONG_AI = "kong-ai"
+    OPENAI_SDK_LOG = "openai-sdk-log"
 
 
 class Template(NamedTuple):
-    """Files of the folder `deploy`: the analyzer's source, and what a proxy needs to write its log."""
+    """Files of the folder `deploy`: the analyzer's source, and what a program needs to write its log."""
 
     source: str
-    proxy: str | None = None
-    place: str = ""  # where the proxy's file belongs
+    program: str | None = None
+    place: str = ""  # where the program's file belongs
+    policies: str = "policies.toml"
 
+    @property
+    def written_as(self) -> str:
+        """The name under which the program's file is written. A module of Python has it already."""
+        name = Path(self.program or "").name
+        return name if name.startswith("gatelock") else f"gatelock-{name}"
+
+
+TOKENS = "llm/policies.toml"
 
 # A new origin is an entry here, its files in `deploy`, and a sample in tests/cli/test_init.py.
 TEMPLATES = {
@@ -51,6 +64,24 @@ TEMPLATES = {
     Origin.COMBINED: Template("combined.toml"),
     Origin.VHOST: Template("vhost.toml"),
     Origin.JSON_FILE: Template("json-file.toml"),
+    Origin.LITELLM: Template(
+        "llm/litellm.toml",
+        "llm/gatelock_litellm.py",
+        "put it beside LiteLLM's config.yaml, and name it there",
+        TOKENS,
+    ),
+    Origin.ENVOY_AI_GATEWAY: Template(
+        "llm/envoy-ai-gateway.toml",
+        "llm/envoy-ai-gateway.yaml",
+        "merge it into the resources of Envoy AI Gateway",
+        TOKENS,
+    ),
+    Origin.KONG_AI: Template(
+        "llm/kong-ai.toml", "llm/kong-ai.yaml", "merge it into the declarative configuration of Kong", TOKENS
+    ),
+    Origin.OPENAI_SDK_LOG: Template(
+        "llm/openai-sdk-log.toml", "llm/gatelock_openai.py", "import it in your application", TOKENS
+    ),
 }
 
 
@@ -63,18 +94,18 @@ def init(
 ) -> None:
     """Write a configuration to begin with.
 
-    Reads no log. For a proxy it also writes the log format, as a file named gatelock-... in the same folder.
-    Existing files are never overwritten.
+    Reads no log. It also writes the file that makes a proxy, or LiteLLM, write this log, as gatelock-... or
+    gatelock_... in the same folder. Existing files are never overwritten.
 
     Example: gatelock init --from nginx --file /var/log/nginx/requests.log
     """
     if file is not None and topic is not None:
         raise usage_error("--file and --topic exclude each other")
     template = TEMPLATES[from_]
-    template_text = configuration(template.source, file, topic)
+    template_text = configuration(template.source, file, topic, template.policies)
     written = {output: template_text}
-    if template.proxy is not None:
-        written[output.with_name(f"gatelock-{Path(template.proxy).name}")] = shipped(template.proxy)
+    if template.program is not None:
+        written[output.with_name(template.written_as)] = shipped(template.program)
     existing = [str(path) for path in written if path.exists()]
     if existing:
         raise usage_error(f"{', '.join(existing)}: exists, and is not overwritten; write --output PATH")
@@ -90,13 +121,15 @@ def init(
     outcome("\n".join([sentence, *places]), {"files": [str(path) for path in written]}, as_json=json)
 
 
-def configuration(source: str, file: str | None = None, topic: str | None = None) -> str:
+def configuration(
+    source: str, file: str | None = None, topic: str | None = None, policies: str = "policies.toml"
+) -> str:
     """The text of a configuration with this source, which reads `file` or `topic` where one is given."""
     text = shipped(source)
     if file is not None or topic is not None:
         key, value = ("file", file) if file is not None else ("topic", topic)
         text = FILE_LINE.sub(lambda line: f"{key}{line[1]}= {_quoted(str(value))}", text, count=1)
-    parts = (shipped("begin.toml"), text, shipped("policies.toml"))
+    parts = (shipped("begin.toml"), text, shipped(policies))
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
