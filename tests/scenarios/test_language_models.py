@@ -14,7 +14,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from analyzer.callers.caller_changes import set_callers
 from analyzer.faces.cli.verbs.init import TEMPLATES, Origin, configuration
+from analyzer.judging.caller_limits import Profile
+from analyzer.judging.locks.lock_feed import new_mark
 from gatekeeper import Gate, Lock
 from gatekeeper.model import Decision
 from gatekeeper.sources.fixed import FixedSource
@@ -93,6 +96,7 @@ def test_a_plan_that_records_state_has_a_separate_limit(open_world: OpenWorld) -
 
 def test_a_team_is_refused_at_its_tokens_of_a_month_by_all_its_keys(open_world: OpenWorld) -> None:
     world = open_world(recipe())
+    set_callers(world.engine, {"tenant:north": Profile("business")}, "ann", "sold", new_mark)
     for number in range(10):
         call(world, f"{number:064}", 500_000, user_api_key_team_id="south")
         call(world, f"{number + 10:064}", 500_000, user_api_key_team_id="north")
