@@ -21,7 +21,7 @@ from analyzer.judging.activation_steps import (
     steps_with,
     widths_s,
 )
-from analyzer.judging.caller_limits import Limits, Subject
+from analyzer.judging.caller_limits import Limits, Subject, is_refused
 from analyzer.judging.judge import NOTHING, Judged, JudgedRows, judge_changed
 from analyzer.judging.kinds import policy_kind
 from analyzer.judging.locks import lock_feed
@@ -93,14 +93,19 @@ def change(
 
 
 def _changed(judge: Judge, old_limits: Limits, callers: Collection[str]) -> set[tuple[str, str]]:
-    """Returns the policies that have changed for callers, as pairs of their names."""
+    """Returns the policies that have changed for callers, as pairs of their names.
+
+    One that allows a caller nothing, and did before, has changed too: the caller may not have been known.
+    """
     assert judge.limits is not None  # noqa: S101 - set by `change`
+    limits = judge.limits
     return {
         (policy.name, caller)
         for policy in judge.plan.policies
         if parse_grouping(policy.per).is_of_callers
         for caller in callers
-        if old_limits.of_key(policy, caller) != judge.limits.of_key(policy, caller)
+        if old_limits.of_key(policy, caller) != limits.of_key(policy, caller)
+        or is_refused(limits.policy_for(policy, caller))
     }
 
 

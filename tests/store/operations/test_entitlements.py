@@ -181,6 +181,14 @@ def test_others_that_may_have_nothing_are_locked_by_their_first_request(shop: Sh
     assert shop.locked == {BOB: NOTHING}
 
 
+def test_a_caller_that_becomes_known_is_locked_though_its_limit_was_0_before(shop: Shop) -> None:
+    shop.activate(quota(0, "day", plan_limits=(("free", 0), ("pro", 10))))
+    assert shop.locked == {}
+    shop.sell(BOB, "free")
+    shop.sell(ANN, "pro")
+    assert shop.locked == {BOB: NOTHING}
+
+
 def test_a_plan_without_a_limit_is_never_judged(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, new_engine: Callable[[], sa.Engine]
 ) -> None:
