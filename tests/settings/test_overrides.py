@@ -67,11 +67,11 @@ def test_a_word_of_a_later_version_in_an_override_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (POLICY.replace("free = 10", '"/v1/*" = 5, free = 10'), '"free" is no route'),
+        (POLICY.replace("free = 10", '"/v1/*" = 5, free = 10'), '"free" is not a route'),
         (POLICY.replace("free = 10", '"/v1/*" = 5'), "has limits by route, and"),
         (
             POLICY.replace("free = 10", '"/v1/***" = 5') + 'per = "caller+resource"',
-            "*** is no part of a glob",
+            "*** is",
         ),
         (
             POLICY.replace("free = 10", '"/v1/*" = 0') + 'per = "caller+resource"',

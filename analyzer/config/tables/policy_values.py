@@ -133,7 +133,7 @@ def _limit_by_route(value: Mapping[str, object], routes: Sequence[str]) -> Polic
     for name in value:
         if name != DEFAULT and name not in routes:
             cure = "write plans and routes in two policies"
-            raise_fault(f"{quote(name)} is no route, and {quote(routes[0])} is one", cure)
+            raise_fault(f"{quote(name)} is not a route, and {quote(routes[0])} is one", cure)
     for glob in routes:
         try:
             compile_pattern(Pattern("glob", glob))
