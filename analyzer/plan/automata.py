@@ -3,15 +3,16 @@
 A position automaton (Glushkov 1961): each occurrence of a set of characters in the pattern is a position, a
 state is the set of positions that the text read so far can end at, as the bits of a number, and each further
 character leads to exactly one state. States are made when a text first leads to them, and kept, up to a
-bound. So a character costs a look-up in a dict, at worst a step over all positions, and never more: no text
-makes a pattern slow.
+bound. So a character costs a look-up in a dict, at worst a step of all positions at once: no text makes a
+pattern slow.
 
 Most texts are not read at all: where each match has one of some words in it, a text without them has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import getitem
 from typing import NamedTuple
@@ -28,8 +29,8 @@ from analyzer.plan.expressions import (
 )
 
 POSITIONS_MAX = 500  # of one pattern: characters, sets and repeated ones counted as often as they may occur
-STATES_MAX = 500  # kept for one pattern; then all are made again
-CHARACTERS_KEPT = 256  # of which a state keeps where they lead
+STATES_MAX = 200  # kept for one pattern, in at most 1 MB; then all are made again
+CHARACTERS_KEPT = 130  # of which a state keeps where they lead
 WORDS_MAX = 12  # looked for in a text before it is read
 
 BEGIN, END = "begin", "end"  # in front of a text and behind it, in place of a character
@@ -74,8 +75,8 @@ class Automaton:
         self._sets: list[Ranges | str] = []  # by position: characters, or the symbol of an end
         self._follow: list[int] = []  # the positions behind each
         self._first, self._last, self._is_nullable = self._place(node)
+        self._index()
         self._words = required_words(node)
-        self._by_symbol: dict[str, int] = {}
         self._states: dict[int, AutomatonState] = {}
         self._begin()
 
@@ -97,11 +98,11 @@ class Automaton:
         """Returns the state behind a symbol."""
         if state.is_final:
             return state  # what was found stays found
-        positions, reachable = state.positions, self._first
-        while positions:
-            lowest = positions & -positions
-            reachable |= self._follow[lowest.bit_length() - 1]
-            positions ^= lowest
+        positions = state.positions
+        reachable = self._first | (positions & self._before_next) << 1
+        for of_positions, follow in self._jumps:
+            if positions & of_positions:
+                reachable |= follow
         return self._state(reachable & self._with(symbol))
 
     def _begin(self) -> None:
@@ -125,15 +126,37 @@ class Automaton:
         """Returns the positions that a symbol can be at."""
         positions = self._by_symbol.get(symbol)
         if positions is None:
-            code_point = None if symbol in (BEGIN, END) else ord(symbol)
-            positions = sum(
-                1 << position
-                for position, ranges in enumerate(self._sets)
-                if (ranges == symbol if isinstance(ranges, str) else contains(ranges, code_point))
-            )
+            positions = self._by_range[bisect_right(self._bounds, ord(symbol)) - 1]
             if len(self._by_symbol) < CHARACTERS_KEPT:
                 self._by_symbol[symbol] = positions
         return positions
+
+    def _index(self) -> None:
+        """Prepares what a step needs: positions by characters, and which follow which."""
+        sets = [ranges for ranges in self._sets if not isinstance(ranges, str)]
+        self._bounds = sorted(
+            {0, *(end for ranges in sets for low, high in ranges for end in (low, high + 1))}
+        )
+        self._by_range = [
+            bits(
+                position
+                for position, ranges in enumerate(self._sets)
+                if not isinstance(ranges, str) and contains(ranges, low)
+            )
+            for low in self._bounds
+        ]
+        self._by_symbol: dict[str, int] = {
+            symbol: bits(position for position, end in enumerate(self._sets) if end == symbol)
+            for symbol in (BEGIN, END)
+        }
+        # Most positions are followed by the next one. What else follows is equal for many of them.
+        is_next = [follow >> (position + 1) & 1 for position, follow in enumerate(self._follow)]
+        self._before_next = bits(position for position, next_bit in enumerate(is_next) if next_bit)
+        jumps: dict[int, int] = {}
+        for position, follow in enumerate(self._follow):
+            if others := follow & ~(is_next[position] << (position + 1)):
+                jumps[others] = jumps.get(others, 0) | 1 << position
+        self._jumps = [(of_positions, follow) for follow, of_positions in jumps.items()]
 
     def _place(self, node: Node) -> Positions:
         """Gives numbers to the positions of a node, and notes which follow which."""
@@ -171,14 +194,19 @@ class Automaton:
         return whole
 
     def _repeated(self, node: Node, least: int, most: int | None) -> Positions:
-        """Places a node as often as it may occur; without a bound, the last one follows itself."""
+        """Places a node as often as it may occur; without a bound, the last one follows itself.
+
+        Of those that may be missing, the last are: so each is followed by the next one alone.
+        """
         copies = [self._place(node) for _ in range(max(least, 1) if most is None else most)]
         if most is None:
             self._link(copies[-1].last, copies[-1].first)
-        optional = [
-            part._replace(is_nullable=part.is_nullable or index >= least) for index, part in enumerate(copies)
-        ]
-        return self._chained(optional)
+        required, optional = copies[:least], copies[least:]
+        tail = Positions(0, 0, is_nullable=True)
+        for part in reversed(optional):
+            self._link(part.last, tail.first)
+            tail = Positions(part.first, part.last | tail.last, is_nullable=True)
+        return self._chained([*required, tail])
 
     def _link(self, last: int, first: int) -> None:
         while last:
@@ -203,9 +231,18 @@ class AutomatonState(dict[str, "AutomatonState"]):
         return state
 
 
-def contains(ranges: Ranges, code_point: int | None) -> bool:
-    """Whether a character is in one of the ranges; None, an end of the text, is in none."""
-    return code_point is not None and any(low <= code_point <= high for low, high in ranges)
+def contains(ranges: Ranges, code_point: int) -> bool:
+    """Whether a character is in one of the ranges."""
+    return any(low <= code_point <= high for low, high in ranges)
+
+
+def bits(positions: Iterable[int]) -> int:
+    """Returns positions as the bits of a number.
+
+    >>> bits([0, 3])
+    9
+    """
+    return sum(1 << position for position in positions)
 
 
 def required_words(node: Node) -> Sequence[str]:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
 from analyzer.billing.hand_over.billing_services import SERVICES
 from analyzer.billing.recount.log_documents import READERS
+from analyzer.billing.recount.text_patterns import TESTS
 from analyzer.billing.reports.row_formats import ROW_FORMATS
 from analyzer.config.kind_checks import KIND_CHECKS
 from analyzer.config.tables.database import SCHEMES
 from analyzer.config.tables.policies import POLICY_TABLES
+from analyzer.config.values import PATTERN_EXAMPLES
 from analyzer.counting.records.formats import FORMATS
 from analyzer.counting.sql_joins import SQL_JOINS
 from analyzer.faces.pages.page_list import PAGES
@@ -27,8 +29,9 @@ from analyzer.faces.signals.metrics import GAUGES
 from analyzer.judging.kinds import KINDS
 from analyzer.kernel.database.dialects import DIALECTS
 from analyzer.maintenance.job_table import JOBS
-from analyzer.plan.mapping import FORMAT_NAMES
+from analyzer.plan.mapping import FORMAT_NAMES, PatternKind
 from analyzer.plan.meters import JOINS
+from analyzer.plan.patterns import PATTERN_KINDS
 from analyzer.plan.policies import POLICY_CLASSES
 from gatekeeper.sources.sql import DATABASES, NOW_MS
 from tests.house.reading import modules, within
@@ -79,6 +82,13 @@ TABLES = (
         ("JOINS", "SQL_JOINS"),
         "join|joins|joined",
         permitted={"analyzer.billing.recount": SECOND_COUNTER},
+    ),
+    Table(
+        "a kind of pattern in conditions",
+        PATTERN_KINDS,
+        ("PATTERN_KINDS", "PatternKind", "PATTERN_EXAMPLES", "TESTS"),
+        "kind|pattern",
+        permitted={"analyzer.plan.derived_meters": "a glob with its stars needs no word in front of it"},
     ),
     Table(
         "a database",
@@ -242,6 +252,7 @@ def test_tables_with_one_set_of_names_have_equal_names() -> None:
     assert POLICY_TABLES.keys() == KIND_CHECKS.keys()
     assert FORMATS.keys() == {*FORMAT_NAMES} >= READERS.keys()
     assert JOINS.keys() == SQL_JOINS.keys()
+    assert PATTERN_KINDS.keys() == {*get_args(PatternKind)} == PATTERN_EXAMPLES.keys() == TESTS.keys()
     assert {scheme.partition("+")[0] for scheme in SCHEMES} == DIALECTS.keys() == DATABASES.keys()
     assert DATABASES.keys() == NOW_MS.keys()
     assert not SERVICES.keys() & ROW_FORMATS.keys(), "one option takes both"

@@ -48,9 +48,6 @@ UNAVAILABLE: dict[tuple[str, ...], dict[str, UnavailableKey]] = {
         "shadow": UnavailableKey(IN_SHADOW),
         "dry_run": UnavailableKey(IN_SHADOW),
         "enabled": UnavailableKey(IN_SHADOW),
-        "where": UnavailableKey(
-            'write where in a table [[meters]], and its name here as meter = "..."', what=ELSEWHERE
-        ),
         "exempt": UnavailableKey(
             "remove it; run `gatelock callers allow NAME --reason WHY` instead", what=ELSEWHERE
         ),

@@ -220,3 +220,11 @@ def test_a_pattern_has_as_many_positions_as_is_allowed() -> None:
 )
 def test_a_text_without_these_words_needs_not_be_read(expression: str, words: list[str]) -> None:
     assert required_words(parse_expression(expression)) == words
+
+
+def test_characters_beyond_those_that_are_kept_are_found() -> None:
+    test = compile_pattern(Pattern("match", "[\u4e00-\u9fff]{3}x$"))
+    text = "".join(chr(0x3400 + number * 37 % 0x5000) for number in range(2_000))
+    assert not test(text)
+    assert test(text + "\u4e00\u4e01\u9fffx")
+    assert not test(text + "\u4e00\u4e01\ua000x")
